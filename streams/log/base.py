@@ -1,0 +1,187 @@
+"""The log's contract: ordered partitions of records, appended in atomic batches and read by offset.
+
+Everything else in claimlog is a fold over what this contract hands out, so it says only what Kafka and SQLite can both keep:
+
+- `append` returns after the records are durable, or raises; a batch that goes to one log is atomic on SQLite and in order per partition everywhere.
+- Offsets of a partition start at 0 and grow by one a record (compacted topics may have gaps below the newest record of a key).
+- A record's time is its append time, never below the time of the record before it in its partition.
+- A record whose append was not acknowledged may still be in the log. Append it again byte for byte: every fold ignores the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from msgspec import Struct
+
+Headers = tuple[tuple[str, bytes], ...]
+ClockMs = Callable[[], int]
+
+
+class Partition(NamedTuple):
+    """One ordered sequence of records."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+
+class Position(NamedTuple):
+    """Where one record stands: `claims/0@1204`."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+class Message(Struct, frozen=True, gc=False):
+    """What is to be appended. `partition` None means: where the key belongs."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: Headers = ()
+    partition: int | None = None
+
+
+class Record(Struct, frozen=True, gc=False):
+    """What stands in the log. `time_ms` is its append time in milliseconds since 1970, UTC."""
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int
+    key: bytes
+    value: bytes
+    headers: Headers = ()
+
+    @property
+    def position(self) -> Position:
+        """Where this record stands."""
+        return Position(self.topic, self.partition, self.offset)
+
+
+class TopicSpec(Struct, frozen=True, gc=False):
+    """A topic to make: its number of partitions never changes afterwards."""
+
+    name: str
+    partitions: int
+    compacted: bool = False
+
+
+class LogError(Exception):
+    """Something outside is wrong: the message names the place, what was expected and what to do."""
+
+
+class LogUnreachable(LogError):
+    """The log cannot be opened or reached, now (command line: exit 5)."""
+
+
+class LogDamaged(LogError):
+    """Bytes in the log are not what was written. The message names the first bad position; nothing of that partition is served from there on."""
+
+
+class LogFull(LogError):
+    """There is no room left. Nothing acknowledged is lost; appends go through again when there is room."""
+
+
+class OffsetOutOfRange(LogError):
+    """The offset asked for is below what is at hand (archived, deleted) or above the end (command line: exit 6)."""
+
+
+class TopicMismatch(LogError):
+    """A topic is missing or has another number of partitions than asked for."""
+
+
+class Lease(Protocol):
+    """A member's share of a topic's partitions within a group; several members divide them among themselves.
+
+    A lease decides who works on what, never what is true: a member that lost its partitions and goes on (a zombie) does no harm.
+    """
+
+    def partitions(self) -> frozenset[int]:
+        """Renew this member's hold if due and return the partitions it owns now; cheap enough to call in every turn of a loop."""
+        ...
+
+    def release(self) -> None:
+        """Give everything up at once, so that others need not wait for the time-out."""
+        ...
+
+
+class Log(Protocol):
+    """See the module's docstring. One instance belongs to one thread; open another for another thread or process."""
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Make the topics that are missing. Raises TopicMismatch if one exists with another number of partitions."""
+        ...
+
+    def topics(self) -> Mapping[str, int]:
+        """Number of partitions of each topic."""
+        ...
+
+    def partition(self, topic: str, key: bytes) -> int:
+        """The partition a key belongs to: murmur2 as in Kafka's own clients, on every host."""
+        ...
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        """Append all, in order, and return their offsets once durable. Raises LogFull, LogUnreachable, LogDamaged, TopicMismatch (unknown topic)."""
+        ...
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """Records from `offset` on, at least one if there is one, none at the end. Raises OffsetOutOfRange, LogDamaged."""
+        ...
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset at hand (0 unless history was archived or deleted)."""
+        ...
+
+    def end(self, topic: str, partition: int) -> int:
+        """The offset that the next record will have."""
+        ...
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """`end` of every partition, read at one moment."""
+        ...
+
+    def at_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """The offset of the first record with an append time at or after `time_ms`; `end` if there is none."""
+        ...
+
+    def wait(self, offsets: Mapping[Partition, int], timeout_seconds: float) -> bool:
+        """Sleep until some partition has a record at or above its offset given here (True), or the time is up (False)."""
+        ...
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The next offset to read that `group` stored, per partition; partitions without one are absent."""
+        ...
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store the next offsets to read, durably."""
+        ...
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
+        """Join the members that share `topic`; a member not heard from for `timeout_seconds` loses its partitions to the others."""
+        ...
+
+    def compact(self, topic: str, partition: int) -> int:
+        """Drop every record of a compacted topic that a newer one of the same key replaces; returns how many. Kafka does it by itself: 0."""
+        ...
+
+    def truncate(self, topic: str, partition: int, before: int) -> int:
+        """Drop the records below the offset `before`; returns how many. `start` is `before` afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Release files, sockets and leases. Closing twice does nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None: ...
