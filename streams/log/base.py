@@ -2,14 +2,17 @@
 
 Everything else in claimlog is a fold over what this contract hands out, so it says only what Kafka and SQLite can both keep:
 
-- `append` returns after the records are durable, or raises; a batch that goes to one log is atomic on SQLite and in order per partition everywhere.
+- `append` returns after the records are durable, or raises; a batch is atomic on SQLite and in order per partition everywhere.
 - Offsets of a partition start at 0 and grow by one a record (compacted topics may have gaps below the newest record of a key).
 - A record's time is its append time, never below the time of the record before it in its partition.
 - A record whose append was not acknowledged may still be in the log. Append it again byte for byte: every fold ignores the copy.
 """
 
+# ruff: noqa: N818 - an error is named by what is wrong ("the log is full"), as its message is
+
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -18,6 +21,11 @@ from msgspec import Struct
 
 Headers = tuple[tuple[str, bytes], ...]
 ClockMs = Callable[[], int]
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970, UTC: the clock of every log unless another is given."""
+    return time.time_ns() // 1_000_000
 
 
 class Partition(NamedTuple):
@@ -51,7 +59,7 @@ class Message(Struct, frozen=True, gc=False):
     partition: int | None = None
 
 
-class Record(Struct, frozen=True, gc=False):
+class Record(Struct, frozen=True, gc=False, array_like=True):
     """What stands in the log. `time_ms` is its append time in milliseconds since 1970, UTC."""
 
     topic: str
@@ -85,7 +93,7 @@ class LogUnreachable(LogError):
 
 
 class LogDamaged(LogError):
-    """Bytes in the log are not what was written. The message names the first bad position; nothing of that partition is served from there on."""
+    """Bytes in the log are not what was written. The message names the first bad position; nothing is served from there on."""
 
 
 class LogFull(LogError):
@@ -94,6 +102,10 @@ class LogFull(LogError):
 
 class OffsetOutOfRange(LogError):
     """The offset asked for is below what is at hand (archived, deleted) or above the end (command line: exit 6)."""
+
+
+class LogReadOnly(LogError):
+    """This log can be read but not written: a file of JSON lines, or a log opened for reading."""
 
 
 class TopicMismatch(LogError):
@@ -131,7 +143,10 @@ class Log(Protocol):
         ...
 
     def append(self, messages: Sequence[Message]) -> list[int]:
-        """Append all, in order, and return their offsets once durable. Raises LogFull, LogUnreachable, LogDamaged, TopicMismatch (unknown topic)."""
+        """Append all, in order, and return their offsets once durable.
+
+        Raises LogFull, LogUnreachable, LogDamaged, LogReadOnly, and TopicMismatch for an unknown topic or partition.
+        """
         ...
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
@@ -171,11 +186,17 @@ class Log(Protocol):
         ...
 
     def compact(self, topic: str, partition: int) -> int:
-        """Drop every record of a compacted topic that a newer one of the same key replaces; returns how many. Kafka does it by itself: 0."""
+        """Drop every record of a compacted topic that a newer one of the same key replaces; returns how many (Kafka does it by itself: 0).
+
+        Raises TopicMismatch if the topic is not compacted.
+        """
         ...
 
     def truncate(self, topic: str, partition: int, before: int) -> int:
-        """Drop the records below the offset `before`; returns how many. `start` is `before` afterwards."""
+        """Drop the records below the offset `before` and return how many; `start` is `before` afterwards.
+
+        Raises OffsetOutOfRange if `before` is above the end.
+        """
         ...
 
     def close(self) -> None:

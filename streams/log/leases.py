@@ -1,0 +1,106 @@
+"""How the members of a group divide a topic's partitions: a pure rule that every log of one machine uses (Kafka has its own).
+
+Fair: no two live members differ by more than one partition. Sticky: nobody loses a partition that fairness lets it keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from streams.log.base import ClockMs
+
+# A member writes its heartbeat this many times in a time-out (two may be late), and looks for changes by others this many times.
+RENEWALS_PER_TIMEOUT = 4
+LOOKS_PER_TIMEOUT = 20
+
+
+class Heartbeat(NamedTuple):
+    """When a member was last heard from, and for how long that counts; milliseconds of the log's clock."""
+
+    member: str
+    at_ms: int
+    timeout_ms: int
+
+    def is_alive(self, now_ms: int) -> bool:
+        """Whether it still counts. A heartbeat far in the future is from before the clock was set back and counts as dead."""
+        return abs(now_ms - self.at_ms) < self.timeout_ms
+
+
+def divide(partitions: int, members: Sequence[str], held: Mapping[int, str]) -> dict[int, str]:
+    """Who owns each partition: `held` as far as its holders are in `members` and keep a fair share, the rest to those with the fewest."""
+    live = sorted(set(members))
+    if not live:
+        return {}
+    owned: dict[str, list[int]] = {member: [] for member in live}
+    for number in range(partitions):
+        if held.get(number) in owned:
+            owned[held[number]].append(number)
+    floor, extra = divmod(partitions, len(live))
+    # The larger shares go to those that hold most now, so that as few partitions as possible move.
+    by_holding = sorted(live, key=lambda member: (-len(owned[member]), member))
+    share = {member: floor + (rank < extra) for rank, member in enumerate(by_holding)}
+    kept = {number: member for member in live for number in owned[member][: share[member]]}
+    room = [member for member in by_holding for _ in range(share[member] - len(owned[member]))]
+    free = [number for number in range(partitions) if number not in kept]
+    return kept | dict(zip(free, room, strict=True))
+
+
+class Group(NamedTuple):
+    """All that the members of one group and topic share: who was heard from when, and who holds which partition."""
+
+    heartbeats: Mapping[str, Heartbeat]
+    held: Mapping[int, str]
+
+
+def turn(group: Group, partitions: int, member: str, timeout_ms: int, now_ms: int) -> Group:
+    """The group after `member` was heard from at `now_ms`: equal to `group` if its heartbeat is not due and nothing has to move."""
+    heartbeats = {name: beat for name, beat in group.heartbeats.items() if beat.is_alive(now_ms)}
+    mine = heartbeats.get(member)
+    if mine is None or not 0 <= now_ms - mine.at_ms < timeout_ms // RENEWALS_PER_TIMEOUT:
+        heartbeats[member] = Heartbeat(member, now_ms, timeout_ms)
+    return Group(heartbeats, divide(partitions, list(heartbeats), group.held))
+
+
+def without(group: Group, member: str) -> Group:
+    """The group after `member` left: what it held is free."""
+    heartbeats = {name: beat for name, beat in group.heartbeats.items() if name != member}
+    return Group(heartbeats, {number: name for number, name in group.held.items() if name != member})
+
+
+class Roster(Protocol):
+    """Where a log keeps one group's state."""
+
+    def turn(self, member: str, timeout_ms: int, now_ms: int) -> Group:
+        """Store `turn` of the group, writing only if it changes something, and return it."""
+        ...
+
+    def leave(self, member: str) -> None:
+        """Store `without` of the group."""
+        ...
+
+
+class RosterLease:
+    """See `streams.log.base.Lease`: one member's share, looked up at most `LOOKS_PER_TIMEOUT` times in a time-out."""
+
+    def __init__(self, roster: Roster, member: str, timeout_ms: int, clock: ClockMs) -> None:
+        self._roster, self._member, self._timeout_ms, self._clock = roster, member, timeout_ms, clock
+        self._looked_ms: int | None = None
+        self._released = False
+        self._mine: frozenset[int] = frozenset()
+
+    def partitions(self) -> frozenset[int]:
+        """See the contract. After `release` it is empty for good."""
+        now_ms = self._clock()
+        if self._released or (self._looked_ms is not None and 0 <= now_ms - self._looked_ms < self._timeout_ms // LOOKS_PER_TIMEOUT):
+            return self._mine
+        group = self._roster.turn(self._member, self._timeout_ms, now_ms)
+        self._looked_ms = now_ms
+        self._mine = frozenset(number for number, member in group.held.items() if member == self._member)
+        return self._mine
+
+    def release(self) -> None:
+        """See the contract."""
+        if not self._released:
+            self._released, self._mine = True, frozenset()
+            self._roster.leave(self._member)
