@@ -1,0 +1,70 @@
+# What you can do here, on a machine with Python >= 3.11 and make:
+#   make demo               install, then the whole story in 20 seconds
+#   make test               ruff, mypy and every test         SEED=123 repeats a run, ARGS="-k ledger" chooses tests
+#   make soak KILLS=100     fault tests with full counts
+#   make check              ruff and mypy only
+#   make bench              every benchmark                   ARGS=--json for an object a line
+#   make wheel              build, install the wheel in a clean environment, run it
+
+SHELL    := /bin/bash
+VENV     := .venv
+PY       := $(VENV)/bin/python
+PIP      := $(PY) -m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-binary=libvirt-python
+KILLS    ?= 100
+SEED     ?=
+ARGS     ?=
+SEED_ARG  = $(if $(SEED),--hypothesis-seed=$(SEED))
+PACKAGES := schemas projections streams producers
+# Benchmarks and examples are checked as soon as there are some; mypy refuses an empty folder.
+SCRIPTS  := $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
+
+.PHONY: demo test soak check bench wheel setup clean
+
+demo: $(VENV)/.runtime
+	@$(VENV)/bin/claimlog demo
+
+test: check
+	@$(PY) -m pytest -n 2 --dist loadfile $(SEED_ARG) $(ARGS)
+
+soak: $(VENV)/.dev
+	@CLAIMLOG_SOAK=1 CLAIMLOG_KILLS=$(KILLS) $(PY) -m pytest tests/faults -s $(SEED_ARG) $(ARGS)
+
+check: $(VENV)/.dev
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m mypy $(PACKAGES) tests $(SCRIPTS)
+
+bench: $(VENV)/.dev
+	@for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) $(ARGS) || exit 1; done
+
+wheel: $(VENV)/.dev
+	@rm -rf dist build/wheel-check
+	@$(PY) -m build --outdir dist .
+	@$(PY) -m venv build/wheel-check
+	@build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: dist/claimlog-*.whl
+	@check=$$PWD/build/wheel-check/bin; cd / && $$check/claimlog --version && $$check/python -c 'from importlib.metadata import packages_distributions as owners; \
+	wrong = {name: owners().get(name) for name in "$(PACKAGES)".split() if owners().get(name) != ["claimlog"]}; \
+	assert not wrong, f"these packages must come from claimlog alone: {wrong}"; print("the wheel owns its four packages")'
+
+setup: $(VENV)/.dev
+
+# Tries each candidate by running it: a shim on the PATH may stand for a Python that is not installed.
+$(PY):
+	@for python in python3.13 python3.12 python3.11 python3; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        $$python -m venv $(VENV) && exit 0; \
+	        rm -rf $(VENV); echo "$$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	    fi; \
+	done; echo "claimlog needs Python 3.11 or newer; none of python3.13, python3.12, python3.11, python3 on the PATH is" >&2; exit 1
+
+$(VENV)/.runtime: pyproject.toml | $(PY)
+	@echo "installing claimlog into $(VENV) ..." >&2
+	@$(PIP) --editable . && touch $@
+
+# The libvirt extra is compiled, so it is installed where its headers are; without them its tests are skipped with the reason (and fail if CI=true).
+$(VENV)/.dev: pyproject.toml | $(PY)
+	@echo "installing claimlog and its development tools into $(VENV) ..." >&2
+	@extras=dev; if pkg-config --exists libvirt 2>/dev/null; then extras=dev,libvirt; fi; $(PIP) --editable ".[$$extras]"
+	@touch $(VENV)/.runtime $@
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data

@@ -1,0 +1,59 @@
+"""What all tests share: one printed seed a run, Hypothesis profiles, and no silent skip on CI."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ON_CI = os.environ.get("CI") == "true"
+
+# No deadline: the machine is shared, and a slow example is not a wrong one.
+settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), max_examples=150, print_blob=True)
+settings.load_profile("ci" if ON_CI else "default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose this run's seed before Hypothesis and the xdist workers ask for it."""
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(1 << 32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The line that makes a failure repeatable."""
+    seed = config.getoption("--hypothesis-seed")
+    return f"seed {seed}, {settings.get_current_profile_name()} profile (the same run again: make test SEED={seed})"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """This run's seed, for tests that draw their own numbers."""
+    return int(request.config.getoption("--hypothesis-seed"))
+
+
+def _skip_fails(report: pytest.TestReport | pytest.CollectReport, *, excused: bool) -> None:
+    if ON_CI and report.skipped and not excused and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"CI=true: nothing may be skipped but tests marked needs_docker. {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """On CI a skipped test has failed: its environment is incomplete."""
+    report = yield
+    _skip_fails(report, excused=item.get_closest_marker("needs_docker") is not None)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself while it is collected."""
+    report = yield
+    _skip_fails(report, excused=False)
+    return report
