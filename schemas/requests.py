@@ -1,0 +1,142 @@
+"""What is asked for: placements and their cancellation, on `placement-requests`."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from schemas.ids import GroupId, InstanceId, NodeId, RecordId, RequestId
+from schemas.ids import instance_id as derived_instance_id
+from schemas.resources import Limits, Resources
+from schemas.units import Amount, Count, DurationMs, Name, Text
+
+TTL_MS_DEFAULT = 10 * 60 * 1000
+"""How long a claim may stay unconfirmed: Nova's builds mostly take under a minute, images on slow links some minutes."""
+INSTANCES_MAX = 1000
+"""Most instances of one request: keeps one result, evidence included, under 900 kB."""
+
+
+class Flavor(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The size of an instance, with Nova's fields and units: root and ephemeral disk in GiB, swap in MiB."""
+
+    name: Text = ""
+    vcpus: Count = 0
+    pcpus: Count = 0
+    memory_mib: Amount = 0
+    root_gib: Amount = 0
+    ephemeral_gib: Amount = 0
+    swap_mib: Amount = 0
+    extra_specs: dict[Name, Text] = {}
+
+
+class Image(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The image an instance starts from: its id and the properties that filters read."""
+
+    image_id: Text = ""
+    properties: dict[Name, Text] = {}
+
+
+class Hints(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Scheduler hints by Nova's names."""
+
+    same_host: tuple[InstanceId, ...] = ()
+    different_host: tuple[InstanceId, ...] = ()
+    build_near_host_ip: Text = ""
+    cidr: Text = ""
+    query: Text = ""
+    other: dict[Name, Text] = {}
+
+
+class ServerGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A server group and its policy; `max_per_node` is Nova's max_server_per_host."""
+
+    group_id: GroupId
+    policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+    max_per_node: Count = 1
+
+
+class NumaWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """One guest NUMA cell wanted: CPUs, memory, page size, and how CPUs are to be pinned."""
+
+    cell_id: Count = 0
+    cpus: tuple[Count, ...] = ()
+    pinned_cpus: tuple[Count, ...] = ()
+    memory_mib: Amount = 0
+    page_size_kib: Count | None = None
+    cpu_policy: Literal["shared", "dedicated", "mixed"] = "shared"
+    thread_policy: Literal["", "prefer", "require", "isolate"] = ""
+    emulator_threads: Literal["", "share", "isolate"] = ""
+
+
+class PciWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """PCI devices wanted: any of `specs` (vendor, product, type, tags), `count` of them, under a NUMA policy."""
+
+    alias: Text = ""
+    count: Count = 1
+    specs: tuple[dict[Name, Text], ...] = ()
+    numa_policy: Literal["required", "legacy", "preferred", "socket"] = "legacy"
+
+
+class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-requested"):
+    """Somebody wants `count` instances placed, all or none. `instance_ids` may be left out: they follow from the request's id.
+
+    `ttl_ms` is how long its claims may stay unconfirmed; a scheduler gives up after a quarter of it.
+    """
+
+    request_id: RequestId
+    flavor: Flavor
+    count: Count = 1
+    instance_ids: tuple[InstanceId, ...] = ()
+    action: Literal["create", "resize", "migrate", "evacuate"] = "create"
+    source_node: Text = ""
+    image: Image = Image()
+    hints: Hints = Hints()
+    group: ServerGroup | None = None
+    availability_zone: Text = ""
+    project_id: Text = ""
+    user_id: Text = ""
+    forced_nodes: tuple[NodeId, ...] = ()
+    ignored_nodes: tuple[NodeId, ...] = ()
+    requested_nodes: tuple[NodeId, ...] = ()
+    retry_nodes: tuple[NodeId, ...] = ()
+    numa: tuple[NumaWant, ...] = ()
+    pci: tuple[PciWant, ...] = ()
+    traits_required: tuple[Name, ...] = ()
+    traits_forbidden: tuple[Name, ...] = ()
+    limits: Limits | None = None
+    boot_from_volume: bool = False
+    dry_run: bool = False
+    ttl_ms: DurationMs = TTL_MS_DEFAULT
+
+    def __post_init__(self) -> None:
+        """Refuse what no reader could act on. Raises ValueError, which makes the message unreadable."""
+        if not 1 <= self.count <= INSTANCES_MAX:
+            raise ValueError(f"count: expected 1 to {INSTANCES_MAX} instances, got {self.count}; split the request")
+        if self.instance_ids and (len(self.instance_ids) != self.count or len(set(self.instance_ids)) != self.count):
+            raise ValueError(f"instance_ids: expected {self.count} different ids (or none), got {len(self.instance_ids)}")
+
+    @property
+    def resources(self) -> Resources:
+        """What one instance takes on its node: root and ephemeral disk and swap; a root on a volume takes none (Nova's tracker)."""
+        flavor = self.flavor
+        root_gib = 0 if self.boot_from_volume else flavor.root_gib
+        return Resources(
+            vcpus=flavor.vcpus,
+            pcpus=flavor.pcpus,
+            memory_mib=flavor.memory_mib,
+            disk_mib=(root_gib + flavor.ephemeral_gib) * 1024 + flavor.swap_mib,
+        )
+
+    def instance(self, index: int) -> str:
+        """The id of instance number `index`, named or derived."""
+        return self.instance_ids[index] if self.instance_ids else derived_instance_id(self.request_id, index)
+
+
+class PlacementCancelled(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-cancelled"):
+    """The requester no longer wants it. Acts only by becoming the counting result, or after a placement as a release."""
+
+    request_id: RequestId
+    record_id: RecordId
+    reason: Text = ""
+
+
+RequestRecord = PlacementRequested | PlacementCancelled

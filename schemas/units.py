@@ -1,0 +1,21 @@
+"""Bounded numbers and texts: the only scalar types that records are made of.
+
+Everything is an integer: MiB, GiB, milliseconds, thousandths. A number outside its bounds makes its record unreadable (rule 11), the same for every reader.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+AMOUNT_MAX = 1 << 50
+"""Largest amount of anything: sums of thousands of them stay far inside 64 bits, and inside what JavaScript reads exactly (2^53)."""
+
+Amount = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
+Difference = Annotated[int, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
+Count = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
+TimeMs = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
+DurationMs = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
+Offset = Annotated[int, Meta(ge=-1, le=AMOUNT_MAX)]
+RatioMilli = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
+Text = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
