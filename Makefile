@@ -9,7 +9,7 @@
 SHELL    := /bin/bash
 VENV     := .venv
 PY       := $(VENV)/bin/python
-PIP      := $(PY) -m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-binary=libvirt-python
+PIP      := $(PY) -m pip install --quiet --disable-pip-version-check --only-binary=:all:
 KILLS    ?= 100
 SEED     ?=
 ARGS     ?=
@@ -63,7 +63,7 @@ $(VENV)/.runtime: pyproject.toml | $(PY)
 # The libvirt extra is compiled, so it is installed where its headers are; without them its tests are skipped with the reason (and fail if CI=true).
 $(VENV)/.dev: pyproject.toml | $(PY)
 	@echo "installing claimlog and its development tools into $(VENV) ..." >&2
-	@extras=dev; if pkg-config --exists libvirt 2>/dev/null; then extras=dev,libvirt; fi; $(PIP) --editable ".[$$extras]"
+	@extras=dev; if pkg-config --exists libvirt 2>/dev/null; then extras=dev,libvirt; fi; $(PIP) --no-binary=libvirt-python --editable ".[$$extras]"
 	@touch $(VENV)/.runtime $@
 
 clean:
