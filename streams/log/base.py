@@ -95,6 +95,10 @@ class LogUnreachable(LogError):
 class LogDamaged(LogError):
     """Bytes in the log are not what was written. The message names the first bad position; nothing is served from there on."""
 
+    def __init__(self, message: str, position: Position | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+
 
 class LogFull(LogError):
     """There is no room left. Nothing acknowledged is lost; appends go through again when there is room."""

@@ -13,9 +13,10 @@ from threading import Condition
 from types import TracebackType
 from typing import Self
 
+from schemas.partitioner import partition_of
 from streams.log.base import ClockMs, LogReadOnly, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec, wall_clock_ms
 from streams.log.leases import Group, RosterLease, turn, without
-from streams.log.partitioner import no_partition, other_count, partition_of, route, unknown_topic
+from streams.log.partitioner import no_partition, other_count, route, unknown_topic
 
 _offset_of = attrgetter("offset")
 _time_of = attrgetter("time_ms")

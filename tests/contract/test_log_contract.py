@@ -1,5 +1,7 @@
 """What every log must keep, whichever stores it. A new backend is one more entry in BACKENDS."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,9 @@ import pytest
 
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.memory import MemoryLog
+from streams.log.sqlite import SqliteLog
+
+ROOT = Path(__file__).parents[2]
 
 TOPICS = (TopicSpec("claims", 4), TopicSpec("one", 1), TopicSpec("rows", 1, compacted=True))
 
@@ -56,7 +61,26 @@ class MemoryBackend(Backend):
             list(pool.map(write, range(writers)))
 
 
-BACKENDS: list[Callable[[Path, Clock], Backend]] = [MemoryBackend]
+class SqliteBackend(Backend):
+    def open(self) -> Log:
+        return SqliteLog.open(self.folder / "log.db", create=True, clock=self.clock)
+
+    def append_at_once(self, writers: int, batches: int, batch: int) -> None:
+        program = """
+import sys
+from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
+writer, batches, batch = map(int, sys.argv[2:])
+with SqliteLog.open(sys.argv[1]) as log:
+    for number in range(batches):
+        log.append([Message("one", b"k", b"%d %d %d" % (writer, number, place)) for place in range(batch)])
+"""
+        arguments = [sys.executable, "-c", program, str(self.folder / "log.db")]
+        running = [subprocess.Popen([*arguments, str(writer), str(batches), str(batch)], cwd=ROOT) for writer in range(writers)]
+        assert [process.wait(60) for process in running] == [0] * writers
+
+
+BACKENDS: list[Callable[[Path, Clock], Backend]] = [MemoryBackend, SqliteBackend]
 
 
 @pytest.fixture
