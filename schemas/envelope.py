@@ -1,6 +1,7 @@
 """The headers around a record: CloudEvents' Kafka binding in binary mode, correlation, causation and trace context.
 
-A message without any of these (somebody used kcat) is read by the `type` in its value: headers help people and routers, they decide nothing.
+A message without any of these (somebody used kcat) is read by the `type` in its value: headers help people and routers,
+they decide nothing.
 """
 
 from datetime import UTC, datetime
@@ -12,6 +13,9 @@ Headers = tuple[tuple[str, bytes], ...]
 SPEC_VERSION = b"1.0"
 CONTENT_TYPE = b"application/json"
 TYPE_PREFIX = "claimlog."
+
+TIME_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, the last that RFC 3339 can write; records may carry larger numbers, headers leave those out."""
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
@@ -29,8 +33,9 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
 def to_headers(envelope: Envelope) -> Headers:
     """CloudEvents headers (`ce_…`), then `content-type`, then ours; empty ones are left out."""
+    has_time = envelope.time_ms is not None and 0 <= envelope.time_ms <= TIME_MS_MAX
     optional = (
-        ("ce_time", _rfc3339(envelope.time_ms) if envelope.time_ms is not None else ""),
+        ("ce_time", _rfc3339(envelope.time_ms or 0) if has_time else ""),
         ("ce_subject", envelope.subject),
         ("ce_correlationid", envelope.correlation_id),
         ("ce_causationid", envelope.causation_id),
