@@ -1,0 +1,1 @@
+"""What the log means: pure folds over records. Only `rocks` and `snapshots` touch a disk."""

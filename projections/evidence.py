@@ -1,0 +1,251 @@
+"""What observations do to a node and its claims: rules 4 to 7. A claim goes by evidence, never by time passing.
+
+A node that is *settled* has nothing on it but what the last complete full audit lists, each at the size it lists, every claim confirmed
+and nothing against any. The next unchanged audit then moves only the time of the last showing, which is kept once for the whole node in
+`settled_ms` and spelled out (`unsettle`) before anything else touches the node. It saves the walk over all guests at each audit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from projections.node import Audit, Claim, FullAudit, Node, Shown, observed_amounts
+from projections.rules import GRACE_MS, SKEW_MS
+
+if TYPE_CHECKING:
+    from projections.ledger import Ledger, Step
+    from schemas.audits import InstanceReport
+    from schemas.claims import InstanceObserved, NodeObserved
+
+_SHOWINGS = frozenset({"arrived", "started", "stopped", "paused", "resized"})
+"""Changes that show the instance on the node; the others are departures."""
+
+
+def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
+    """Fold one hypervisor audit: totals, what is shown, and the evidence for and against each claim there."""
+    node = ledger.nodes.get(event.node_id) or ledger.node(event.node_id)
+    if not _newer(node, f"audits|{event.producer}", event.epoch, event.counter):
+        step.ignored = f"not above the last audit of {event.producer}"
+        return
+    step.node_ids = (event.node_id,)
+    if event.failed:
+        _unknown(node, event, event.failed)
+        return
+    instances = event.instances
+    if instances is None:
+        full = node.full
+        if full is None or full.digest != event.digest or full.epoch != event.epoch:
+            _unknown(node, event, "an unchanged audit whose full one was not applied")
+            return
+        if _still_settled(node, event):
+            _applied(node, event, step)
+            node.settled_ms = event.taken_at_ms
+            return
+        instances = full.instances
+    unsettle(node)
+    if event.hypervisor is not None:
+        node.hypervisor = event.hypervisor
+        if event.complete:
+            node.full = FullAudit(event.digest, event.epoch, instances, step.offset)
+    listed = {report.instance_id: report for report in instances}
+    if event.complete:
+        _remove_unlisted(node, listed, event.taken_at_ms)
+    for instance_id in sorted(listed):
+        _show(ledger, node, listed[instance_id], event.taken_at_ms, step, is_event=False)
+    _applied(node, event, step)
+    _weigh_evidence(ledger, node, listed, event, step)
+    if event.complete and _settles(node, listed, event.taken_at_ms):
+        node.settled_ms = event.taken_at_ms
+
+
+def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> None:
+    """Fold one life-cycle event: a showing, or a departure of the instance."""
+    node = ledger.nodes.get(event.node_id) or ledger.node(event.node_id)
+    if not _newer(node, f"lifecycle|{event.producer}", event.epoch, event.counter):
+        step.ignored = f"not above the last event of {event.producer}"
+        return
+    ledger.node(event.node_id)
+    step.node_ids = (event.node_id,)
+    instance_id = event.instance.instance_id
+    if event.change in _SHOWINGS:
+        if instance_id not in node.shown and event.event_time_ms <= node.complete_ms:
+            step.ignored = "older than the last audit, which omits the instance"
+            return
+        _show(ledger, node, event.instance, event.event_time_ms, step, is_event=True)
+        return
+    shown = node.shown.get(instance_id)
+    if shown is not None and shown.seen_ms <= event.event_time_ms:
+        del node.shown[instance_id]
+        node.recount(instance_id)
+    _departure(ledger, node, event, step)
+
+
+def unsettle(node: Node) -> None:
+    """Spell out the time of the last showing for all that is shown and held on a settled node."""
+    seen_ms = node.settled_ms
+    if seen_ms is None:
+        return
+    node.settled_ms = None
+    for shown in node.shown.values():
+        shown.seen_ms = max(shown.seen_ms, seen_ms)
+    for claims in node.claims.values():
+        for claim in claims:
+            claim.seen_ms = max(claim.seen_ms, seen_ms)
+
+
+def _newer(node: Node, source: str, epoch: int, counter: int) -> bool:
+    """Rule 4: only what is above the highest (epoch, counter) of its source topic and producer counts."""
+    if (epoch, counter) <= node.sources.get(source, (-1, -1)):
+        return False
+    node.sources[source] = (epoch, counter)
+    return True
+
+
+def _unknown(node: Node, event: NodeObserved, reason: str) -> None:
+    """A failed audit is "unknown since", never an empty list; it is no evidence and ends no run."""
+    if node.unknown_since_ms is None:
+        node.unknown_since_ms = event.unknown_since_ms if event.unknown_since_ms is not None else event.taken_at_ms
+    node.unknown_reason = reason
+
+
+def _applied(node: Node, event: NodeObserved, step: Step) -> None:
+    node.audit = Audit(event.producer, event.epoch, event.counter, event.taken_at_ms, event.complete, step.offset)
+    node.unknown_instances = event.unknown_instances
+    node.silent_since_ms = None
+    if event.complete:
+        node.complete_ms = event.taken_at_ms
+        node.unknown_since_ms, node.unknown_reason = None, ""
+
+
+def _still_settled(node: Node, event: NodeObserved) -> bool:
+    return node.settled_ms is not None and event.complete and event.taken_at_ms >= node.settled_ms
+
+
+def _settles(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> bool:
+    """Whether the next unchanged audit can do nothing here but show all again."""
+    if len(node.shown) != len(listed) or not node.shown.keys() <= listed.keys() or not node.claims.keys() <= listed.keys():
+        return False
+    for instance_id, shown in node.shown.items():
+        if shown.seen_ms != taken_at_ms or shown.amounts != observed_amounts(listed[instance_id].resources):
+            return False
+    return all(
+        claim.confirmed_ms is not None and claim.seen_ms == taken_at_ms and claim.departed_ms is None and claim.run_epoch is None
+        for claims in node.claims.values()
+        for claim in claims
+    )
+
+
+def _remove_unlisted(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
+    """Rule 5: a complete audit removes what it does not list, unless the instance's last event is not older than the audit less the skew."""
+    gone = [i for i, shown in node.shown.items() if i not in listed and (shown.event_ms < 0 or shown.event_ms < taken_at_ms - SKEW_MS)]
+    for instance_id in gone:
+        del node.shown[instance_id]
+        node.recount(instance_id)
+
+
+def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step: Step, *, is_event: bool) -> None:
+    """The instance is on the node at `time_ms`: remember its size, and confirm its claims there."""
+    instance_id = report.instance_id
+    amounts = observed_amounts(report.resources)
+    shown = node.shown.get(instance_id)
+    if shown is None:
+        node.shown[instance_id] = Shown(report, amounts, time_ms, time_ms if is_event else -1, step.offset)
+        node.recount(instance_id)
+    elif _show_again(shown, report, amounts, time_ms, is_event=is_event):
+        shown.offset = step.offset
+        node.recount(instance_id)
+    confirmed = False
+    for claim in node.claims.get(instance_id, ()):
+        confirmed |= _confirm(ledger, node, claim, amounts, time_ms, step)
+    if confirmed:
+        node.recount(instance_id)
+
+
+def _show_again(
+    shown: Shown, report: InstanceReport, amounts: tuple[int | None, int | None, int | None, int | None], time_ms: int, *, is_event: bool
+) -> bool:
+    """Fold a further showing; True if the size changed. An audit no newer than the last event, less the skew, does not shrink (rule 5)."""
+    late_event = is_event and time_ms < shown.seen_ms - SKEW_MS
+    protected = not is_event and shown.event_ms >= 0 and shown.event_ms >= time_ms - SKEW_MS
+    shown.seen_ms = max(shown.seen_ms, time_ms)
+    if is_event:
+        shown.event_ms = max(shown.event_ms, time_ms)
+    if late_event:
+        return False
+    if protected:
+        amounts = tuple(new if old is None else old if new is None else max(old, new) for old, new in zip(shown.amounts, amounts, strict=True))  # type: ignore[assignment]
+    shown.report = report
+    if shown.amounts == amounts:
+        return False
+    shown.amounts = amounts
+    return True
+
+
+def _confirm(
+    ledger: Ledger, node: Node, claim: Claim, amounts: tuple[int | None, int | None, int | None, int | None], time_ms: int, step: Step
+) -> bool:
+    """Let a showing speak for a claim; True if it is confirmed by it.
+
+    One older than the grant or renewal less the skew, or older than a known departure, says nothing. A resize's claim is confirmed only by
+    exactly its size (rule 7).
+    """
+    if time_ms < claim.since_ms - SKEW_MS or time_ms < claim.gone_ms:
+        return False
+    if claim.resize and claim.confirmed_ms is None and not _is_size(claim, amounts):
+        return False
+    claim.seen_ms = max(claim.seen_ms, time_ms)
+    claim.run_epoch = None
+    if claim.departed_ms is not None and time_ms > claim.departed_ms:
+        claim.departed_ms = None
+    if claim.confirmed_ms is not None:
+        return False
+    claim.confirmed_ms, claim.confirmed_offset = time_ms, step.offset
+    node.io_claims -= 1
+    if claim.group is not None:
+        node.shown[claim.instance_id].group_id = claim.group.group_id
+    ledger.tell(step, "confirmed", claim)
+    return True
+
+
+def _is_size(claim: Claim, amounts: tuple[int | None, int | None, int | None, int | None]) -> bool:
+    """Whether everything the observation reports is what the claim says, and it reports something."""
+    reported = [(observed, claimed) for observed, claimed in zip(amounts, claim.amounts, strict=True) if observed is not None]
+    return bool(reported) and all(observed == claimed for observed, claimed in reported)
+
+
+def _weigh_evidence(ledger: Ledger, node: Node, listed: dict[str, InstanceReport], event: NodeObserved, step: Step) -> None:
+    """Rule 6: start, continue or end each claim's run of complete audits that do not list its instance, and close it when that lasted."""
+    if not event.complete:
+        return  # What an incomplete audit lists was shown above; what it omits says nothing.
+    for claim in sorted(node.held(), key=lambda claim: claim.claim_id):
+        if claim.instance_id in listed and not (claim.resize and claim.confirmed_ms is None):
+            claim.run_epoch = None
+        elif event.taken_at_ms >= max(claim.since_ms, claim.seen_ms) + SKEW_MS:
+            _run(ledger, claim, event, step)
+
+
+def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
+    if claim.run_epoch != event.epoch:
+        claim.run_epoch, claim.run_mono_ms = event.epoch, event.mono_ms
+        return
+    lasted_ms = event.mono_ms - claim.run_mono_ms
+    shown_once = claim.confirmed_ms is not None
+    if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
+        return
+    if claim.departed_ms is not None:
+        if lasted_ms >= GRACE_MS:
+            ledger.close(claim, "departed", step)
+    elif lasted_ms >= claim.ttl_ms:
+        ledger.close(claim, "vanished" if shown_once else "expired", step)
+
+
+def _departure(ledger: Ledger, node: Node, event: InstanceObserved, step: Step) -> None:
+    """Note a departure for the instance's claims here; `deleted`, the owner's final word, closes them at once (rule 6)."""
+    time_ms = event.event_time_ms
+    for claim in list(node.claims.get(event.instance.instance_id, ())):
+        claim.gone_ms = max(claim.gone_ms, time_ms)
+        last_word = event.change == "deleted" and time_ms > max(claim.seen_ms, claim.since_ms) + SKEW_MS
+        if event.change == "deleted" and (last_word or event.claim_id == claim.claim_id):
+            ledger.close(claim, "deleted", step)
+        elif claim.confirmed_ms is not None and time_ms >= claim.seen_ms - SKEW_MS:
+            claim.departed_ms = time_ms if claim.departed_ms is None else max(claim.departed_ms, time_ms)

@@ -1,0 +1,128 @@
+"""Whether a claim fits a node, and if not, everything that is missing: the one feasibility function (rule 2).
+
+The fold decides with it, the scheduler selects with it, and `explain`, `what-if` and `capacity` answer with it, so they cannot disagree.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from projections.node import NOTHING, Amounts, Node, amounts_of
+from schemas.claims import ClaimItem
+from schemas.inventory import ResourceRule
+from schemas.resources import RESOURCES, Limits, Shortfall
+
+Overlay = Sequence[ClaimItem]
+"""Claims not yet in the fold, laid over a node: those of the same record before this one, or a scheduler's own in flight."""
+
+
+def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay = ()) -> tuple[Shortfall, ...]:
+    """Every shortfall of `item` on `node`, in a fixed order; empty means that it fits.
+
+    `request_id` is the claim's request (rule 7 asks whose resize is in flight). A resource not asked for is not tested; one whose use
+    does not grow is not either. A forced claim skips the ratio limits and the limits it carries, nothing else.
+    """
+    if node is None or node.hypervisor is None:
+        return (Shortfall(resource="node", detail="no audit of it is known"),)
+    found: list[Shortfall] = []
+    if node.status != "enabled":
+        found.append(Shortfall(resource="status", detail=node.status + (f" ({node.status_reason})" if node.status_reason else "")))
+    if item.resize and _resize_in_flight(node, item, request_id):
+        found.append(Shortfall(resource="resize", detail="another request's claim of this instance is not confirmed yet"))
+    found.extend(_resources(node, item, overlay))
+    if item.limits is not None and not item.forced:
+        found.extend(_counts(node, item, item.limits, overlay))
+    found.extend(_group(node, item, overlay))
+    return tuple(found)
+
+
+def overrun(node: Node, item: ClaimItem) -> tuple[Shortfall, ...]:
+    """What a forced claim takes beyond the limits: what `fits` would have said without `forced`."""
+    return tuple(_amounts(node, item, (), forced=False))
+
+
+def _resize_in_flight(node: Node, item: ClaimItem, request_id: str) -> bool:
+    return any(claim.confirmed_ms is None and claim.request_id != request_id for claim in node.claims.get(item.instance_id, ()))
+
+
+def _resources(node: Node, item: ClaimItem, overlay: Overlay) -> Iterable[Shortfall]:
+    for r, asked in enumerate(amounts_of(item.resources)):
+        if asked:
+            yield from _units(RESOURCES[r], asked, node.rule(RESOURCES[r]))
+    yield from _amounts(node, item, overlay, forced=item.forced)
+
+
+def _units(resource: str, asked: int, rule: ResourceRule) -> Iterable[Shortfall]:
+    """Placement's min_unit, max_unit and step_size."""
+    if asked < rule.min_unit:
+        yield Shortfall(resource="min_unit", detail=f"{resource}: {asked} needed, at least {rule.min_unit} must be asked for")
+    if rule.max_unit is not None and asked > rule.max_unit:
+        yield Shortfall(resource="max_unit", detail=f"{resource}: {asked} needed, at most {rule.max_unit} may be asked for")
+    if rule.step_size > 1 and asked % rule.step_size:
+        yield Shortfall(resource="step_size", detail=f"{resource}: {asked} needed, only multiples of {rule.step_size} are given")
+
+
+def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> Iterable[Shortfall]:
+    asked = amounts_of(item.resources)
+    before, after = growth(node, item, overlay)
+    for r, resource in enumerate(RESOURCES):
+        grown = after[r] - before[r]
+        if not asked[r] or grown <= 0:
+            continue
+        total, rule = node.total(resource), node.rule(resource)
+        if total is None:
+            yield Shortfall(resource=resource, detail="the node reports no total of it")
+            continue
+        if forced:
+            continue
+        used = node.used[r] + before[r] - node.uses.get(item.instance_id, NOTHING)[r] + _others(node, item, overlay, r)
+        if rule.ratio_milli is not None and (used + grown) * 1000 > (total - rule.reserved) * rule.ratio_milli:
+            yield Shortfall(resource=resource, needed=grown, free=(total - rule.reserved) * rule.ratio_milli // 1000 - used)
+        elif item.limits is not None:
+            limit: int | None = getattr(item.limits, resource)
+            if limit is not None and used + grown > limit:
+                yield Shortfall(resource=resource, needed=grown, free=limit - used)
+
+
+def growth(node: Node, item: ClaimItem, overlay: Overlay) -> tuple[Amounts, Amounts]:
+    """Use of the item's instance on the node before and after the claim, overlaid claims of the same instance included."""
+    laid: Amounts | None = None
+    for other in overlay:
+        if other.instance_id == item.instance_id:
+            laid = _largest(laid or NOTHING, amounts_of(other.resources))
+    before = node.uses.get(item.instance_id, NOTHING) if laid is None else node.use_of(item.instance_id, laid)
+    return before, node.use_of(item.instance_id, _largest(laid or NOTHING, amounts_of(item.resources)))
+
+
+def _others(node: Node, item: ClaimItem, overlay: Overlay, r: int) -> int:
+    """What overlaid claims of other instances add to the node."""
+    by_instance: dict[str, Amounts] = {}
+    for other in overlay:
+        if other.instance_id != item.instance_id:
+            by_instance[other.instance_id] = _largest(by_instance.get(other.instance_id, NOTHING), amounts_of(other.resources))
+    return sum(node.use_of(i, amounts)[r] - node.uses.get(i, NOTHING)[r] for i, amounts in by_instance.items())
+
+
+def _counts(node: Node, item: ClaimItem, limits: Limits, overlay: Overlay) -> Iterable[Shortfall]:
+    """Nova's NumInstancesFilter and IoOpsFilter, as limits that the claim carries."""
+    if limits.instances_max is not None:
+        others = (set(node.uses) | {other.instance_id for other in overlay}) - {item.instance_id}
+        if item.instance_id not in node.uses and len(others) + 1 > limits.instances_max:
+            yield Shortfall(resource="instances", needed=1, free=limits.instances_max - len(others))
+    if limits.io_ops_max is not None:
+        running = node.io_ops() + len(overlay)
+        if running + 1 > limits.io_ops_max:
+            yield Shortfall(resource="io_ops", needed=1, free=limits.io_ops_max - running)
+
+
+def _group(node: Node, item: ClaimItem, overlay: Overlay) -> Iterable[Shortfall]:
+    """Nova's ServerGroupAntiAffinityFilter: members on the node stay below `max_per_node`; the instance itself does not count."""
+    group = item.group
+    if group is None or group.policy != "anti-affinity":
+        return
+    members = node.members(group.group_id) | {o.instance_id for o in overlay if o.group is not None and o.group.group_id == group.group_id}
+    others = len(members - {item.instance_id})
+    if others + 1 > group.max_per_node:
+        yield Shortfall(resource="group", needed=1, free=group.max_per_node - others)
+
+
+def _largest(left: Amounts, right: Amounts) -> Amounts:
+    return (max(left[0], right[0]), max(left[1], right[1]), max(left[2], right[2]), max(left[3], right[3]))

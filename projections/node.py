@@ -1,0 +1,233 @@
+"""A node's row: what the operator set, what audits and events showed, and which claims are held there.
+
+Rows are the fold's own and change in place. `used` is the only sum that is kept rather than derived on demand: `Node.recount` derives it
+anew for one instance whenever something about that instance changed, and a property test holds it to the full sum.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, field
+
+from schemas.audits import InstanceReport
+from schemas.claims import GroupMember
+from schemas.inventory import Aggregate, HugePages, Hypervisor, OperatorFields, ResourceRule
+from schemas.requests import NumaWant, PciWant
+from schemas.resources import RESOURCES, ObservedResources, Resources
+
+Amounts = tuple[int, int, int, int]
+"""vcpus, pcpus, memory_mib, disk_mib: a vector in the order of `RESOURCES`."""
+NOTHING: Amounts = (0, 0, 0, 0)
+
+
+def amounts_of(resources: Resources) -> Amounts:
+    """The vector of whole amounts."""
+    return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
+
+
+def observed_amounts(resources: ObservedResources) -> tuple[int | None, int | None, int | None, int | None]:
+    """The vector of an observation; None where it does not report."""
+    return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
+
+
+class Claim(Struct, gc=False):
+    """One held claim.
+
+    Times in ms: `since_ms` is the append time of the grant or the last renewal, `seen_ms` the newest showing (-1: never shown),
+    `gone_ms` the newest departure of its instance (-1: none), `departed_ms` the departure that closes it sooner (rule 6), if there is one.
+    `run_epoch`, `run_mono_ms`: where the run of evidence against it started, None if there is none.
+    """
+
+    claim_id: str
+    request_id: str
+    instance_id: str
+    node_id: str
+    owner: str
+    offset: int
+    amounts: Amounts
+    since_ms: int
+    deadline_ms: int
+    ttl_ms: int
+    resize: bool = False
+    forced: bool = False
+    renewed: bool = False
+    confirmed_ms: int | None = None
+    seen_ms: int = -1
+    gone_ms: int = -1
+    departed_ms: int | None = None
+    run_epoch: int | None = None
+    run_mono_ms: int = 0
+    group: GroupMember | None = None
+    project_id: str = ""
+    numa: tuple[NumaWant, ...] = ()
+    pci: tuple[PciWant, ...] = ()
+    pinned_cpus: tuple[int, ...] = ()
+    pci_addresses: tuple[str, ...] = ()
+    confirmed_offset: int | None = None
+
+    @property
+    def resources(self) -> Resources:
+        """The claimed amounts as a record has them."""
+        vcpus, pcpus, memory_mib, disk_mib = self.amounts
+        return Resources(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, disk_mib=disk_mib)
+
+
+class Shown(Struct, gc=False):
+    """An instance that observations show on the node. `seen_ms` is the newest showing, `event_ms` the newest event among them (-1: none).
+
+    `group_id` outlives the claim it came from: a guest whose claim closed is still a member on this node.
+    """
+
+    report: InstanceReport
+    amounts: tuple[int | None, int | None, int | None, int | None]
+    seen_ms: int
+    event_ms: int = -1
+    offset: int = 0
+    group_id: str = ""
+
+
+class Audit(Struct, gc=False):
+    """The last applied audit of the node (full or unchanged, not failed)."""
+
+    producer: str
+    epoch: int
+    counter: int
+    taken_at_ms: int
+    complete: bool
+    offset: int
+
+
+class FullAudit(Struct, gc=False):
+    """The last complete full audit applied: what an unchanged one stands for, kept apart from what events changed since."""
+
+    digest: str
+    epoch: int
+    instances: tuple[InstanceReport, ...]
+    offset: int
+
+
+class Home(Struct, gc=False):
+    """An affinity group's home as proposals made it: the highest epoch and its node."""
+
+    epoch: int
+    node_id: str
+
+
+class Node(Struct, gc=False):
+    """One hypervisor.
+
+    `sources` keeps the highest (epoch, counter) per `source topic|producer`. `complete_ms` is `taken_at_ms` of the last complete audit.
+    `settled_ms` is not None while nothing on the node changes but the time of its audits: then it stands for the `seen_ms` of all that
+    is shown and held there (see `Ledger`).
+    """
+
+    node_id: str
+    status: str = "enabled"
+    status_reason: str = ""
+    vcpus: ResourceRule = ResourceRule()
+    pcpus: ResourceRule = ResourceRule()
+    memory_mib: ResourceRule = ResourceRule()
+    disk_mib: ResourceRule = ResourceRule()
+    zone: str = ""
+    aggregates: tuple[Aggregate, ...] = ()
+    traits: tuple[str, ...] = ()
+    pages_reserved: tuple[HugePages, ...] = ()
+    hypervisor: Hypervisor | None = None
+    shown: dict[str, Shown] = field(default_factory=dict)
+    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
+    audit: Audit | None = None
+    full: FullAudit | None = None
+    complete_ms: int = -1
+    unknown_since_ms: int | None = None
+    unknown_reason: str = ""
+    unknown_instances: tuple[str, ...] = ()
+    silent_since_ms: int | None = None
+    homes_closed: dict[str, int] = field(default_factory=dict)
+    settled_ms: int | None = None
+
+    claims: dict[str, list[Claim]] = field(default_factory=dict)
+    """Held claims by instance; restored from the claims themselves, not part of the stored row."""
+    uses: dict[str, Amounts] = field(default_factory=dict)
+    """Use by instance (rule 3); derived."""
+    used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    """The sum of `uses`; derived."""
+    io_claims: int = 0
+    """Unconfirmed claims here: builds, moves and resizes on their way; derived."""
+
+    def configure(self, fields: OperatorFields) -> None:
+        """Take over what the operator set; what is UNSET stays."""
+        for name in ("vcpus", "pcpus", "memory_mib", "disk_mib", "zone", "aggregates", "traits", "pages_reserved"):
+            value = getattr(fields, name)
+            if value is not UNSET:
+                setattr(self, name, value)
+
+    def rule(self, resource: str) -> ResourceRule:
+        """The operator's rule for a resource."""
+        rule: ResourceRule = getattr(self, resource)
+        return rule
+
+    def total(self, resource: str) -> int | None:
+        """The node's total of a resource; None if no audit reported one."""
+        if self.hypervisor is None:
+            return None
+        total: int | None = getattr(self.hypervisor, resource)
+        return total
+
+    def limit(self, resource: str) -> int | None:
+        """⌊(total − reserved) × ratio_milli / 1000⌋: the most that fits; None without a ratio or a total. May be negative."""
+        total, rule = self.total(resource), self.rule(resource)
+        if total is None or rule.ratio_milli is None:
+            return None
+        return (total - rule.reserved) * rule.ratio_milli // 1000
+
+    def free(self, resource: str) -> int | None:
+        """limit − used; negative when the node is over; None where there is no limit."""
+        limit = self.limit(resource)
+        return None if limit is None else limit - self.used[RESOURCES.index(resource)]
+
+    def instance_count(self) -> int:
+        """Instances shown or claimed here."""
+        return len(self.uses)
+
+    def io_ops(self) -> int:
+        """Builds, moves and snapshots: what the host reports, and the claims on their way (Nova's num_io_ops)."""
+        return (self.hypervisor.io_workload if self.hypervisor is not None else 0) + self.io_claims
+
+    def held(self) -> list[Claim]:
+        """The held claims, in no particular order."""
+        return [claim for claims in self.claims.values() for claim in claims]
+
+    def members(self, group_id: str) -> set[str]:
+        """The instances of a server group held or shown here."""
+        claimed = {i for i, claims in self.claims.items() for claim in claims if claim.group is not None and claim.group.group_id == group_id}
+        return claimed | {i for i, shown in self.shown.items() if shown.group_id == group_id}
+
+    def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:
+        """Use of one instance (rule 3), optionally with one more unconfirmed claim of `with_amounts` laid over it."""
+        shown = self.shown.get(instance_id)
+        claims = self.claims.get(instance_id, ())
+        vector = [0, 0, 0, 0] if with_amounts is None else list(with_amounts)
+        for claim in claims:
+            amounts, confirmed = claim.amounts, shown is not None and claim.confirmed_ms is not None
+            for r in range(4):
+                if amounts[r] > vector[r] and not (confirmed and shown is not None and shown.amounts[r] is not None):
+                    vector[r] = amounts[r]
+        if shown is not None:
+            for r in range(4):
+                observed = shown.amounts[r]
+                if observed is not None and observed > vector[r]:
+                    vector[r] = observed
+        return (vector[0], vector[1], vector[2], vector[3])
+
+    def recount(self, instance_id: str) -> None:
+        """Derive `uses` of one instance and `used` of the node anew."""
+        before = self.uses.get(instance_id, NOTHING)
+        if instance_id in self.claims or instance_id in self.shown:
+            after = self.use_of(instance_id)
+            self.uses[instance_id] = after
+        else:
+            after = NOTHING
+            self.uses.pop(instance_id, None)
+        if after != before:
+            used = self.used
+            for r in range(4):
+                used[r] += after[r] - before[r]
