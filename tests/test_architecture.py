@@ -28,7 +28,7 @@ MAY_IMPORT = {
 # Where each outside library lives: one home, so that it can be replaced there. A library that is not here is not used.
 HOMES = {
     "msgspec": ("schemas/", "projections/", "streams/", "producers/"),
-    "apsw": ("streams/log/sqlite.py",),
+    "apsw": ("streams/log/sqlite_file.py",),
     "confluent_kafka": ("streams/log/kafka.py",),
     "faust": ("streams/app.py",),
     "mode": ("streams/app.py",),

@@ -83,6 +83,10 @@ class TopicSpec(Struct, frozen=True, gc=False):
     partitions: int
     compacted: bool = False
 
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            raise ValueError(f"topic {self.name!r} needs at least one partition, not {self.partitions}")
+
 
 class LogError(Exception):
     """Something outside is wrong: the message names the place, what was expected and what to do."""

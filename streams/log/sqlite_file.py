@@ -1,0 +1,255 @@
+"""The SQLite file under the embedded log: opening, transactions, the WAL's size, and SQLite's errors in the log's words. apsw's one home.
+
+- A commit is synced to disk before it returns (WAL, synchronous=FULL).
+- Writers wait for each other; nobody keeps a transaction open while waiting for records, so that the WAL can always be folded back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Self
+from zlib import crc32
+
+import apsw
+
+from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
+from streams.log.blocks import BlockDamaged
+
+FORMAT_VERSION: Final = 1
+APPLICATION_ID: Final = 0x636C6D67  # "clmg": so that another program's database is never taken for a log
+BUSY_SECONDS: Final = 60.0  # writers wait for each other; more than this means that one is stopped
+# The WAL is folded back at 16 MiB, beside readers, and at 64 MiB the writer waits until no reader is inside and starts it anew.
+WAL_PAGES_FOLDED: Final = 4_096
+WAL_PAGES_MAX: Final = 16_384
+
+Row = tuple[Any, ...]
+
+_SCHEMA = """
+CREATE TABLE ledger (name TEXT PRIMARY KEY, value TEXT NOT NULL, mark INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL, partitions INTEGER NOT NULL, compacted INTEGER NOT NULL,
+                     mark INTEGER NOT NULL);
+CREATE TABLE partitions (id INTEGER PRIMARY KEY, start INTEGER NOT NULL, end INTEGER NOT NULL, time_ms INTEGER NOT NULL,
+                         mark INTEGER NOT NULL);
+CREATE TABLE blocks (id INTEGER PRIMARY KEY, span INTEGER NOT NULL, count INTEGER NOT NULL, mark INTEGER NOT NULL,
+                     records BLOB NOT NULL, marks BLOB NOT NULL);
+CREATE TABLE commits (reader TEXT, topic TEXT, partition INTEGER, next INTEGER NOT NULL, mark INTEGER NOT NULL,
+                      PRIMARY KEY (reader, topic, partition)) WITHOUT ROWID;
+CREATE TABLE members (team TEXT, topic TEXT, member TEXT, at_ms INTEGER NOT NULL, timeout_ms INTEGER NOT NULL,
+                      PRIMARY KEY (team, topic, member)) WITHOUT ROWID;
+CREATE TABLE holds (team TEXT, topic TEXT, partition INTEGER, member TEXT NOT NULL, PRIMARY KEY (team, topic, partition)) WITHOUT ROWID;
+"""
+
+
+class SqliteFile:
+    """An open file. One instance belongs to one thread."""
+
+    def __init__(self, path: Path, db: apsw.Connection, ledger_id: str) -> None:
+        self.path, self.ledger_id = path, ledger_id
+        self._db = db
+        self._closed = False
+        self._wal_pages = 0
+        self._fold_at_pages = WAL_PAGES_FOLDED
+        db.set_wal_hook(self._after_commit)
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool) -> Self:
+        """See `SqliteLog.open`."""
+        _find(path, create=create)
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        db: apsw.Connection | None = None
+        try:
+            db = apsw.Connection(str(path), flags=flags)
+            return cls(path, db, _prepare(db, create=create))
+        except (*_TROUBLE, LogError) as problem:
+            trouble = problem if isinstance(problem, LogError) else _trouble(problem, db)
+            if db is not None:
+                db.close(force=True)
+            raise type(trouble)(f"{path}: {trouble}") from problem
+
+    def rows(self, sql: str, bindings: Row = ()) -> list[Row]:
+        """All rows of a query; none for a statement."""
+        return self._db.execute(sql, bindings).fetchall()
+
+    def rows_stepwise(self, sql: str, bindings: Row, step: int) -> Generator[list[Row], None, None]:
+        """Rows in lists of `step` and then ever more. The caller closes the iterator, which ends the query."""
+        with closing(self._db.execute(sql, bindings)) as cursor:
+            while rows := list(islice(cursor, step)):
+                yield rows
+                step *= 4
+
+    def run_many(self, sql: str, rows: Iterable[Row]) -> None:
+        """Run a statement once a row."""
+        self._db.executemany(sql, rows)
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """A write transaction: all of it is durable when the block is left, or nothing."""
+        with self.guarded(what):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A read transaction: all statements of the block see one moment. Inside of another transaction it is part of that."""
+        nested = self._db.in_transaction
+        if nested:
+            yield
+            return
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Turn SQLite's errors into the log's."""
+        try:
+            yield
+        except _TROUBLE as problem:
+            if self._closed:
+                raise LogUnreachable(f"{self.path}: this log was closed; open it again") from problem
+            trouble = _trouble(problem, self._db)
+            raise type(trouble)(f"{self.path}: {what}: {trouble}") from problem
+        except BlockDamaged as problem:
+            raise LogDamaged(f"{self.path}: {what}: {problem}. Restore the file from a copy") from problem
+
+    def _after_commit(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:  # it was started anew
+            self._fold_at_pages = WAL_PAGES_FOLDED
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def fold_wal_back(self) -> None:
+        """Bound the WAL, before an append rather than after one: what goes wrong here must not look like a failed append."""
+        if self._wal_pages < self._fold_at_pages:
+            return
+        full = self._wal_pages >= WAL_PAGES_MAX
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART if full else apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.BusyError, apsw.FullError, apsw.IOError):
+            # Somebody else is at it, or there is no room: then the append itself says so, or finds room in the WAL.
+            self._fold_at_pages = self._wal_pages + WAL_PAGES_FOLDED
+        else:
+            self._fold_at_pages = self._wal_pages + WAL_PAGES_FOLDED
+
+    def close(self) -> None:
+        """Close the file; SQLite folds the WAL back if nobody else has it open."""
+        self._closed = True
+        self._db.close(force=True)
+
+
+def row_mark(*fields: str | int) -> int:
+    """The checksum that a row of ours carries."""
+    return crc32(repr(fields).encode())
+
+
+# What SQLite, or what it gives back, may raise when the file's bytes are not what was written.
+BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError, apsw.TooBigError, UnicodeDecodeError)
+_TROUBLE = (apsw.Error, UnicodeDecodeError, OSError)
+_UNREACHABLE = (apsw.BusyError, apsw.LockedError, apsw.CantOpenError, apsw.PermissionsError, apsw.ReadOnlyError, apsw.NoMemError, OSError)
+
+
+def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
+    """The log's error for SQLite's, in words that say what to do."""
+    number = problem.errno if isinstance(problem, OSError) else db.system_errno if isinstance(problem, apsw.IOError) and db else 0
+    if isinstance(problem, apsw.FullError) or number in {errno.ENOSPC, errno.EDQUOT}:
+        return LogFull(f"no room left on the disk ({problem}). Nothing acknowledged is lost; make room and go on")
+    if isinstance(problem, apsw.BusyError):
+        return LogUnreachable(f"another process held the write lock for {BUSY_SECONDS:.0f} s ({problem}). Is one stopped?")
+    if isinstance(problem, (*_UNREACHABLE, apsw.IOError)):
+        return LogUnreachable(f"{problem}. Check that the file and its folder can be read and written by this user")
+    if isinstance(problem, (apsw.MisuseError, apsw.ThreadingViolationError, apsw.ConnectionClosedError, apsw.BindingsError)):
+        return LogUnreachable(f"{problem}. The log is closed or used by two threads at once; open one for each")
+    return LogDamaged(f"{problem}. The file is not what was written; restore it from a copy")
+
+
+def _find(path: Path, *, create: bool) -> None:
+    """Raises LogUnreachable in plain words for what SQLite would only call 'unable to open database file'."""
+    if path.is_dir():
+        raise LogUnreachable(f"{path} is a folder; a log is a file, such as {path}/claimlog.db")
+    if not path.parent.is_dir():
+        raise LogUnreachable(f"{path}: there is no folder {path.parent}; make it first")
+    if not path.exists():
+        if not create:
+            raise LogUnreachable(f"{path}: there is no log; check the path, or make one with `claimlog run` or `claimlog topics apply`")
+        if not os.access(path.parent, os.W_OK):
+            raise LogUnreachable(f"{path}: the folder {path.parent} cannot be written by this user")
+    elif not os.access(path, os.R_OK | os.W_OK):
+        raise LogUnreachable(f"{path} cannot be read and written by this user; open a copy of it (with its -wal file) instead")
+
+
+def _prepare(db: apsw.Connection, *, create: bool) -> str:
+    """Set a fresh connection up, make the tables of a new log, and return the ledger id."""
+    waited_since = time.monotonic()
+
+    def wait_for_others(attempts: int) -> bool:
+        nonlocal waited_since
+        waited_since = time.monotonic() if attempts == 0 else waited_since
+        # A commit takes a quarter of a millisecond: SQLite's own waits of up to 100 ms would let one writer starve another.
+        time.sleep(min(0.0002 * (attempts + 1), 0.005))
+        return time.monotonic() - waited_since < BUSY_SECONDS
+
+    db.set_busy_handler(wait_for_others)
+    db.execute("PRAGMA cell_size_check=ON")
+    # One statement, so that it does not see half of a log that another process is making.
+    ((found, tables),) = db.execute("SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id")
+    if found != APPLICATION_ID and (tables or not create):
+        raise LogDamaged("this is not a claimlog log (or its first bytes are damaged); check the path")
+    _use_wal(db, time.monotonic() + BUSY_SECONDS)
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute(f"PRAGMA journal_size_limit={WAL_PAGES_MAX * 4096}")
+    if found != APPLICATION_ID:
+        _make(db)
+    ((version,),) = db.execute("PRAGMA user_version")
+    if version != FORMAT_VERSION:
+        raise LogDamaged(f"format version {version} where this claimlog knows {FORMAT_VERSION} only; use the claimlog that wrote it")
+    rows = db.execute("SELECT value, mark FROM ledger WHERE name = 'ledger_id'").fetchall()
+    if not rows or rows[0][1] != row_mark("ledger_id", str(rows[0][0])):
+        raise LogDamaged("the row with the ledger's id is damaged; restore the file from a copy")
+    return str(rows[0][0])
+
+
+def _use_wal(db: apsw.Connection, until: float) -> None:
+    while True:
+        try:
+            ((mode,),) = db.execute("PRAGMA journal_mode=WAL")
+        except apsw.BusyError:  # raised at once, without asking the busy handler, while another process makes the file
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+            continue
+        if mode != "wal":
+            raise LogUnreachable(f"SQLite's journal is {mode!r} instead of 'wal'; the log needs a local file system with shared memory")
+        return
+
+
+def _make(db: apsw.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        ((tables,),) = db.execute("SELECT count(*) FROM sqlite_schema")
+        if not tables:  # else another process made it just now
+            db.execute(_SCHEMA)
+            ledger_id = secrets.token_hex(8)
+            db.execute("INSERT INTO ledger VALUES ('ledger_id', ?, ?)", (ledger_id, row_mark("ledger_id", ledger_id)))
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

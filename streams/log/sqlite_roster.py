@@ -1,0 +1,40 @@
+"""Where the embedded log keeps who shares a topic: two small tables, written only when something changes or a heartbeat is due."""
+
+from __future__ import annotations
+
+from streams.log.leases import Group, Heartbeat, turn, without
+from streams.log.sqlite_file import SqliteFile
+
+
+class SqliteRoster:
+    """See `streams.log.leases.Roster`."""
+
+    def __init__(self, file: SqliteFile, group: str, topic: str, partitions: int) -> None:
+        self._file, self._share, self._partitions = file, (group, topic), partitions
+
+    def turn(self, member: str, timeout_ms: int, now_ms: int) -> Group:
+        """See the contract."""
+        with self._file.guarded("lease"), self._file.reading():
+            group = self._group()
+        if turn(group, self._partitions, member, timeout_ms, now_ms) == group:
+            return group
+        with self._file.writing("lease"):
+            group = turn(self._group(), self._partitions, member, timeout_ms, now_ms)
+            self._store(group)
+        return group
+
+    def leave(self, member: str) -> None:
+        """See the contract."""
+        with self._file.writing("lease"):
+            self._store(without(self._group(), member))
+
+    def _group(self) -> Group:
+        members = self._file.rows("SELECT member, at_ms, timeout_ms FROM members WHERE team = ? AND topic = ?", self._share)
+        holds = self._file.rows("SELECT partition, member FROM holds WHERE team = ? AND topic = ?", self._share)
+        return Group({row[0]: Heartbeat(*row) for row in members}, {int(number): str(member) for number, member in holds})
+
+    def _store(self, group: Group) -> None:
+        self._file.rows("DELETE FROM members WHERE team = ? AND topic = ?", self._share)
+        self._file.rows("DELETE FROM holds WHERE team = ? AND topic = ?", self._share)
+        self._file.run_many("INSERT INTO members VALUES (?, ?, ?, ?, ?)", [(*self._share, *beat) for beat in group.heartbeats.values()])
+        self._file.run_many("INSERT INTO holds VALUES (?, ?, ?, ?)", [(*self._share, *hold) for hold in group.held.items()])

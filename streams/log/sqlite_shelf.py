@@ -1,0 +1,158 @@
+"""The partitions of the embedded log: their blocks of records, and the row with start, end and newest time, read and written in its file.
+
+The key of a block is its partition's number in this file, shifted, plus its first offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from streams.log.base import OffsetOutOfRange, Record
+from streams.log.blocks import Block, BlockDamaged, blocks_of, encode_record, opened
+from streams.log.sqlite_file import Row, SqliteFile, row_mark
+
+OFFSET_BITS: Final = 40  # 10^12 records a partition, 8 million partitions
+COMPACT_STEP: Final = 4_096  # records rewritten in one transaction, so that other writers get their turn
+_BLOCKS_FROM = """SELECT id, span, count, mark, records FROM blocks
+    WHERE id >= ifnull((SELECT max(id) FROM blocks WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id"""
+_BLOCK_AT = "SELECT id, span, count, mark, records, marks FROM blocks WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC LIMIT 1"
+_BLOCK_PUT = "INSERT INTO blocks (id, span, count, mark, records, marks) VALUES (?, ?, ?, ?, ?, ?)"
+_WHOLE_BELOW = "FROM blocks WHERE id BETWEEN ?1 AND ?2 AND id + span <= ?2"
+
+
+class Place(NamedTuple):
+    """A partition as this file knows it."""
+
+    topic: str
+    number: int
+    id: int
+    seed: int
+
+    @property
+    def base(self) -> int:
+        """What is added to an offset to make the key of a block."""
+        return self.id << OFFSET_BITS
+
+
+class State(NamedTuple):
+    """The figures of a partition."""
+
+    start: int
+    end: int
+    time_ms: int
+
+
+class Shelf:
+    """Reads and writes one file's partitions, within the transactions of the caller. Raises BlockDamaged and what SQLite raises."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def state(self, place: Place) -> State:
+        """The partition's figures."""
+        rows = self._file.rows("SELECT start, end, time_ms, mark FROM partitions WHERE id = ?", (place.id,))
+        if not rows or rows[0][3] != row_mark(place.id, *rows[0][:3]):
+            raise BlockDamaged("the row with the partition's start and end does not hold")
+        return State(*rows[0][:3])
+
+    def keep_state(self, place: Place, state: State) -> None:
+        """Store the partition's figures."""
+        row = (*state, row_mark(place.id, *state), place.id)
+        self._file.rows("UPDATE partitions SET start = ?, end = ?, time_ms = ?, mark = ? WHERE id = ?", row)
+
+    def put(self, place: Place, blocks: Iterator[Block]) -> None:
+        """Add blocks."""
+        self._file.run_many(_BLOCK_PUT, [(place.base + block.first, *block[1:]) for block in blocks])
+
+    def blocks_from(self, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> list[Block]:
+        """Blocks from the one with `offset` on, until they hold enough. Raises BlockDamaged if one is missing at either end."""
+        base, count, size = place.base, 0, 0
+        blocks: list[Block] = []
+        with closing(self._file.rows_stepwise(_BLOCKS_FROM, (base, base + offset, base + end), 16)) as steps:
+            for rows in steps:
+                found = [Block(id_ - base, span, held, mark, records) for id_, span, held, mark, records in rows]
+                blocks += found
+                count += sum(block.held for block in found)
+                size += sum(len(block.records) for block in found)
+                if count - (offset - blocks[0].first) >= records_max or size >= bytes_max:
+                    break
+            else:
+                if blocks and blocks[-1].end < end:
+                    raise BlockDamaged(f"the block with offset {blocks[-1].end} is missing")
+        if not (blocks and blocks[0].first <= offset < blocks[0].end):
+            raise BlockDamaged(f"the block with offset {offset} is missing")
+        return blocks
+
+    def block_at(self, place: Place, offset: int) -> Block:
+        """The block with `offset`."""
+        block = self._last_block(place, offset)
+        if block is None or offset >= block.end:
+            raise BlockDamaged(f"the block with offset {offset} is missing")
+        return block
+
+    def at_time(self, place: Place, time_ms: int) -> int:
+        """The offset of the first record at or after `time_ms`, by a binary search over blocks."""
+        state = self.state(place)
+        low, high = state.start, state.end
+        while low < high:
+            block = self.block_at(place, (low + high) // 2)
+            records = [record for record in opened([block], place.seed) if record.offset >= state.start]
+            if not records or records[-1].time_ms < time_ms:
+                low = block.end
+            elif records[0].time_ms >= time_ms and block.first > low:
+                high = block.first
+            else:
+                return next(record.offset for record in records if record.time_ms >= time_ms)
+        if low == state.end:
+            return low
+        return opened([self.block_at(place, low)], place.seed)[0].offset
+
+    def drop_below(self, place: Place, before: int, step: int) -> tuple[int, bool]:
+        """Move the start up to `before`, at most by `step` offsets; returns how many records that hides, and whether it is done."""
+        state = self.state(place)
+        if before > state.end:
+            raise OffsetOutOfRange(f"{place.topic}/{place.number}: cannot drop records below {before}; the end is {state.end}")
+        until = min(before, state.start + step)
+        if until <= state.start:
+            return 0, True
+        dropped = self._held_below(place, until) - self._held_below(place, state.start)
+        self._file.rows(f"DELETE {_WHOLE_BELOW}", (place.base, place.base + until))
+        self.keep_state(place, state._replace(start=until))
+        return dropped, until == before
+
+    def compact_from(self, place: Place, at: int, end: int, newest: Mapping[bytes, int]) -> tuple[int, int]:
+        """Rewrite blocks from the one with `at` on without what is older than `newest`, known for all records below `end`.
+
+        Returns where to go on and how many records were dropped.
+        """
+        state = self.state(place)
+        first = self.block_at(place, max(at, state.start)).first
+        at, seen, hidden = first, 0, 0
+        kept: list[Record] = []
+        # An empty block is never written: the block of a record is in charge of the gap before it, so go on until one is kept.
+        while at < state.end and (seen < COMPACT_STEP or not kept):
+            block = self.block_at(place, at)
+            records = opened([block], place.seed)
+            there = [record for record in records if record.offset >= state.start]
+            kept += [record for record in there if record.offset >= end or newest[record.key] <= record.offset]
+            seen, hidden, at = seen + len(records), hidden + len(records) - len(there), block.end
+        if len(kept) < seen:
+            self._file.rows("DELETE FROM blocks WHERE id BETWEEN ? AND ?", (place.base + first, place.base + at - 1))
+            encoded = [encode_record(record) for record in kept]
+            self.put(place, blocks_of([record.offset for record in kept], encoded, first, at, place.seed))
+        return at, seen - hidden - len(kept)
+
+    def _last_block(self, place: Place, offset: int) -> Block | None:
+        """The last block that starts at or below `offset`."""
+        rows: list[Row] = self._file.rows(_BLOCK_AT, (place.base, place.base + offset))
+        return Block(rows[0][0] - place.base, *rows[0][1:]) if rows else None
+
+    def _held_below(self, place: Place, offset: int) -> int:
+        """How many records are in the file below `offset`."""
+        ((whole,),) = self._file.rows(f"SELECT ifnull(sum(count), 0) {_WHOLE_BELOW}", (place.base, place.base + offset))
+        last = self._last_block(place, offset)
+        if last is None or last.end <= offset:
+            return int(whole)
+        return int(whole) + sum(record.offset < offset for record in opened([last], place.seed))
