@@ -114,7 +114,9 @@ def redrive(record: Record) -> Message | Unreadable:
     place = record.position
     for name in ("value", "key"):
         if name in letter.cut_short:
-            return Unreadable("cut-short", f"{place}: only the start of the {name} of {letter.position} was kept; append it from its source")
+            return Unreadable(
+                "cut-short", f"{place}: only the start of the {name} of {letter.position} was kept; append it from its source"
+            )
     if blake2b(letter.value, digest_size=16).hexdigest() != letter.hash:
         return Unreadable("damaged", f"{place}: expected bytes with hash {letter.hash}, as at {letter.position}; nothing is redriven")
     if letter.topic not in TOPICS or letter.topic == DEAD_LETTERS:
