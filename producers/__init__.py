@@ -1,0 +1,1 @@
+"""Where facts come from: hypervisors, traces, load. A producer imports schemas only and is given a `publish` callable."""
