@@ -44,7 +44,9 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
         instances = full.instances
     unsettle(node)
     if event.hypervisor is not None:
-        node.hypervisor = event.hypervisor
+        if event.hypervisor != node.hypervisor:
+            node.hypervisor = event.hypervisor
+            node.refresh()
         if event.complete:
             node.full = FullAudit(event.digest, event.epoch, instances, step.offset)
     listed = {report.instance_id: report for report in instances}
@@ -64,7 +66,7 @@ def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> No
     if not _newer(node, f"lifecycle|{event.producer}", event.epoch, event.counter):
         step.ignored = f"not above the last event of {event.producer}"
         return
-    ledger.node(event.node_id)
+    unsettle(node)
     step.node_ids = (event.node_id,)
     instance_id = event.instance.instance_id
     if event.change in _SHOWINGS:

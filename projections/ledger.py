@@ -11,10 +11,10 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct
 
 from projections import evidence, fit
-from projections.node import Claim, Home, Node, amounts_of
+from projections.node import Amounts, Claim, Home, Node, amounts_of
 from projections.projection import OffsetGap, UnknownRules, WrongLedger
 from projections.rules import REMEMBERED_RECORDS, RULES_KNOWN, RULES_VERSION
 from schemas import claims as say
@@ -39,7 +39,7 @@ class Step(Struct, gc=False):
     offset: int
     time_ms: int
     event: Any = None
-    outcomes: list[ClaimOutcome] = field(default_factory=list)
+    outcomes: list[ClaimOutcome] = []
     dead: Unreadable | None = None
     ignored: str = ""
     node_ids: tuple[str, ...] = ()
@@ -56,13 +56,15 @@ class Ledger:
         self.next_offset = 0
         self.time_ms = 0
         self.digest = DIGEST_START
-        self.last_hash = b""
+        self.last_value = b""
         self.nodes: dict[str, Node] = {}
         self.claims: dict[str, Claim] = {}
         self.groups: dict[str, Home] = {}
         self.remembered: dict[str, int] = {}
         self.released_early: dict[str, int] = {}
         self.expiry: deque[tuple[int, str]] = deque()
+        self.shared: dict[Amounts, Amounts] = {}
+        """One tuple for all claims of a size: flavors are few, claims are many. No part of the state."""
 
     def apply(self, offset: int, time_ms: int, key: bytes, value: bytes) -> Step | None:
         """Fold the next record; None if it was folded before.
@@ -86,13 +88,13 @@ class Ledger:
             event = None
         if event is None:
             step.dead = decode(CLAIMS, value)
-        else:
+        elif not self._at_home(event, key):
             step.dead = self._misplaced(event, key, offset)
         if step.dead is None:
             step.event = event
             _HANDLERS[type(event)](self, event, step)
         self.next_offset = offset + 1
-        self.last_hash = value
+        self.last_value = value
         self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
         return step
 
@@ -101,6 +103,7 @@ class Ledger:
         node = self.nodes.get(node_id)
         if node is None:
             node = self.nodes[node_id] = Node(node_id)
+            node.refresh()
         elif node.settled_ms is not None:
             evidence.unsettle(node)
         return node
@@ -159,6 +162,21 @@ class Ledger:
         if self.released_early.get(identity) == offset:
             del self.released_early[identity]
 
+    def _at_home(self, event: Any, key: bytes) -> bool:
+        """The common case of `_misplaced` finding nothing: all nodes are known here, and the key is the first one's."""
+        nodes = self.nodes
+        if type(event) is not say.ClaimRequested:
+            node = nodes.get(getattr(event, "node_id", ""))
+            return node is not None and node.key == key and type(event) is not say.GroupHomeProposed
+        node = nodes.get(event.items[0].nodes[0])
+        if node is None or node.key != key:
+            return False
+        for item in event.items:
+            for node_id in item.nodes:
+                if node_id not in nodes:
+                    return False
+        return True
+
     def _misplaced(self, event: Any, key: bytes, offset: int) -> Unreadable | None:
         """Key and partition belong together, and all of a claim's nodes are of this partition (rule 11)."""
         kind = type(event)
@@ -191,9 +209,12 @@ def outcome_bytes(step: Step) -> bytes:
         return b"dead " + step.dead.kind.encode()
     if step.ignored:
         return b"ignored"
-    if not step.outcomes:
+    outcomes = step.outcomes
+    if not outcomes:
         return b""
-    return ";".join([_outcome_text(outcome) for outcome in step.outcomes]).encode()
+    if len(outcomes) == 1:
+        return _outcome_text(outcomes[0]).encode()
+    return ";".join([_outcome_text(outcome) for outcome in outcomes]).encode()
 
 
 def _outcome_text(outcome: ClaimOutcome) -> str:
@@ -257,6 +278,8 @@ def _requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
         if item.claim_id in ledger.claims or item.claim_id in ledger.remembered:
             step.ignored = f"a copy: {item.claim_id} was seen before"
             return
+    if len(items) == 1 and _grant_at_once(ledger, event, items[0], step):
+        return
     if len({item.claim_id for item in items}) != len(items):
         step.ignored = "two items of one record have the same claim id"
         return
@@ -277,6 +300,17 @@ def _requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
     else:
         for item, node, over in granted:
             _grant(ledger, event, item, node, over, step)
+
+
+def _grant_at_once(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, step: Step) -> bool:
+    """The common case: one item, not forced, that fits its first node. False leaves everything to the long way."""
+    node = ledger.nodes.get(item.nodes[0])
+    if node is None or item.forced or item.claim_id in ledger.released_early or step.offset - event.basis > REMEMBERED_RECORDS:
+        return False
+    if fit.fits(node, item, event.request_id) or (item.group is not None and _closed_home(node, item)):
+        return False
+    _grant(ledger, event, item, node, (), step)
+    return True
 
 
 def _try(
@@ -313,35 +347,41 @@ def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...
 def _grant(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step) -> None:
     if node.settled_ms is not None:
         evidence.unsettle(node)
+    time_ms, instance_id = step.time_ms, item.instance_id
+    amounts = amounts_of(item.resources)
     claim = Claim(
-        claim_id=item.claim_id,
-        request_id=event.request_id,
-        instance_id=item.instance_id,
-        node_id=node.node_id,
-        owner=event.owner,
-        offset=step.offset,
-        amounts=amounts_of(item.resources),
-        since_ms=step.time_ms,
-        deadline_ms=step.time_ms + event.ttl_ms,
-        ttl_ms=event.ttl_ms,
-        resize=item.resize,
-        forced=item.forced,
+        item.claim_id,
+        event.request_id,
+        instance_id,
+        node.node_id,
+        event.owner,
+        step.offset,
+        ledger.shared.setdefault(amounts, amounts),
+        time_ms,
+        time_ms + event.ttl_ms,
+        event.ttl_ms,
+        item.resize,
+        item.forced,
         group=item.group,
         project_id=item.project_id,
         numa=item.numa,
         pci=item.pci,
     )
     ledger.claims[item.claim_id] = claim
-    node.claims.setdefault(item.instance_id, []).append(claim)
+    claims = node.claims.get(instance_id)
+    if claims is None:
+        node.claims[instance_id] = [claim]
+    else:
+        claims.append(claim)
     node.io_claims += 1
-    node.recount(item.instance_id)
+    node.recount(instance_id)
     step.node_ids = (*step.node_ids, node.node_id)
     step.outcomes.append(
         ClaimOutcome(
             outcome="granted",
             claim_id=item.claim_id,
             request_id=event.request_id,
-            instance_id=item.instance_id,
+            instance_id=instance_id,
             node_id=node.node_id,
             partition=ledger.partition,
             offset=step.offset,

@@ -17,6 +17,11 @@ from schemas.resources import RESOURCES, ObservedResources, Resources
 Amounts = tuple[int, int, int, int]
 """vcpus, pcpus, memory_mib, disk_mib: a vector in the order of `RESOURCES`."""
 NOTHING: Amounts = (0, 0, 0, 0)
+NO_LIMIT = 1 << 62
+"""Above every use: nothing reaches it."""
+NO_TOTAL = -(1 << 62)
+"""Below every use: nothing fits under it."""
+NO_TOTALS: Amounts = (NO_TOTAL, NO_TOTAL, NO_TOTAL, NO_TOTAL)
 
 
 def amounts_of(resources: Resources) -> Amounts:
@@ -152,6 +157,25 @@ class Node(Struct, gc=False):
     """The sum of `uses`; derived."""
     io_claims: int = 0
     """Unconfirmed claims here: builds, moves and resizes on their way; derived."""
+    limits: Amounts = NO_TOTALS
+    """The most that may be used, by resource: `NO_LIMIT` without a ratio, `NO_TOTAL` without a total; derived by `refresh`."""
+    whole_units: bool = True
+    """No min_unit, max_unit or step_size of any resource asks for a closer look; derived by `refresh`."""
+    key: bytes = b""
+    """`node_id` as bytes; derived by `refresh`."""
+
+    def refresh(self) -> None:
+        """Derive `limits`, `whole_units` and `key` anew, after the operator's fields or the host's totals changed."""
+        self.limits = (self._bound("vcpus"), self._bound("pcpus"), self._bound("memory_mib"), self._bound("disk_mib"))
+        rules = (self.vcpus, self.pcpus, self.memory_mib, self.disk_mib)
+        self.whole_units = all(rule.min_unit <= 1 and rule.max_unit is None and rule.step_size <= 1 for rule in rules)
+        self.key = self.node_id.encode()
+
+    def _bound(self, resource: str) -> int:
+        if self.total(resource) is None:
+            return NO_TOTAL
+        limit = self.limit(resource)
+        return NO_LIMIT if limit is None else limit
 
     def configure(self, fields: OperatorFields) -> None:
         """Take over what the operator set; what is UNSET stays."""
@@ -159,6 +183,7 @@ class Node(Struct, gc=False):
             value = getattr(fields, name)
             if value is not UNSET:
                 setattr(self, name, value)
+        self.refresh()
 
     def rule(self, resource: str) -> ResourceRule:
         """The operator's rule for a resource."""
@@ -204,30 +229,33 @@ class Node(Struct, gc=False):
     def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:
         """Use of one instance (rule 3), optionally with one more unconfirmed claim of `with_amounts` laid over it."""
         shown = self.shown.get(instance_id)
-        claims = self.claims.get(instance_id, ())
         vector = [0, 0, 0, 0] if with_amounts is None else list(with_amounts)
-        for claim in claims:
-            amounts, confirmed = claim.amounts, shown is not None and claim.confirmed_ms is not None
-            for r in range(4):
-                if amounts[r] > vector[r] and not (confirmed and shown is not None and shown.amounts[r] is not None):
-                    vector[r] = amounts[r]
+        for claim in self.claims.get(instance_id, ()):
+            superseded = shown is not None and claim.confirmed_ms is not None
+            for r, amount in enumerate(claim.amounts):
+                if amount > vector[r] and not (superseded and shown is not None and shown.amounts[r] is not None):
+                    vector[r] = amount
         if shown is not None:
-            for r in range(4):
-                observed = shown.amounts[r]
+            for r, observed in enumerate(shown.amounts):
                 if observed is not None and observed > vector[r]:
                     vector[r] = observed
         return (vector[0], vector[1], vector[2], vector[3])
 
     def recount(self, instance_id: str) -> None:
         """Derive `uses` of one instance and `used` of the node anew."""
-        before = self.uses.get(instance_id, NOTHING)
-        if instance_id in self.claims or instance_id in self.shown:
-            after = self.use_of(instance_id)
-            self.uses[instance_id] = after
+        uses = self.uses
+        before = uses.get(instance_id, NOTHING)
+        claims = self.claims.get(instance_id)
+        if instance_id in self.shown:
+            after = uses[instance_id] = self.use_of(instance_id)
+        elif claims is not None:
+            after = uses[instance_id] = claims[0].amounts if len(claims) == 1 else self.use_of(instance_id)
         else:
             after = NOTHING
-            self.uses.pop(instance_id, None)
+            uses.pop(instance_id, None)
         if after != before:
             used = self.used
-            for r in range(4):
-                used[r] += after[r] - before[r]
+            used[0] += after[0] - before[0]
+            used[1] += after[1] - before[1]
+            used[2] += after[2] - before[2]
+            used[3] += after[3] - before[3]
