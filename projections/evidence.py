@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from projections.node import Audit, Claim, FullAudit, Node, Shown, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
+from schemas.codec import event_type
 
 if TYPE_CHECKING:
     from projections.ledger import Ledger, Step
@@ -201,7 +202,7 @@ def _confirm(
         claim.departed_ms = None
     if claim.confirmed_ms is not None:
         return False
-    claim.confirmed_ms, claim.confirmed_offset = time_ms, step.offset
+    claim.confirmed_ms, claim.confirmed_offset, claim.confirmed_by = time_ms, step.offset, event_type(step.event)
     node.io_claims -= 1
     if claim.group is not None:
         node.shown[claim.instance_id].group_id = claim.group.group_id

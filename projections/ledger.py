@@ -33,7 +33,7 @@ class Step(Struct, gc=False):
     """What one record did.
 
     `event` is None if it counted for nothing (`dead` says why); `ignored` says why a well-formed one changed nothing. `node_ids` are the
-    nodes whose rows may have changed.
+    nodes whose rows may have changed, `closed` the claims that it ended, as they were.
     """
 
     offset: int
@@ -43,6 +43,7 @@ class Step(Struct, gc=False):
     dead: Unreadable | None = None
     ignored: str = ""
     node_ids: tuple[str, ...] = ()
+    closed: tuple[Claim, ...] = ()
 
 
 class Ledger:
@@ -127,6 +128,7 @@ class Ledger:
             shown.group_id = claim.group.group_id
         node.recount(claim.instance_id)
         self.remember(claim.claim_id, step.offset)
+        step.closed = (*step.closed, claim)
         self.tell(step, outcome, claim)
 
     def tell(self, step: Step, outcome: OutcomeKind, claim: Claim) -> None:
