@@ -252,7 +252,7 @@ def test_each_package_is_typed_and_tests_are_no_package() -> None:
         ("producers/x.py", "import streams", "producers/x.py:1 imports streams; it may import ['producers', 'schemas']"),
         ("streams/runner.py", "from producers.load import fleet", "streams/runner.py:1 imports producers.load"),
         ("streams/x.py", "from . import y", "imports relatively"),
-        ("streams/log/kafka.py", "import apsw", "its home is ('streams/log/sqlite.py',)"),
+        ("streams/log/kafka.py", "import apsw", "its home is ('streams/log/sqlite_file.py',)"),
         ("streams/x.py", "from confluent_kafka.admin import AdminClient", "imports confluent_kafka; its home is ('streams/log/kafka.py',)"),
         ("schemas/x.py", "import requests", "imports requests; its home is not named"),
     ],
@@ -265,7 +265,7 @@ def test_a_wrong_import_is_found(path: str, text: str, complaint: str) -> None:
     ("path", "text"),
     [
         ("streams/cli/x.py", "from producers.load import fleet\nimport cyclopts"),
-        ("streams/log/sqlite.py", "import apsw\nimport msgspec\nimport os.path"),
+        ("streams/log/sqlite_file.py", "import apsw\nimport msgspec\nimport os.path"),
         ("producers/libvirt_audit.py", "import libvirt\nfrom schemas.audits import HypervisorAudited"),
     ],
 )

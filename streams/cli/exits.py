@@ -1,0 +1,83 @@
+"""How a command ends: one meaning for each exit code, and the way from an exception to it.
+
+A wrong number never leaves with 0: an answer that lacks records exits 6, and what cannot be reached exits 5.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TextIO
+
+from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
+
+
+class Exit(IntEnum):
+    """The exit codes of `claimlog`."""
+
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    FINDINGS = 3
+    UNPLACEABLE = 4
+    UNREACHABLE = 5
+    INCOMPLETE = 6
+    INTERRUPTED = 130
+
+
+class UsageProblem(Exception):  # noqa: N818 - what is wrong is the command line, and its message says how to write it
+    """The command line asks for something that does not exist or does not fit together."""
+
+
+class AnswerIncomplete(Exception):  # noqa: N818 - named by what is wrong with the answer
+    """Records that the answer needs are not at hand; the message names them and where they may be."""
+
+
+def exit_of(problem: BaseException) -> Exit:
+    """The exit code of an exception."""
+    match problem:
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+        case BrokenPipeError():
+            return Exit.DONE
+        case UsageProblem():
+            return Exit.USAGE
+        case LogUnreachable():
+            return Exit.UNREACHABLE
+        case OffsetOutOfRange() | AnswerIncomplete():
+            return Exit.INCOMPLETE
+        case _:
+            return Exit.ERROR
+
+
+def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
+    """Run a command and return its exit code; what it raises is said on `stderr`.
+
+    What somebody can do something about is one line. Anything else is our fault and is shown with its traceback.
+    """
+    try:
+        code = run() or Exit.DONE
+        sys.stdout.flush()
+    except BrokenPipeError as problem:
+        _hush_stdout()
+        return exit_of(problem)
+    except KeyboardInterrupt as problem:
+        return exit_of(problem)
+    except (UsageProblem, AnswerIncomplete, LogError) as problem:
+        stderr.write(f"claimlog: {problem}\n")
+        return exit_of(problem)
+    except Exception as problem:
+        traceback.print_exception(problem, file=stderr)
+        stderr.write("claimlog: this is a mistake in claimlog; please report it with the lines above\n")
+        return exit_of(problem)
+    return int(code)
+
+
+def _hush_stdout() -> None:
+    """The reader has gone (`claimlog events | head`): keep the interpreter from complaining when it flushes at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

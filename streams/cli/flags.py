@@ -1,0 +1,63 @@
+"""The flags that mean the same in every verb, and what they turn into.
+
+A verb takes those it needs:
+
+    def nodes(*, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+        with opened(log) as ledger:
+            ...
+            write(Answer(...), show.style(sys.stdout), sys.stdout, sys.stderr)
+
+and they are parsed, described and refused alike everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, TextIO
+
+from cyclopts import Parameter
+
+from streams.cli.exits import UsageProblem
+from streams.cli.open_log import open_log
+from streams.cli.output import Format, Style
+from streams.cli.timegrammar import GRAMMAR, Moment, MomentError, parse
+from streams.log.base import Log
+
+LogFlag = Annotated[str | None, Parameter(name="--log", help="sqlite:PATH, FILE.jsonl, or - for stdin; default: CLAIMLOG_LOG.")]
+MomentFlag = Annotated[str, Parameter(allow_leading_hyphen=True, help=f"One of: {GRAMMAR}.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """How the answer is printed."""
+
+    output: Annotated[Format, Parameter(name=["--output", "-o"], help="How the answer is printed.")] = "table"
+    column: Annotated[
+        tuple[str, ...], Parameter(name=["--column", "-c"], negative=(), show_default=False, help="Only this column; repeatable.")
+    ] = ()
+    sort: Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False, help="By this column; -COLUMN descends.")] = ""
+    headers: Annotated[bool, Parameter(negative="--no-headers", help="The line above a table.")] = True
+
+    def style(self, out: TextIO) -> Style:
+        """What `output.write` needs to know, colour included: a terminal, unless NO_COLOR is set."""
+        colour = out.isatty() and not os.environ.get("NO_COLOR")
+        return Style(format=self.output, columns=self.column, sort=self.sort, headers=self.headers, colour=colour)
+
+
+SHOW = Show()
+
+
+def opened(spec: str | None, *, create: bool = False) -> Log:
+    """The log of `--log`, or of the environment. Raises as `open_log` does."""
+    return open_log(spec, os.environ, sys.stdin.buffer, create=create)
+
+
+def moment(text: str, now_ms: int) -> Moment:
+    """The moment of `--at`, `--since` or `--until`. Raises UsageProblem."""
+    try:
+        return parse(text, now_ms)
+    except MomentError as problem:
+        raise UsageProblem(str(problem)) from None

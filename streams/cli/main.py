@@ -1,0 +1,112 @@
+"""The command `claimlog`: which verbs there are, and how one is found, run and ended.
+
+A verb is one line in VERBS. Its module is imported when it is used, and the overview is printed from this table alone, so
+`claimlog --help` needs neither the verbs nor the library that parses their arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+
+class Verb(NamedTuple):
+    """`target` is `module:function`, or `module:app` for a verb with verbs of its own; `says` is its line in the overview."""
+
+    name: str
+    target: str
+    says: str
+
+
+VERBS = (
+    Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
+)
+
+HELP = """\
+Usage: claimlog VERB [ARGS...]
+
+Every fact, claim and decision about a fleet of hypervisors is a record on a log; every number here is a fold over it.
+
+Verbs (claimlog VERB --help):
+{verbs}
+
+Common to them:
+  --log LOG           sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin; default: the environment's CLAIMLOG_LOG
+  --at, --since, --until
+                      2026-11-21T10:42:07Z, 2026-11-21, -2h, unix seconds or milliseconds, now, or the cut:... of any answer
+  -o FORMAT           table, wide, json (one document with cut and items), jsonl, value; -c COLUMN and --sort [-]COLUMN choose
+  --version           print the version
+
+Exit codes: 0 done, 1 error, 2 usage, 3 findings, 4 cannot be placed, 5 log unreachable, 6 answer incomplete, 130 interrupted
+"""
+
+
+def overview(verbs: Sequence[Verb]) -> str:
+    """What `claimlog --help` prints."""
+    width = max((len(verb.name) for verb in verbs), default=0)
+    return HELP.format(verbs="\n".join(f"  {verb.name:<{width}}  {verb.says}" for verb in verbs))
+
+
+def assembled(verbs: Sequence[Verb]) -> App:
+    """The parser, which imports a verb's module when it is called."""
+    from cyclopts import App
+
+    app = App(
+        name="claimlog",
+        help_format="plaintext",
+        version_flags=(),
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for verb in verbs:
+        app.command(verb.target, name=verb.name, help=verb.says)
+    return app
+
+
+def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
+    """Run one command line and return its exit code; nothing is raised but SystemExit from a verb's own `sys.exit`."""
+    from streams.cli.exits import guarded
+
+    def dispatch() -> int | None:
+        if not arguments or arguments[0] in {"--help", "-h", "help"}:
+            sys.stdout.write(overview(verbs))
+            return None
+        if arguments[0] in {"--version", "version"}:
+            print(f"claimlog {_version()}")
+            return None
+        return _called(arguments, verbs)
+
+    return guarded(dispatch, sys.stderr)
+
+
+def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
+    from cyclopts import CycloptsError
+
+    from streams.cli.exits import UsageProblem
+
+    try:
+        code: int | None = assembled(verbs)(list(arguments))
+    except CycloptsError as problem:
+        verb = arguments[0] if arguments[0] in {known.name for known in verbs} else ""
+        raise UsageProblem(f"{problem}\nSee: claimlog {verb and verb + ' '}--help") from None
+    return code
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("claimlog")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed; `make setup` installs it)"
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""From `--log` to a log: `sqlite:PATH`, `kafka://HOST:PORT`, `FILE.jsonl`, or `-` for JSON lines on stdin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import BinaryIO
+
+from streams.cli.exits import UsageProblem
+from streams.log.base import Log
+
+ENVIRONMENT = "CLAIMLOG_LOG"
+FORMS = "sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin"
+
+
+def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False) -> Log:
+    """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`; with `create` an SQLite log is made if it is missing.
+
+    Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
+    """
+    spec = spec or environ.get(ENVIRONMENT)
+    if not spec:
+        raise UsageProblem(f"which log? Pass --log ({FORMS}) or set {ENVIRONMENT}; `claimlog demo` makes one to try")
+    scheme, separator, rest = spec.partition(":")
+    if scheme == "sqlite" and rest:
+        from streams.log.sqlite import SqliteLog
+
+        return SqliteLog.open(rest, create=create)
+    if scheme == "kafka" and separator:
+        raise UsageProblem(f"{spec}: this version has no Kafka log yet; pass {FORMS}")
+    hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
+    raise UsageProblem(f"--log {spec} is no log: pass {FORMS}{hint}")

@@ -1,0 +1,184 @@
+"""How an answer is printed: `-o table|wide|json|jsonl|value`, `-c COLUMN`, `--sort COLUMN`.
+
+Items are mappings of plain values with units in their names, the same in every format; a column says how people read one of them.
+stdout has the data and nothing else; the cut of an answer is part of the JSON document, and otherwise a line on stderr.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Literal, TextIO
+
+import msgspec
+from msgspec import Struct
+
+from projections.cut import Cut
+from streams.cli.exits import UsageProblem
+
+Format = Literal["table", "wide", "json", "jsonl", "value"]
+Item = Mapping[str, Any]
+
+_GAP = "  "
+_BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+
+
+def plain(value: object) -> str:
+    """A value as people read it when its column says nothing else; `-` for none."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple() | set() | frozenset():
+            return ",".join(plain(part) for part in value)
+        case Mapping():
+            return ",".join(f"{key}={plain(part)}" for key, part in value.items())
+        case _:
+            return str(value)
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: the item's key `name`, how a cell is `shown`, whether it is for `-o wide` only, and which values are an `alarm`."""
+
+    name: str
+    title: str = ""
+    shown: Callable[[Any], str] = plain
+    right: bool = False
+    wide: bool = False
+    alarm: Callable[[Any], bool] | None = None
+
+    @property
+    def heading(self) -> str:
+        """What stands above the column."""
+        return self.title or self.name
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document."""
+
+    columns: Sequence[Column]
+    items: Iterable[Item]
+    cut: Cut | None = None
+    summary: Item | None = None
+
+
+class Style(Struct, frozen=True, kw_only=True):
+    """How the asker wants it; `colour` when stdout is a terminal that nobody told to be plain (NO_COLOR)."""
+
+    format: Format = "table"
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    headers: bool = True
+    colour: bool = False
+
+
+def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+    """Print `answer` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
+
+    `jsonl` and `value` print each item as it comes, so they do for answers without an end.
+    """
+    items = iter(answer.items)
+    first = list(islice(items, 1))
+    _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer.columns, first)
+    items = chain(first, items)
+    if style.sort:
+        items = iter(_sorted(items, style.sort))
+    columns = _columns(answer.columns, style)
+    match style.format:
+        case "json":
+            out.write(_document(answer, [_chosen(item, style.columns) for item in items]))
+        case "jsonl":
+            out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
+        case "value":
+            out.writelines("\t".join(_printable(_raw(item.get(column.name))) for column in columns) + "\n" for item in items)
+        case "table" | "wide":
+            out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
+    if answer.cut is not None and style.format != "json":
+        err.write(f"{answer.cut}\n")
+
+
+def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
+    """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
+    cells = [[_printable(column.shown(item.get(column.name))) for column in columns] for item in items]
+    lines = [[_printable(column.heading) for column in columns], *cells] if headers else cells
+    widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
+    padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
+    if colour:
+        _paint(padded, columns, items, headers=headers)
+    return "".join(_GAP.join(line).rstrip() + "\n" for line in padded)
+
+
+def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[Item], *, headers: bool) -> None:
+    if headers:
+        padded[0] = [f"{_BOLD}{text}{_PLAIN}" for text in padded[0]]
+    for line, item in zip(padded[1:] if headers else padded, items, strict=True):
+        for place, column in enumerate(columns):
+            if column.alarm is not None and column.alarm(item.get(column.name)):
+                line[place] = f"{_RED}{line[place]}{_PLAIN}"
+
+
+def _document(answer: Answer, items: list[Item]) -> str:
+    document: dict[str, Any] = {"cut": None if answer.cut is None else str(answer.cut)}
+    if answer.summary is not None:
+        document["summary"] = answer.summary
+    document["items"] = items
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _check(names: Iterable[str], columns: Sequence[Column], first: Sequence[Item]) -> None:
+    known = dict.fromkeys([*(column.name for column in columns), *(key for item in first for key in item)])
+    for name in names:
+        if name not in known:
+            raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(known)}")
+
+
+def _chosen(item: Item, chosen: Sequence[str]) -> Item:
+    return {name: item.get(name) for name in chosen} if chosen else item
+
+
+def _columns(columns: Sequence[Column], style: Style) -> list[Column]:
+    if not style.columns:
+        return [column for column in columns if style.format == "wide" or not column.wide]
+    by_name = {column.name: column for column in columns}
+    return [by_name.get(name) or Column(name=name) for name in style.columns]
+
+
+def _sorted(items: Iterable[Item], sort: str) -> list[Item]:
+    """By the value, not by its text; `-NAME` descends; what has no value comes last either way."""
+    listed = list(items)
+    name, descending = sort.removeprefix("-"), sort.startswith("-")
+    having = [item for item in listed if item.get(name) is not None]
+    try:
+        having.sort(key=lambda item: item[name], reverse=descending)
+    except TypeError:  # values of several kinds have no order of their own
+        having.sort(key=lambda item: plain(item[name]), reverse=descending)
+    return having + [item for item in listed if item.get(name) is None]
+
+
+def _raw(value: object) -> str:
+    """A value for scripts: the number itself, JSON for what has parts, nothing for none."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _printable(text: str) -> str:
+    """A name from a message must not move the cursor or break a line of the table."""
+    return text if text.isprintable() else "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(part) else 1 + (unicodedata.east_asian_width(part) in "WF") for part in text)
+
+
+def _pad(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if right else text + space

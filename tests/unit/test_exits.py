@@ -1,0 +1,69 @@
+"""How a command ends."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem, exit_of, guarded
+from streams.log.base import LogDamaged, LogFull, LogUnreachable, OffsetOutOfRange, TopicMismatch
+
+
+def raising(problem: BaseException) -> tuple[int, str]:
+    def run() -> int:
+        raise problem
+
+    said = io.StringIO()
+    return guarded(run, said), said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (UsageProblem("no column 'x'"), Exit.USAGE),
+        (LogUnreachable("a.sqlite: there is no log"), Exit.UNREACHABLE),
+        (OffsetOutOfRange("claims/0@0 is archived"), Exit.INCOMPLETE),
+        (AnswerIncomplete("history before 2026-11-01 is archived"), Exit.INCOMPLETE),
+        (LogDamaged("claims/0@7 is damaged"), Exit.ERROR),
+        (LogFull("the disk is full"), Exit.ERROR),
+        (TopicMismatch("claims has 12 partitions"), Exit.ERROR),
+    ],
+)
+def test_what_somebody_can_do_something_about_is_one_line(problem: Exception, code: Exit) -> None:
+    assert raising(problem) == (code, f"claimlog: {problem}\n")
+
+
+def test_a_mistake_of_ours_is_shown_with_its_place() -> None:
+    code, said = raising(KeyError("vcpus"))
+
+    assert code == Exit.ERROR
+    assert "Traceback" in said
+    assert "KeyError: 'vcpus'" in said
+    assert "please report" in said
+
+
+def test_an_interrupt_ends_with_130_and_a_reader_that_has_gone_is_no_error() -> None:
+    assert raising(KeyboardInterrupt()) == (130, "")
+    assert exit_of(BrokenPipeError()) == Exit.DONE
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (Exit.FINDINGS, 3), (4, 4)])
+def test_a_verb_returns_its_exit_code_or_nothing(returned: int | None, code: int) -> None:
+    assert guarded(lambda: returned, io.StringIO()) == code
+
+
+def test_a_reader_that_stops_early_hears_no_complaint() -> None:
+    many = "import sys\nfrom streams.cli.exits import guarded\nsys.exit(guarded(lambda: print('line\\n' * 500_000), sys.stderr))"
+    process = subprocess.Popen([sys.executable, "-c", many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    with process:
+        first = process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert (first, said, process.returncode) == ("line\n", "", 0)

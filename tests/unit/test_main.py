@@ -1,0 +1,157 @@
+"""The command: overview, dispatch, and what is not imported."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import VERBS, Verb, overview, run
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("confluent_kafka", "faust", "mode", "rocksdict", "apsw", "numpy", "rich", "cyclopts", "prometheus_client", "libvirt", "msgspec")
+# A verb's own module may parse arguments and read messages; the rest it imports when it runs.
+HEAVY_FOR_VERBS = ("confluent_kafka", "faust", "mode", "rocksdict", "apsw", "numpy", "prometheus_client", "libvirt")
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, verbs: tuple[Verb, ...] = VERBS) -> tuple[int, str, str]:
+    code = run(arguments, verbs)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def greet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Verb, ...]:
+    (tmp_path / "greeting_verbs.py").write_text(
+        "import sys\n"
+        "from cyclopts import App\n"
+        "from streams.cli.flags import SHOW, MomentFlag, Show\n"
+        "from streams.cli.output import Answer, Column, write\n"
+        "def greet(*names: str, at: MomentFlag = 'now', show: Show = SHOW) -> int:\n"
+        "    '''Greet people.'''\n"
+        "    items = [{'name': name, 'at': at} for name in names]\n"
+        "    write(Answer(columns=[Column(name='name'), Column(name='at')], items=items), show.style(sys.stdout), sys.stdout, sys.stderr)\n"
+        "    return 3\n"
+        "def wait() -> None:\n"
+        "    raise KeyboardInterrupt\n"
+        "group = App(name='group')\n"
+        "group.command(greet, name='all')\n"
+        "group.command(wait)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tuple(Verb(name, f"greeting_verbs:{name}", "says hello") for name in ("greet", "group", "wait"))
+
+
+def test_the_overview_names_every_verb_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "--help")
+
+    assert (code, err) == (0, "")
+    assert all(re.search(rf"^  {re.escape(verb.name)}  ", out, re.MULTILINE) and verb.says in out for verb in VERBS)
+    assert "0 done, 1 error, 2 usage, 3 findings, 4 cannot be placed, 5 log unreachable, 6 answer incomplete, 130 interrupted" in out
+    assert said(capsys)[1] == said(capsys, "-h")[1] == out == overview(VERBS)
+
+
+def test_the_overview_fits_a_terminal() -> None:
+    assert max(len(line) for line in overview(VERBS).splitlines()) <= 130
+    assert len({verb.name for verb in VERBS}) == len(VERBS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom streams.cli.main import run\nassert run(['--help']) == 0\n"
+        "print('LOADED', *(name for name in sys.argv[1:] if name in sys.modules))"
+    )
+    helped = python(code, *(name for name in HEAVY if name != "msgspec"))
+
+    assert helped.returncode == 0, helped.stderr
+    assert helped.stdout.splitlines()[-1] == "LOADED"
+
+
+def test_help_answers_within_150_ms() -> None:
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        python("from streams.cli.main import main; main()", "--help")
+        seconds.append(time.perf_counter() - started)
+
+    assert min(seconds) < 0.150
+
+
+def test_no_verb_imports_anything_heavy_before_it_runs() -> None:
+    code = (
+        "import sys, importlib\nfrom streams.cli.main import VERBS\nseen = set()\n"
+        "for verb in VERBS:\n"
+        "    importlib.import_module(verb.target.partition(':')[0])\n"
+        "    new = {n for n in sys.argv[1:] if n in sys.modules} - seen\n"
+        "    seen |= new\n"
+        "    if new: print(verb.name, 'imports', *sorted(new))\n"
+    )
+    imported = python(code, *HEAVY_FOR_VERBS)
+
+    assert (imported.returncode, imported.stdout) == (0, ""), imported.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_each_verb_exists_and_explains_itself(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    module, _, name = verb.target.partition(":")
+
+    code, out, _ = said(capsys, verb.name, "--help")
+
+    assert callable(getattr(importlib.import_module(module), name))
+    assert code == 0
+    assert f"Usage: claimlog {verb.name}" in out
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    shown = python("from streams.cli.main import main; main()", "--version")
+
+    assert shown.returncode == 0
+    assert re.fullmatch(r"claimlog (\d+\.\d+\.\d+\S*|\(a checkout .*\))\n", shown.stdout)
+
+
+def test_a_verb_gets_its_arguments_and_gives_its_exit_code(greet: tuple[Verb, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    values = ["-o", "value", "-c", "at", "-c", "name"]
+
+    assert said(capsys, "greet", "ada", "bob", "--at", "-2h", *values, verbs=greet) == (3, "-2h\tada\n-2h\tbob\n", "")
+    assert said(capsys, "group", "all", "ada", "--sort", "-name", "--no-headers", verbs=greet) == (3, "ada  now\n", "")
+
+
+def test_an_interrupt_within_a_verb_ends_with_130(greet: tuple[Verb, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "wait", verbs=greet) == (130, "", "")
+    assert said(capsys, "group", "wait", verbs=greet) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gret"], 'Unknown command "gret". Did you mean "greet"'),
+        (["greet", "--colour"], "Unknown option: --colour"),
+        (["greet", "-o", "xml"], 'Invalid value "xml" for -o'),
+        (["greet", "x", "-c", "nam"], "there is no column 'nam'; there are: name, at"),
+        (["group", "al"], 'Unknown command "al"'),
+    ],
+)
+def test_a_wrong_command_line_exits_2_and_says_what_is_right(
+    greet: tuple[Verb, ...], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = said(capsys, *arguments, verbs=greet)
+
+    assert (code, out) == (2, "")
+    assert err.startswith("claimlog: ")
+    assert message in err
+
+
+def test_stdout_of_a_wrong_command_line_is_empty_when_run_as_a_process() -> None:
+    ran = python("from streams.cli.main import main; main()", "nodez")
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "See: claimlog --help" in ran.stderr
