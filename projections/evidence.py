@@ -7,6 +7,7 @@ and nothing against any. The next unchanged audit then moves only the time of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from projections.node import Audit, Claim, FullAudit, Node, Shown, observed_amounts
@@ -32,8 +33,8 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
     if event.failed:
         _unknown(node, event, event.failed)
         return
-    instances = event.instances
-    if instances is None:
+    hypervisor, instances = event.hypervisor, event.instances
+    if instances is None or hypervisor is None:
         full = node.full
         if full is None or full.digest != event.digest or full.epoch != event.epoch:
             _unknown(node, event, "an unchanged audit whose full one was not applied")
@@ -42,14 +43,14 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
             _applied(node, event, step)
             node.settled_ms = event.taken_at_ms
             return
-        instances = full.instances
+        # An incomplete audit in between may have known less of the host than the full one that this stands for.
+        hypervisor, instances = full.hypervisor, full.instances
+    elif event.complete:
+        node.full = FullAudit(event.digest, event.epoch, hypervisor, instances, step.offset)
     unsettle(node)
-    if event.hypervisor is not None:
-        if event.hypervisor != node.hypervisor:
-            node.hypervisor = event.hypervisor
-            node.refresh()
-        if event.complete:
-            node.full = FullAudit(event.digest, event.epoch, instances, step.offset)
+    if hypervisor != node.hypervisor:
+        node.hypervisor = hypervisor
+        node.refresh()
     listed = {report.instance_id: report for report in instances}
     if event.complete:
         _remove_unlisted(node, listed, event.taken_at_ms)
@@ -94,6 +95,11 @@ def unsettle(node: Node) -> None:
     for claims in node.claims.values():
         for claim in claims:
             claim.seen_ms = max(claim.seen_ms, seen_ms)
+
+
+def _in_order(claims: Sequence[Claim]) -> Sequence[Claim]:
+    """By claim id: outcomes must not come in the order in which a state happened to be restored (rule 1)."""
+    return claims if len(claims) < 2 else sorted(claims, key=lambda claim: claim.claim_id)
 
 
 def _newer(node: Node, source: str, epoch: int, counter: int) -> bool:
@@ -158,7 +164,7 @@ def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step
         shown.offset = step.offset
         node.recount(instance_id)
     confirmed = False
-    for claim in node.claims.get(instance_id, ()):
+    for claim in _in_order(node.claims.get(instance_id, ())):
         confirmed |= _confirm(ledger, node, claim, amounts, time_ms, step)
     if confirmed:
         node.recount(instance_id)
@@ -245,7 +251,7 @@ def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
 def _departure(ledger: Ledger, node: Node, event: InstanceObserved, step: Step) -> None:
     """Note a departure for the instance's claims here; `deleted`, the owner's final word, closes them at once (rule 6)."""
     time_ms = event.event_time_ms
-    for claim in list(node.claims.get(event.instance.instance_id, ())):
+    for claim in list(_in_order(node.claims.get(event.instance.instance_id, ()))):
         claim.gone_ms = max(claim.gone_ms, time_ms)
         last_word = event.change == "deleted" and time_ms > max(claim.seen_ms, claim.since_ms) + SKEW_MS
         if event.change == "deleted" and (last_word or event.claim_id == claim.claim_id):

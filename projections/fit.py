@@ -53,9 +53,9 @@ def _fits_at_once(node: Node, item: ClaimItem) -> bool:
     )
 
 
-def overrun(node: Node, item: ClaimItem) -> tuple[Shortfall, ...]:
+def overrun(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfall, ...]:
     """What a forced claim takes beyond the limits: what `fits` would have said without `forced`."""
-    return tuple(_amounts(node, item, (), forced=False))
+    return tuple(_amounts(node, item, overlay, forced=False))
 
 
 def _resize_in_flight(node: Node, item: ClaimItem, request_id: str) -> bool:

@@ -206,9 +206,12 @@ class Ledger:
 
 
 def outcome_bytes(step: Step) -> bytes:
-    """A step's outcome for the digest: whether the record counted, and each claim's fate in order."""
+    """A step's outcome for the digest: whether the record counted, and each claim's fate in order.
+
+    Why a record is dead stays out: how deep it follows nested garbage, and which types it knows beyond the rules, is a reader's own affair.
+    """
     if step.dead is not None:
-        return b"dead " + step.dead.kind.encode()
+        return b"dead"
     if step.ignored:
         return b"ignored"
     outcomes = step.outcomes
@@ -234,13 +237,15 @@ def _opened(ledger: Ledger, event: say.PartitionOpened, step: Step) -> None:
 
 def _rules(ledger: Ledger, event: say.RulesChanged, step: Step) -> None:
     """Only the next version moves the rules; one that is unknown here stops the reader, whose numbers would be wrong from here on."""
+    follows = event.rules_version == ledger.rules_version + 1
+    if follows and event.rules_version not in RULES_KNOWN and event.record_id not in ledger.remembered:
+        # Before the id is remembered: who tries this record again must stop again.
+        raise UnknownRules(_unknown_rules(ledger, event.rules_version, step.offset))
     if ledger.seen(event.record_id, step):
         return
-    if event.rules_version != ledger.rules_version + 1:
+    if not follows:
         step.ignored = f"rules {event.rules_version} do not follow {ledger.rules_version}"
         return
-    if event.rules_version not in RULES_KNOWN:
-        raise UnknownRules(_unknown_rules(ledger, event.rules_version, step.offset))
     ledger.rules_version = event.rules_version
 
 
@@ -265,7 +270,7 @@ def _silent(ledger: Ledger, event: say.NodeSilent, step: Step) -> None:
     if ledger.seen(event.record_id, step):
         return
     node = ledger.node(event.node_id)
-    if node.sources.get(f"audits|{event.producer}", (-1, -1)) > (event.epoch, event.counter):
+    if any(seen > (event.epoch, event.counter) for source, seen in node.sources.items() if source.startswith("audits|")):
         step.ignored = "a newer audit is applied"
         return
     if node.silent_since_ms is None:
@@ -285,13 +290,16 @@ def _requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
     if len({item.claim_id for item in items}) != len(items):
         step.ignored = "two items of one record have the same claim id"
         return
-    stale = step.offset - event.basis > REMEMBERED_RECORDS
+    stale = not _current(event, step)
     early = [item for item in items if item.claim_id in ledger.released_early]
     granted: list[tuple[say.ClaimItem, Node, tuple[Shortfall, ...]]] = []
     refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]] = []
     for item in items:
         if stale:
-            lack = Shortfall(resource="basis", detail=f"folded up to {event.basis} only, more than {REMEMBERED_RECORDS} records behind")
+            lack = Shortfall(
+                resource="basis",
+                detail=f"expected to be folded up to one of the {REMEMBERED_RECORDS} records before, got {event.basis}",
+            )
             refusals.append((item.claim_id, (), ((lack,),)))
         elif early and item in early:
             refusals.append((item.claim_id, (), ((Shortfall(resource="released", detail="released before it was requested"),),)))
@@ -304,10 +312,15 @@ def _requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
             _grant(ledger, event, item, node, over, step)
 
 
+def _current(event: say.ClaimRequested, step: Step) -> bool:
+    """Whether its scheduler had folded up to one of the last records before it: then a copy of it is still known for one (rule 8)."""
+    return step.offset - REMEMBERED_RECORDS <= event.basis < step.offset
+
+
 def _grant_at_once(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, step: Step) -> bool:
     """The common case: one item, not forced, that fits its first node. False leaves everything to the long way."""
     node = ledger.nodes.get(item.nodes[0])
-    if node is None or item.forced or item.claim_id in ledger.released_early or step.offset - event.basis > REMEMBERED_RECORDS:
+    if node is None or item.forced or item.claim_id in ledger.released_early or not _current(event, step):
         return False
     if fit.fits(node, item, event.request_id) or (item.group is not None and _closed_home(node, item)):
         return False
@@ -329,7 +342,7 @@ def _try(
         overlay = [other for other, there, _ in granted if there.node_id == node_id] if granted else ()
         lack = fit.fits(node, item, event.request_id, overlay) or _closed_home(node, item)
         if not lack and node is not None:
-            granted.append((item, node, fit.overrun(node, item) if item.forced else ()))
+            granted.append((item, node, fit.overrun(node, item, overlay) if item.forced else ()))
             return
         lacks.append(lack)
     refusals.append((item.claim_id, item.nodes, tuple(lacks)))

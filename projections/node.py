@@ -109,6 +109,7 @@ class FullAudit(Struct, gc=False):
 
     digest: str
     epoch: int
+    hypervisor: Hypervisor
     instances: tuple[InstanceReport, ...]
     offset: int
 
