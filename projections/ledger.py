@@ -381,6 +381,7 @@ def _grant(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node:
         project_id=item.project_id,
         numa=item.numa,
         pci=item.pci,
+        granted_ms=time_ms,
     )
     ledger.claims[item.claim_id] = claim
     claims = node.claims.get(instance_id)
