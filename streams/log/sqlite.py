@@ -220,7 +220,7 @@ class SqliteLog:
         return int(end)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """See the contract."""
+        """See the contract. If damage took an offset away it is absent: the group reads again, which every step bears."""
         self._catalog.spec(topic)
         with self._file.guarded(f"offsets of group {group!r}"):
             rows = self._file.rows("SELECT partition, next, mark FROM commits WHERE reader = ? AND topic = ?", (group, topic))

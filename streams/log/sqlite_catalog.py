@@ -70,9 +70,14 @@ class Catalog:
         self._file.run_many("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", rows)
 
     def _load(self) -> None:
-        for id_, name, partitions, compacted, mark in self._file.rows("SELECT id, name, partitions, compacted, mark FROM topics"):
+        rows = self._file.rows("SELECT id, name, partitions, compacted, mark FROM topics")
+        for id_, name, partitions, compacted, mark in rows:
             if mark != row_mark(id_, name, partitions, compacted):
                 raise LogDamaged(f"{self._file.path}: the row of topic {name!r} is damaged. Restore the log from a copy")
+        ((known,),) = self._file.rows("SELECT count(*) FROM partitions")
+        if known != sum(row[2] for row in rows):  # else a topic whose row was lost would be made again, empty
+            raise LogDamaged(f"{self._file.path}: {known} partitions, but not the topics for them. Restore the log from a copy")
+        for id_, name, partitions, compacted, _ in rows:
             if name not in self._specs:
                 self._specs[name] = TopicSpec(name, partitions, bool(compacted))
                 self._counts[name] = partitions

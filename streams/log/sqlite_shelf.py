@@ -72,7 +72,7 @@ class Shelf:
         blocks: list[Block] = []
         with closing(self._file.rows_stepwise(_BLOCKS_FROM, (base, base + offset, base + end), 16)) as steps:
             for rows in steps:
-                found = [Block(id_ - base, span, held, mark, records) for id_, span, held, mark, records in rows]
+                found = [_block(base, row) for row in rows]
                 blocks += found
                 count += sum(block.held for block in found)
                 size += sum(len(block.records) for block in found)
@@ -147,7 +147,7 @@ class Shelf:
     def _last_block(self, place: Place, offset: int) -> Block | None:
         """The last block that starts at or below `offset`."""
         rows: list[Row] = self._file.rows(_BLOCK_AT, (place.base, place.base + offset))
-        return Block(rows[0][0] - place.base, *rows[0][1:]) if rows else None
+        return _block(place.base, rows[0]) if rows else None
 
     def _held_below(self, place: Place, offset: int) -> int:
         """How many records are in the file below `offset`."""
@@ -156,3 +156,10 @@ class Shelf:
         if last is None or last.end <= offset:
             return int(whole)
         return int(whole) + sum(record.offset < offset for record in opened([last], place.seed))
+
+
+def _block(base: int, row: Row) -> Block:
+    """The block in a row. SQLite keeps the type of each value beside it, so damage can make a number of a text."""
+    if [type(field) for field in row[1:5]] != [int, int, int, bytes]:
+        raise BlockDamaged("a block's row has fields of wrong types")
+    return Block(row[0] - base, *row[1:])
