@@ -145,7 +145,7 @@ def _settles(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) ->
 
 
 def _remove_unlisted(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
-    """Rule 5: a complete audit removes what it does not list, unless the instance's last event is not older than the audit less the skew."""
+    """Rule 5: a complete audit removes what it omits, unless the instance's last event is not older than the audit less the skew."""
     gone = [i for i, shown in node.shown.items() if i not in listed and (shown.event_ms < 0 or shown.event_ms < taken_at_ms - SKEW_MS)]
     for instance_id in gone:
         del node.shown[instance_id]
@@ -182,12 +182,20 @@ def _show_again(
     if late_event:
         return False
     if protected:
-        amounts = tuple(new if old is None else old if new is None else max(old, new) for old, new in zip(shown.amounts, amounts, strict=True))  # type: ignore[assignment]
+        old = shown.amounts
+        amounts = (_most(old[0], amounts[0]), _most(old[1], amounts[1]), _most(old[2], amounts[2]), _most(old[3], amounts[3]))
     shown.report = report
     if shown.amounts == amounts:
         return False
     shown.amounts = amounts
     return True
+
+
+def _most(left: int | None, right: int | None) -> int | None:
+    """The larger of two reports; one that is missing says nothing."""
+    if left is None or right is None:
+        return right if left is None else left
+    return max(left, right)
 
 
 def _confirm(

@@ -41,7 +41,9 @@ def _fits_at_once(node: Node, item: ClaimItem) -> bool:
 
     Four comparisons instead of four walks; a property test holds that it never disagrees with the long way.
     """
-    if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses or item.limits is not None or item.group is not None:
+    if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses:
+        return False
+    if item.limits is not None or item.group is not None:
         return False
     resources, used, limits = item.resources, node.used, node.limits
     return (
@@ -82,6 +84,7 @@ def _units(resource: str, asked: int, rule: ResourceRule) -> Iterable[Shortfall]
 def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> Iterable[Shortfall]:
     asked = amounts_of(item.resources)
     before, after = growth(node, item, overlay)
+    others = laid_over(node, overlay, item.instance_id)
     for r, resource in enumerate(RESOURCES):
         grown = after[r] - before[r]
         if not asked[r] or grown <= 0:
@@ -92,7 +95,7 @@ def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> 
             continue
         if forced:
             continue
-        used = node.used[r] + before[r] - node.uses.get(item.instance_id, NOTHING)[r] + _others(node, item, overlay, r)
+        used = node.used[r] + before[r] - node.uses.get(item.instance_id, NOTHING)[r] + others[r]
         if rule.ratio_milli is not None and (used + grown) * 1000 > (total - rule.reserved) * rule.ratio_milli:
             yield Shortfall(resource=resource, needed=grown, free=(total - rule.reserved) * rule.ratio_milli // 1000 - used)
         elif item.limits is not None:
@@ -111,13 +114,20 @@ def growth(node: Node, item: ClaimItem, overlay: Overlay) -> tuple[Amounts, Amou
     return before, node.use_of(item.instance_id, _largest(laid or NOTHING, amounts_of(item.resources)))
 
 
-def _others(node: Node, item: ClaimItem, overlay: Overlay, r: int) -> int:
-    """What overlaid claims of other instances add to the node."""
+def laid_over(node: Node, overlay: Overlay, instance_id: str) -> Amounts:
+    """What overlaid claims of instances other than `instance_id` add to the node."""
+    if not overlay:
+        return NOTHING
     by_instance: dict[str, Amounts] = {}
     for other in overlay:
-        if other.instance_id != item.instance_id:
+        if other.instance_id != instance_id:
             by_instance[other.instance_id] = _largest(by_instance.get(other.instance_id, NOTHING), amounts_of(other.resources))
-    return sum(node.use_of(i, amounts)[r] - node.uses.get(i, NOTHING)[r] for i, amounts in by_instance.items())
+    added = [0, 0, 0, 0]
+    for i, amounts in by_instance.items():
+        before, after = node.uses.get(i, NOTHING), node.use_of(i, amounts)
+        for r in range(4):
+            added[r] += after[r] - before[r]
+    return (added[0], added[1], added[2], added[3])
 
 
 def _counts(node: Node, item: ClaimItem, limits: Limits, overlay: Overlay) -> Iterable[Shortfall]:

@@ -77,8 +77,7 @@ class Ledger:
             if offset < self.next_offset:
                 return None
             raise OffsetGap(f"{CLAIMS}/{self.partition}: expected offset {self.next_offset}, got {offset}; read the records between first")
-        if time_ms > self.time_ms:
-            self.time_ms = time_ms
+        self.time_ms = max(self.time_ms, time_ms)
         step = Step(offset, self.time_ms)
         expiry = self.expiry
         while expiry and expiry[0][0] < offset - REMEMBERED_RECORDS:
@@ -187,8 +186,11 @@ class Ledger:
         expected = key_of(event)
         if expected is not None and expected != key:
             return Unreadable("wrong-key", f"expected the key {expected!r} of this {event_type(event)}, got {key[:80]!r}")
-        names = {n for item in event.items for n in item.nodes} if kind is say.ClaimRequested else () if expected is None else (key.decode(),)
-        for name in names:
+        if kind is say.ClaimRequested:
+            names = {node_id for item in event.items for node_id in item.nodes}
+        else:
+            names = set() if expected is None else {key.decode()}
+        for name in sorted(names):
             if name not in self.nodes and partition_of(name.encode(), self.partitions) != self.partition:
                 belongs = partition_of(name.encode(), self.partitions)
                 return Unreadable("wrong-partition", f"{name!r} belongs to {CLAIMS}/{belongs}, this is {CLAIMS}/{self.partition}")

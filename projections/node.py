@@ -227,7 +227,7 @@ class Node(Struct, gc=False):
 
     def members(self, group_id: str) -> set[str]:
         """The instances of a server group held or shown here."""
-        claimed = {i for i, claims in self.claims.items() for claim in claims if claim.group is not None and claim.group.group_id == group_id}
+        claimed = {claim.instance_id for claim in self.held() if claim.group is not None and claim.group.group_id == group_id}
         return claimed | {i for i, shown in self.shown.items() if shown.group_id == group_id}
 
     def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:

@@ -96,7 +96,7 @@ class NodeConfigured(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 
 class GroupMember(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The claim's server group: an anti-affinity group allows `max_per_node` members on one node; an affinity group names its home's epoch."""
+    """The claim's server group: anti-affinity allows `max_per_node` members on one node; affinity names its home's epoch."""
 
     group_id: GroupId
     policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]

@@ -9,7 +9,15 @@ from schemas.resources import Resources
 from schemas.units import Count, Name, Offset, Text, TimeMs
 
 FindingKind = Literal[
-    "orphan-claim", "double-claim", "ghost-instance", "missing-claim", "size-drift", "expired-claim", "silent-node", "negative-free", "vanished-claim"
+    "orphan-claim",
+    "double-claim",
+    "ghost-instance",
+    "missing-claim",
+    "size-drift",
+    "expired-claim",
+    "silent-node",
+    "negative-free",
+    "vanished-claim",
 ]
 
 

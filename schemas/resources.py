@@ -47,7 +47,8 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
 class Shortfall(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """One thing a claim lacks on one node.
 
-    `resource` is a resource class, or `status`, `node`, `group`, `instances`, `io_ops`, `resize`, `basis`, `step_size`, `min_unit`, `max_unit`.
+    `resource` is a resource class, or what else is tested: `status`, `node`, `group`, `instances`, `io_ops`, `resize`, `basis`,
+    `released`, `request`, `step_size`, `min_unit`, `max_unit`.
     `needed` of `free`: both in the resource's unit; `free` may be negative. `detail` says what numbers cannot.
     """
 

@@ -87,7 +87,7 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
 
 
 class InstancesPlaced(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="instances-placed"):
-    """All instances of the request hold a claim. Counts if it is the first result of the request with an append time up to `commit_by_ms`."""
+    """All instances of the request hold a claim. Counts if it is the request's first result, appended up to `commit_by_ms`."""
 
     request_id: RequestId
     owner: Name

@@ -48,7 +48,14 @@ TOPICS: dict[str, Topic] = {
     for topic in (
         Topic(name=AUDITS, key="node", records=AuditRecord, partitions="ledger", kept="ever", written_by="producers"),
         Topic(name=LIFECYCLE, key="node", records=LifecycleRecord, partitions="ledger", kept="ever", written_by="producers"),
-        Topic(name=CLAIMS, key="node or group", records=ClaimsRecord, partitions="ledger", kept="ever", written_by="reconciler, schedulers, operators"),
+        Topic(
+            name=CLAIMS,
+            key="node or group",
+            records=ClaimsRecord,
+            partitions="ledger",
+            kept="ever",
+            written_by="reconciler, schedulers, operators",
+        ),
         Topic(name=REQUESTS, key="request", records=RequestRecord, partitions="requests", kept="ever", written_by="anyone"),
         Topic(
             name=RESULTS,
@@ -80,7 +87,14 @@ TOPICS: dict[str, Topic] = {
             written_by="stream processor",
             value_bytes_max=512 * KIB,
         ),
-        Topic(name=DIGESTS, key="partition/process", records=LedgerDigest, partitions="ledger", kept="compacted", written_by="any folding process"),
+        Topic(
+            name=DIGESTS,
+            key="partition/process",
+            records=LedgerDigest,
+            partitions="ledger",
+            kept="compacted",
+            written_by="any folding process",
+        ),
         Topic(name=STREAM_PARTITIONS, key="", records=None, partitions="ledger", kept="nothing", written_by="nobody"),
     )
 }

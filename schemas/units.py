@@ -1,6 +1,7 @@
 """Bounded numbers and texts: the only scalar types that records are made of.
 
-Everything is an integer: MiB, GiB, milliseconds, thousandths. A number outside its bounds makes its record unreadable (rule 11), the same for every reader.
+Everything is an integer: MiB, GiB, milliseconds, thousandths. A number outside its bounds makes its record unreadable (rule 11),
+the same for every reader.
 """
 
 from typing import Annotated

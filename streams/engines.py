@@ -1,0 +1,129 @@
+"""The stream processor's engines without state: the carrier of observations and the watcher for dead letters.
+
+An engine is handed a log and does one `turn` at a time: read a batch, append what follows from it, and only then commit where it stands.
+A crash between the two repeats the batch, which changes nothing (rule 4; a dead letter carries its position).
+"""
+
+from __future__ import annotations
+
+from schemas.codec import Unreadable, decode_keyed
+from schemas.partitioner import partition_of
+from streams.dead_letters import dead_letter
+from streams.log.base import Log, Message, Record
+from streams.reconciler import SOURCES, reconcile
+from streams.topology import WATCHED_TOPICS
+
+BATCH_RECORDS = 2000
+"""One transaction a batch: large enough that syncing costs little a record, small enough that other writers wait for milliseconds."""
+
+
+class Reader:
+    """Where a group stands in one topic, per partition; commits after the batch is dealt with."""
+
+    def __init__(self, log: Log, group: str, topic: str) -> None:
+        self._log, self._group, self.topic = log, group, topic
+        self._next: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+
+    def read(self, partition: int) -> list[Record]:
+        """The next batch of a partition; the same again until `advance`."""
+        if partition not in self._next:
+            stored = self._log.committed(self._group, self.topic).get(partition, 0)
+            self._next[partition] = self._committed[partition] = max(stored, self._log.start(self.topic, partition))
+        return self._log.read(self.topic, partition, self._next[partition], BATCH_RECORDS)
+
+    def advance(self, records: list[Record]) -> None:
+        """Go on behind these records of one partition."""
+        self._next[records[-1].partition] = records[-1].offset + 1
+
+    def commit(self) -> None:
+        """Store where this group stands, if it moved."""
+        moved = {partition: offset for partition, offset in self._next.items() if self._committed[partition] != offset}
+        if moved:
+            self._log.commit(self._group, self.topic, moved)
+            self._committed.update(moved)
+
+    def forget(self, partitions: frozenset[int]) -> None:
+        """Read these anew from what is committed: somebody else had them."""
+        for partition in partitions:
+            self._next.pop(partition, None)
+
+    def waits_for(self, partition: int) -> int:
+        """The offset at which something new would stand."""
+        return self._next.get(partition, 0)
+
+
+class Carrier:
+    """Hosts the reconciler: every observation of the owned partitions into `claims`, in order, each at least once."""
+
+    def __init__(self, log: Log, group: str = "reconciler") -> None:
+        self._log = log
+        self.readers = [Reader(log, group, topic) for topic in SOURCES]
+        self.carried = 0
+        self.dead = 0
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        """One batch of each source and partition; returns how many records were read."""
+        count = 0
+        for reader in self.readers:
+            total = self._log.topics()[reader.topic]
+            messages: list[Message] = []
+            for partition in sorted(partitions):
+                records = reader.read(partition)
+                if records:
+                    messages.extend(self._carried(record, total) for record in records)
+                    reader.advance(records)
+                    count += len(records)
+            if messages:
+                self._log.append(messages)
+            reader.commit()
+        return count
+
+    def _carried(self, record: Record, partitions: int) -> Message:
+        result = reconcile(record, partitions)
+        if isinstance(result, Unreadable):
+            self.dead += 1
+            return dead_letter(record, result)
+        self.carried += 1
+        return result
+
+
+class Watcher:
+    """Looks over the topics that no fold judges, and puts what cannot be read there into the dead letters."""
+
+    def __init__(self, log: Log, group: str = "watcher") -> None:
+        self._log = log
+        self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
+        self.dead = 0
+
+    def turn(self) -> int:
+        """One batch of each topic and partition; returns how many records were read."""
+        count = 0
+        for reader in self.readers:
+            letters: list[Message] = []
+            for partition in range(self._log.topics()[reader.topic]):
+                records = reader.read(partition)
+                if records:
+                    letters.extend(dead_letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
+                    reader.advance(records)
+                    count += len(records)
+            if letters:
+                self.dead += len(letters)
+                self._log.append(letters)
+            reader.commit()
+        return count
+
+    def _fault(self, record: Record) -> Unreadable | None:
+        """What is wrong with a record, if anything. Where a partition follows from the key, a wrong one is a fault too."""
+        event = decode_keyed(record.topic, record.key, record.value)
+        if isinstance(event, Unreadable):
+            return event
+        if record.topic in KEYED_TOPICS:
+            belongs = partition_of(record.key, self._log.topics()[record.topic])
+            if belongs != record.partition:
+                return Unreadable("wrong-partition", f"key {record.key[:80]!r} belongs to partition {belongs}, got {record.partition}")
+        return None
+
+
+KEYED_TOPICS = frozenset(WATCHED_TOPICS[:2])
+"""Requests and results lie where their request's key belongs; derived topics lie in the partition of the ledger that they come from."""

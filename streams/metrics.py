@@ -1,0 +1,101 @@
+"""What a process tells Prometheus, and whether it is well: `/metrics`, `/healthz` and `/readyz` over HTTP, loopback by default.
+
+The one home of prometheus_client. Names follow Prometheus' rules: base units, `_total` on counters, never an instance's id as a label.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
+
+Environ = dict[str, object]
+StartResponse = Callable[[str, list[tuple[str, str]]], object]
+
+MIB = 1 << 20
+
+
+class Metrics:
+    """Every series of claimlog, in a registry of its own. Series exist from the start, so that a rate over them is never empty."""
+
+    def __init__(self, version: str) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.build = Info("claimlog_build", "Version of the running code", registry=registry)
+        self.build.info({"version": version})
+        self.records = Counter("claimlog_records_total", "Records processed", ["step", "topic"], registry=registry)
+        self.outcomes = Counter("claimlog_claim_outcomes_total", "Outcomes of claims as folded", ["outcome"], registry=registry)
+        self.dead_letters = Counter("claimlog_dead_letters_total", "Messages that count for nothing", ["topic", "kind"], registry=registry)
+        self.offset = Gauge("claimlog_projection_offset", "Next offset of claims to fold", ["partition"], registry=registry)
+        self.lag = Gauge("claimlog_projection_lag_records", "Records of claims not folded yet", ["partition"], registry=registry)
+        self.nodes = Gauge("claimlog_nodes", "Nodes by status", ["status"], registry=registry)
+        self.held = Gauge("claimlog_claims_held", "Held claims", ["confirmed"], registry=registry)
+        self.leaks = Gauge("claimlog_leaks", "Open findings", ["kind", "state"], registry=registry)
+        self.vcpus = Gauge("claimlog_node_vcpus", "vCPUs of a node, by view", ["node", "view"], registry=registry)
+        self.memory = Gauge("claimlog_node_memory_bytes", "Memory of a node, by view", ["node", "view"], registry=registry)
+        self.disk = Gauge("claimlog_node_disk_bytes", "Disk of a node, by view", ["node", "view"], registry=registry)
+        self.audit_time = Gauge("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", ["node"], registry=registry)
+        self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
+        self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
+        self.placing = Histogram(
+            "claimlog_placement_duration_seconds",
+            "From reading a request to its result",
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=registry,
+        )
+
+
+class Health:
+    """Whether the process is well: alive while its loop turns, ready once it has caught up."""
+
+    def __init__(self, monotonic: Callable[[], float], stalled_seconds: float = 60.0) -> None:
+        self._monotonic, self._stalled_seconds = monotonic, stalled_seconds
+        self._turned = monotonic()
+        self.ready = False
+
+    def turned(self) -> None:
+        """The loop came round once more."""
+        self._turned = self._monotonic()
+
+    def alive(self) -> tuple[bool, str]:
+        """Whether the loop still turns, and a sentence about it."""
+        idle = self._monotonic() - self._turned
+        if idle > self._stalled_seconds:
+            return False, f"the loop has not turned for {idle:.0f} s (limit {self._stalled_seconds:.0f} s)"
+        return True, f"the loop turned {idle:.1f} s ago"
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Requests of scrapers are no news."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
+        """Say nothing."""
+
+
+def application(metrics: Metrics, health: Health) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
+    """The WSGI application behind `serve`."""
+    exposed = make_wsgi_app(metrics.registry)
+
+    def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            body: Iterable[bytes] = exposed(environ, start_response)
+            return body
+        if path in {"/healthz", "/readyz"}:
+            alive, says = health.alive()
+            well = alive and (health.ready or path == "/healthz")
+            says = says if (alive and well) or not alive else "still catching up with the log"
+            start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
+            return [says.encode() + b"\n"]
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"here are /metrics, /healthz and /readyz\n"]
+
+    return answer
+
+
+def serve(metrics: Metrics, health: Health, port: int, address: str = "127.0.0.1") -> WSGIServer:
+    """Serve in a thread of its own; `server_port` of what is returned tells the port if 0 was asked for. Raises OSError if it is taken."""
+    server = make_server(address, port, application(metrics, health), handler_class=_QuietHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

@@ -1,0 +1,120 @@
+"""Which step reads and writes what: read this first. Hosts (`runner` on SQLite, `app` on Kafka) run these same steps.
+
+audits, lifecycle ──> carrier ──> claims ──> folder ──> verdicts, node-resources, snapshots, digests, findings
+requests, results, claims ──> scheduler ──> claims, results
+every other topic ──> watcher ──> dead-letters
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import uuid4
+
+from msgspec import Struct
+
+from schemas import topics
+from schemas.claims import PartitionOpened
+from schemas.codec import encode, event_type
+from schemas.envelope import Envelope, to_headers
+from schemas.partitioner import partition_of
+from schemas.topics import TOPICS
+from streams.log.base import Log, Message, TopicMismatch, TopicSpec
+
+LEDGER_PARTITIONS_DEFAULT = 4
+"""Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
+REQUEST_PARTITIONS_DEFAULT = 8
+"""Partitions of requests are what schedulers share out: more than the schedulers anybody runs on one machine."""
+
+DERIVED_TOPICS = (topics.VERDICTS, topics.NODE_RESOURCES, topics.SNAPSHOTS, topics.FINDINGS, topics.DIGESTS)
+WATCHED_TOPICS = (topics.REQUESTS, topics.RESULTS, *DERIVED_TOPICS)
+"""Topics that no fold judges record by record: the watcher looks for what cannot be read there."""
+
+
+class Wiring(Struct, frozen=True):
+    """One step of the system."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    shared_by: str
+    """The topic whose partitions are the work that processes share out."""
+
+
+WIRING = (
+    Wiring("carrier", (topics.AUDITS, topics.LIFECYCLE), (topics.CLAIMS, topics.DEAD_LETTERS), topics.STREAM_PARTITIONS),
+    Wiring("folder", (topics.CLAIMS,), (*DERIVED_TOPICS, topics.DEAD_LETTERS, topics.CLAIMS), topics.STREAM_PARTITIONS),
+    Wiring("watcher", WATCHED_TOPICS, (topics.DEAD_LETTERS,), topics.STREAM_PARTITIONS),
+    Wiring("scheduler", (topics.REQUESTS, topics.RESULTS, topics.CLAIMS), (topics.CLAIMS, topics.RESULTS), topics.REQUESTS),
+)
+
+
+def topic_specs(ledger_partitions: int, request_partitions: int) -> list[TopicSpec]:
+    """Every topic with its number of partitions."""
+    counts = {"ledger": ledger_partitions, "requests": request_partitions, "one": 1}
+    return [TopicSpec(topic.name, counts[topic.partitions], topic.kept == "compacted") for topic in TOPICS.values()]
+
+
+def open_ledger(
+    log: Log,
+    *,
+    ledger_partitions: int = LEDGER_PARTITIONS_DEFAULT,
+    request_partitions: int = REQUEST_PARTITIONS_DEFAULT,
+    new_id: str = "",
+) -> None:
+    """Make the topics that are missing and write `PartitionOpened` as record 0 of each partition of `claims`. Doing it twice does nothing.
+
+    Several processes may do it at once: whoever holds the lease of a partition opens it. Raises TopicMismatch if the topics there have
+    other numbers of partitions than each other.
+    """
+    there = log.topics()
+    if topics.CLAIMS in there:
+        ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
+    log.create(topic_specs(ledger_partitions, request_partitions))
+    check_topics(log)
+    if all(log.ends(topics.CLAIMS).values()):
+        return
+    member = new_id or uuid4().hex
+    lease = log.lease("ledger-opening", topics.CLAIMS, member)
+    try:
+        while unopened := [number for number, end in sorted(log.ends(topics.CLAIMS).items()) if end == 0]:
+            mine = sorted(set(unopened) & lease.partitions())
+            if mine:
+                log.append([_opening(_ledger_id(log, member), number, ledger_partitions) for number in mine])
+            else:
+                log.wait({}, 0.05)
+    finally:
+        lease.release()
+
+
+def check_topics(log: Log) -> None:
+    """Raise TopicMismatch unless every topic is there and those that belong together have equally many partitions."""
+    there = log.topics()
+    for topic in TOPICS.values():
+        if topic.name not in there:
+            raise TopicMismatch(
+                f"topic {topic.name} is missing: this is no claimlog ledger, or its making was interrupted; `claimlog run` makes it"
+            )
+        first = next(other.name for other in TOPICS.values() if other.partitions == topic.partitions)
+        if there[topic.name] != there[first]:
+            raise TopicMismatch(
+                f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many; "
+                "make the topics anew or move the ledger to new ones seeded from snapshots"
+            )
+
+
+def _ledger_id(log: Log, fallback: str) -> str:
+    """One id for all partitions: the log's own where it has one."""
+    return str(getattr(log, "ledger_id", "") or fallback)
+
+
+def _opening(ledger_id: str, partition: int, partitions: int) -> Message:
+    """Record 0 of a partition; its key only has to belong there."""
+    event = PartitionOpened(ledger_id=ledger_id, partition=partition, partitions=partitions)
+    envelope = Envelope(event_id=f"{ledger_id}/{partition}", event_type=event_type(event), source="claimlog/topics")
+    return Message(topics.CLAIMS, own_key(partition, partitions), encode(event), to_headers(envelope), partition)
+
+
+def own_key(partition: int, partitions: int) -> bytes:
+    """Some key that belongs to a partition, for records that are about the partition itself."""
+    candidates = (b"partition-%d" % number for number in count())
+    return next(key for key in candidates if partition_of(key, partitions) == partition)
