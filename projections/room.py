@@ -1,0 +1,206 @@
+"""What a node has left, as a few integers: what engines read instead of asking `fit.fits` of every node for every request.
+
+`fits` is exact and names every shortfall, which costs microseconds. A room holds the same arithmetic worked out once for each change of the
+node; `quick_fit` reads it and answers yes or no. A property test holds the two equal, and reasons always come from `fits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from hashlib import blake2b
+
+from msgspec import Struct, field
+
+from projections.fit import Overlay, fits, growth, laid_over
+from projections.node import NOTHING, Node, amounts_of
+from schemas.claims import ClaimItem
+from schemas.resources import RESOURCES, Shortfall
+
+UNLIMITED = 1 << 62
+"""Larger than any sum of amounts: free where nothing limits. Its negative stands where a total is not reported: nothing fits."""
+
+RoomTest = Callable[["Room"], bool]
+
+
+class Room(Struct, gc=False):
+    """One node for one that asks, with the decider's own claims in flight (`overlay`) laid over it.
+
+    `…_free` is the most that may still be asked for, `…_used` what counts now, `…_total` −1 if not reported; `…_left` is total − reserved −
+    used as the weighers read it (vCPUs times their ratio). `lacks` is None for an instance that has nothing on the node; otherwise the
+    room is made for that instance (`room_for`) and `lacks` is what `fits` says.
+    """
+
+    node: Node
+    node_id: str
+    partition: int
+    mark: int
+    overlay: tuple[ClaimItem, ...]
+    instances: Collection[str]
+    ready: bool
+    has_units: bool
+    io_ops: int
+    vcpus_total: int
+    pcpus_total: int
+    memory_mib_total: int
+    disk_mib_total: int
+    vcpus_used: int
+    pcpus_used: int
+    memory_mib_used: int
+    disk_mib_used: int
+    vcpus_free: int
+    pcpus_free: int
+    memory_mib_free: int
+    disk_mib_free: int
+    vcpus_left: float
+    memory_mib_left: int
+    disk_mib_left: int
+    lacks: tuple[Shortfall, ...] | None = None
+    groups: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def members(self, group_id: str) -> frozenset[str]:
+        """The group's instances on the node, those in flight included; worked out when first asked for."""
+        members = self.groups.get(group_id)
+        if members is None:
+            laid = {item.instance_id for item in self.overlay if item.group is not None and item.group.group_id == group_id}
+            members = self.groups[group_id] = frozenset(self.node.members(group_id) | laid)
+        return members
+
+
+def mark_of(node_id: str) -> int:
+    """64 bits that stand for the node in tie-breaks."""
+    return int.from_bytes(blake2b(node_id.encode(), digest_size=8).digest())
+
+
+def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
+    """The room for an instance that has nothing on the node, neither in the fold nor in `overlay`."""
+    added = laid_over(node, overlay, "") if overlay else NOTHING
+    used = [node.used[r] + added[r] for r in range(4)]
+    totals = [-1 if (total := node.total(resource)) is None else total for resource in RESOURCES]
+    free = [_free(node, r, totals[r], used[r]) for r in range(4)]
+    return Room(
+        node=node,
+        node_id=node.node_id,
+        partition=partition,
+        mark=mark,
+        overlay=tuple(overlay),
+        instances=node.uses.keys() | {item.instance_id for item in overlay} if overlay else node.uses,
+        ready=node.hypervisor is not None and node.status == "enabled",
+        has_units=any(_has_units(node, resource) for resource in RESOURCES),
+        io_ops=node.io_ops() + len(overlay),
+        vcpus_total=totals[0],
+        pcpus_total=totals[1],
+        memory_mib_total=totals[2],
+        disk_mib_total=totals[3],
+        vcpus_used=used[0],
+        pcpus_used=used[1],
+        memory_mib_used=used[2],
+        disk_mib_used=used[3],
+        vcpus_free=free[0],
+        pcpus_free=free[1],
+        memory_mib_free=free[2],
+        disk_mib_free=free[3],
+        vcpus_left=_vcpus_left(node, totals[0], used[0]),
+        memory_mib_left=max(totals[2], 0) - node.memory_mib.reserved - used[2],
+        disk_mib_left=max(totals[3], 0) - node.disk_mib.reserved - used[3],
+    )
+
+
+def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
+    """The room for an instance that is on the node already, or whose claim is forced: what counts is by how much its use grows."""
+    node, overlay = base.node, base.overlay
+    asked = amounts_of(item.resources)
+    before, after = growth(node, item, overlay)
+    others = laid_over(node, overlay, item.instance_id)
+    own = node.uses.get(item.instance_id, NOTHING)
+    changes: dict[str, int] = {}
+    for r, resource in enumerate(RESOURCES):
+        total: int = getattr(base, f"{resource}_total")
+        grown = after[r] - before[r]
+        used = node.used[r] + before[r] - own[r] + others[r] - (asked[r] - grown)
+        if grown <= 0 or (item.forced and total >= 0):
+            changes[f"{resource}_used"], changes[f"{resource}_free"] = -UNLIMITED, UNLIMITED
+        else:
+            changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(node, r, total, used)
+    values = {name: getattr(base, name) for name in Room.__struct_fields__}
+    return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay)}))
+
+
+def quick_fit(item: ClaimItem) -> RoomTest:
+    """Whether a room takes `item`: the same answer as `fits(…) == ()`. A forced item needs rooms of its own (`room_for`)."""
+    amounts, others = quick_amounts(item), quick_others(item)
+    return lambda room: (amounts(room) and others(room)) if room.lacks is None else not room.lacks
+
+
+def quick_amounts(item: ClaimItem) -> RoomTest:
+    """Whether the amounts of `item` are there, within the node's limits and those that it carries."""
+    # What is not asked for is not tested: nothing is less than −UNLIMITED.
+    vcpus, pcpus, memory_mib, disk_mib = (asked or -2 * UNLIMITED for asked in amounts_of(item.resources))
+    limits = item.limits
+
+    def by_node(room: Room) -> bool:
+        return (
+            room.memory_mib_free >= memory_mib
+            and room.vcpus_free >= vcpus
+            and room.disk_mib_free >= disk_mib
+            and room.pcpus_free >= pcpus
+        )
+
+    if limits is None or item.forced:
+        return by_node
+    most = [UNLIMITED if limit is None else limit for limit in (limits.vcpus, limits.pcpus, limits.memory_mib, limits.disk_mib)]
+
+    def by_both(room: Room) -> bool:
+        return (
+            by_node(room)
+            and room.vcpus_used + vcpus <= most[0]
+            and room.pcpus_used + pcpus <= most[1]
+            and room.memory_mib_used + memory_mib <= most[2]
+            and room.disk_mib_used + disk_mib <= most[3]
+        )
+
+    return by_both
+
+
+def quick_others(item: ClaimItem) -> RoomTest:
+    """Whether all that is no amount allows `item`: status, units, limits of instances and I/O, its group. For a room of a newcomer."""
+    asked = [(resource, amount) for resource, amount in zip(RESOURCES, amounts_of(item.resources), strict=True) if amount]
+    limits = None if item.forced else item.limits
+    instances_max = UNLIMITED if limits is None or limits.instances_max is None else limits.instances_max
+    io_ops_max = UNLIMITED if limits is None or limits.io_ops_max is None else limits.io_ops_max
+    counted = instances_max < UNLIMITED or io_ops_max < UNLIMITED
+    group = item.group if item.group is not None and item.group.policy == "anti-affinity" else None
+
+    def allows(room: Room) -> bool:
+        if not room.ready or (room.has_units and not all(_in_units(room.node, resource, amount) for resource, amount in asked)):
+            return False
+        if counted and (len(room.instances) + 1 > instances_max or room.io_ops + 1 > io_ops_max):
+            return False
+        return group is None or len(room.members(group.group_id)) + 1 <= group.max_per_node
+
+    return allows
+
+
+def _free(node: Node, r: int, total: int, used: int) -> int:
+    if total < 0:
+        return -UNLIMITED
+    limit = node.limit(RESOURCES[r])
+    return UNLIMITED if limit is None else limit - used
+
+
+def _has_units(node: Node, resource: str) -> bool:
+    rule = node.rule(resource)
+    return rule.min_unit > 1 or rule.max_unit is not None or rule.step_size > 1
+
+
+def _in_units(node: Node, resource: str, amount: int) -> bool:
+    rule = node.rule(resource)
+    if amount < rule.min_unit or (rule.max_unit is not None and amount > rule.max_unit):
+        return False
+    return rule.step_size <= 1 or amount % rule.step_size == 0
+
+
+def _vcpus_left(node: Node, total: int, used: int) -> float:
+    """Nova's CPUWeigher: total × ratio − used."""
+    rule = node.vcpus
+    ratio_milli = 1000 if rule.ratio_milli is None else rule.ratio_milli
+    return (max(total, 0) - rule.reserved) * ratio_milli / 1000 - used

@@ -1,0 +1,82 @@
+"""Rooms: the quick answer is the exact one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projections.fit import fits
+from projections.node import Claim, Node, Shown, amounts_of, observed_amounts
+from projections.room import mark_of, quick_amounts, quick_fit, room, room_for
+from schemas.audits import InstanceReport
+from schemas.claims import ClaimItem, GroupMember
+from schemas.inventory import Hypervisor, ResourceRule
+from schemas.resources import Limits, ObservedResources, Resources
+
+INSTANCES = ("i1", "i2", "i3", "i4")
+small = st.integers(0, 6)
+rules = st.builds(
+    ResourceRule,
+    reserved=st.integers(0, 2),
+    ratio_milli=st.sampled_from([None, 1000, 1500, 333]),
+    min_unit=st.sampled_from([1, 1, 2]),
+    max_unit=st.sampled_from([None, None, 4]),
+    step_size=st.sampled_from([1, 1, 2]),
+)
+resources = st.builds(Resources, vcpus=small, pcpus=st.integers(0, 1), memory_mib=small, disk_mib=small)
+observed = st.builds(ObservedResources, vcpus=st.none() | small, memory_mib=small)
+groups = st.none() | st.builds(
+    GroupMember, group_id=st.just("g"), policy=st.sampled_from(["anti-affinity", "affinity"]), max_per_node=st.integers(1, 2), epoch=st.just(1)
+)
+limits = st.none() | st.builds(
+    Limits, vcpus=st.none() | st.integers(0, 9), memory_mib=st.none() | st.integers(0, 9), instances_max=st.none() | small, io_ops_max=st.none() | small
+)
+
+
+@st.composite
+def items(draw: st.DrawFn, number: int = 0) -> ClaimItem:
+    return ClaimItem(
+        claim_id=f"c{number}",
+        instance_id=draw(st.sampled_from(INSTANCES)),
+        nodes=("n",),
+        resources=draw(resources),
+        resize=draw(st.booleans()),
+        forced=draw(st.sampled_from([False, False, True])),
+        limits=draw(limits),
+        group=draw(groups),
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    totals = st.none() | st.integers(0, 12)
+    node = Node("n", vcpus=draw(rules), pcpus=draw(rules), memory_mib=draw(rules), disk_mib=draw(rules))
+    node.status = draw(st.sampled_from(["enabled", "enabled", "enabled", "disabled"]))
+    if draw(st.integers(0, 9)):
+        hypervisor = Hypervisor(vcpus=draw(totals), pcpus=draw(totals), memory_mib=draw(totals), disk_mib=draw(totals), io_workload=draw(st.integers(0, 2)))
+        node.hypervisor = hypervisor
+    for instance_id in draw(st.lists(st.sampled_from(INSTANCES[1:]), unique=True)):
+        if draw(st.booleans()):
+            seen = draw(observed)
+            node.shown[instance_id] = Shown(InstanceReport(instance_id=instance_id), observed_amounts(seen), 1, group_id=draw(st.sampled_from(["", "g"])))
+        else:
+            amounts, group = amounts_of(draw(resources)), draw(groups)
+            claim = Claim("held", draw(st.sampled_from(["r", "q"])), instance_id, "n", "o", 1, amounts, 1, 2, 1, group=group)
+            node.claims[instance_id] = [claim]
+            node.io_claims += 1
+        node.recount(instance_id)
+    return node
+
+
+@given(nodes(), items(), st.lists(items(1), max_size=3))
+def test_a_room_says_of_every_claim_what_fits_says(node: Node, item: ClaimItem, overlay: list[ClaimItem]) -> None:
+    base = room(node, 0, mark_of("n"), overlay)
+    there = item.forced or item.instance_id in base.instances
+
+    asked = room_for(base, item, "r") if there else base
+
+    shortfalls = fits(node, item, "r", overlay)
+    assert quick_fit(item)(asked) == (shortfalls == ())
+    if node.hypervisor is not None:
+        lacking = [s for s in shortfalls if s.resource in ("vcpus", "pcpus", "memory_mib", "disk_mib")]
+        assert quick_amounts(item)(asked) == (lacking == [])
