@@ -28,11 +28,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class UsageProblem(Exception):  # noqa: N818 - what is wrong is the command line, and its message says how to write it
+class UsageProblem(Exception):
     """The command line asks for something that does not exist or does not fit together."""
 
 
-class AnswerIncomplete(Exception):  # noqa: N818 - named by what is wrong with the answer
+class AnswerIncomplete(Exception):
     """Records that the answer needs are not at hand; the message names them and where they may be."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 from streams.cli.exits import UsageProblem
-from streams.log.base import Log
+from streams.log.base import Log, LogUnreachable
 
 ENVIRONMENT = "CLAIMLOG_LOG"
 FORMS = "sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin"
@@ -27,5 +28,19 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
         return SqliteLog.open(rest, create=create)
     if scheme == "kafka" and separator:
         raise UsageProblem(f"{spec}: this version has no Kafka log yet; pass {FORMS}")
+    if spec == "-":
+        return _jsonl(stdin, "stdin")
+    if spec.endswith(".jsonl"):
+        try:
+            with Path(spec).open("rb") as lines:
+                return _jsonl(lines, spec)
+        except OSError as problem:
+            raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
     hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
     raise UsageProblem(f"--log {spec} is no log: pass {FORMS}{hint}")
+
+
+def _jsonl(lines: BinaryIO, name: str) -> Log:
+    from streams.log.jsonl import read_jsonl
+
+    return read_jsonl(lines, name)

@@ -9,7 +9,7 @@ import pytest
 
 from streams.cli.exits import Exit, UsageProblem, exit_of
 from streams.cli.open_log import ENVIRONMENT, open_log
-from streams.log.base import LogUnreachable, Message, TopicSpec
+from streams.log.base import LogReadOnly, LogUnreachable, Message, TopicSpec
 
 NOTHING = io.BytesIO()
 
@@ -35,6 +35,29 @@ def test_a_log_that_is_not_there_is_unreachable_and_is_not_made(tmp_path: Path) 
 
     assert exit_of(raised.value) == Exit.UNREACHABLE
     assert list(tmp_path.iterdir()) == []
+
+
+LINE = b'{"topic":"claims","partition":1,"offset":0,"ts":1795257727113,"key":"c01","payload":"{}","headers":[]}\n'
+
+
+def test_lines_of_kcat_are_a_log_from_a_file_and_from_stdin(tmp_path: Path) -> None:
+    file = tmp_path / "claims.jsonl"
+    file.write_bytes(LINE)
+
+    for spec, stdin in ((str(file), NOTHING), ("-", io.BytesIO(LINE))):
+        with open_log(spec, {}, stdin) as log:
+            (record,) = log.read("claims", 1, 0)
+            assert (record.key, record.value, record.time_ms) == (b"c01", b"{}", 1_795_257_727_113)
+            with pytest.raises(LogReadOnly):
+                log.append([Message("claims", b"c01", b"{}")])
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "folder.jsonl"])
+def test_a_file_that_cannot_be_read_is_unreachable(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+
+    with pytest.raises(LogUnreachable, match=f"{name} cannot be read: "):
+        open_log(str(tmp_path / name), {}, NOTHING)
 
 
 @pytest.mark.parametrize(
