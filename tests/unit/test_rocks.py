@@ -1,0 +1,151 @@
+"""What RocksDB's table alone must keep: killed, torn, damaged and opened twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from projections.rocks import RocksTable
+from projections.table import TableDamaged, TableError, TableInUse
+
+ROOT = Path(__file__).parents[2]
+ROWS = 40
+
+# Every row says which batch wrote it, and so does next_offset: in a whole table they are equal.
+WRITER = f"""
+import sys
+from projections.rocks import RocksTable
+table = RocksTable.open(sys.argv[1])
+batch = table.next_offset
+while True:
+    batch += 1
+    table.write({{b"%d" % row: b"%d" % batch for row in range({ROWS})}}, next_offset=batch, meta={{"batch": b"%d" % batch}})
+    print(batch, flush=True)
+"""
+
+
+def filled(folder: Path, rows: int = 5_000) -> list[tuple[bytes, bytes]]:
+    """A closed table whose rows are in a file of sorted rows, not only in the write-ahead log."""
+    expected = {b"%06d" % row: os.urandom(100) for row in range(rows)}
+    with RocksTable.open(folder) as table:
+        table.write(expected, next_offset=rows)
+        table._open_db().flush()
+    return sorted(expected.items())
+
+
+def damage(file: Path, at: float) -> None:
+    """Turn over 40 bytes at a share of the file's length."""
+    data = bytearray(file.read_bytes())
+    start = int(len(data) * at)
+    for place in range(start, min(start + 40, len(data))):
+        data[place] ^= 0xFF
+    file.write_bytes(data)
+
+
+def read_into(served: list[tuple[bytes, bytes]], folder: Path) -> None:
+    with RocksTable.open(folder) as table:
+        for row in table.items():
+            served.append(row)  # noqa: PERF402 - what was served before the damage counts
+
+
+def test_rows_and_offset_are_equal_after_kill_9(tmp_path: Path) -> None:
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        acknowledged = 0
+        for line in writer.stdout:
+            acknowledged = int(line)
+            if acknowledged % 1_000 == 517:
+                break
+        writer.send_signal(signal.SIGKILL)
+        acknowledged = max([acknowledged, *map(int, writer.stdout.read().split("\n")[:-1])])
+        writer.wait()
+        writer.stdout.close()
+
+        with RocksTable.open(tmp_path) as table:
+            batches = {int(row) for _, row in table.items()}
+            assert batches == {table.next_offset} == {int(table.meta("batch") or b"0")}
+            assert len(list(table.items())) == ROWS
+            assert table.next_offset >= acknowledged
+
+
+def test_a_torn_end_of_the_write_ahead_log_goes_back_to_a_whole_batch(tmp_path: Path) -> None:
+    with RocksTable.open(tmp_path / "table") as table:
+        for batch in range(1, 51):
+            table.write({b"%d" % row: b"%d" % batch for row in range(ROWS)}, next_offset=batch)
+        shutil.copytree(tmp_path / "table", tmp_path / "torn")
+    newest = max((tmp_path / "torn").glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-333])
+
+    with RocksTable.open(tmp_path / "torn") as table:
+        assert 0 < table.next_offset < 50
+        assert {int(row) for _, row in table.items()} == {table.next_offset}
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
+def test_damaged_rows_are_never_served_and_the_message_says_to_rebuild(tmp_path: Path, at: float) -> None:
+    expected = filled(tmp_path)
+    damage(next(iter(tmp_path.glob("*.sst"))), at)
+
+    served: list[tuple[bytes, bytes]] = []
+    with pytest.raises(TableDamaged, match=f"{tmp_path}.*delete this folder.*rebuilt from the log"):
+        read_into(served, tmp_path)
+
+    assert served == expected[: len(served)]
+
+
+def test_a_damaged_row_is_not_served_alone_either(tmp_path: Path) -> None:
+    expected = filled(tmp_path)
+    damage(next(iter(tmp_path.glob("*.sst"))), 0.5)
+
+    refused = 0
+    with RocksTable.open(tmp_path) as table:
+        for key, row in expected:
+            try:
+                assert table.get(key) == row
+            except TableDamaged:
+                refused += 1
+
+    assert 0 < refused < len(expected) // 10
+
+
+def test_a_missing_file_is_found_when_the_table_is_opened(tmp_path: Path) -> None:
+    filled(tmp_path)
+    next(iter(tmp_path.glob("*.sst"))).unlink()
+
+    with pytest.raises(TableDamaged, match="delete this folder"):
+        RocksTable.open(tmp_path)
+
+
+def test_a_second_process_is_told_that_the_table_is_in_use(tmp_path: Path) -> None:
+    opening = "import sys; from projections.rocks import RocksTable; RocksTable.open(sys.argv[1])"
+
+    with RocksTable.open(tmp_path):
+        with pytest.raises(TableInUse, match="another process"):
+            RocksTable.open(tmp_path)
+        other = subprocess.run([sys.executable, "-c", opening, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+
+    assert other.returncode != 0
+    assert "projections.table.TableInUse" in other.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(TableError, match=f"{tmp_path}/file/table"):
+        RocksTable.open(tmp_path / "file" / "table")
+
+
+def test_a_closed_table_says_so(tmp_path: Path) -> None:
+    table = RocksTable.open(tmp_path)
+
+    table.close()
+
+    with pytest.raises(TableError, match="was closed"):
+        table.get(b"k")
