@@ -184,14 +184,15 @@ class History:
         status: NodeStatus | None = None,
         reason: str = "",
         record_id: str = "",
-        **fields: Any,
+        fields: OperatorFields | None = None,
+        **given: Any,
     ) -> Step:
         """The operator's word on a node."""
         return self.say(
             NodeConfigured(
                 node_id=node,
                 record_id=record_id or self._id("configuration"),
-                fields=OperatorFields(**fields),
+                fields=fields or OperatorFields(**given),
                 status=UNSET if status is None else status,
                 reason=reason,
             ),
