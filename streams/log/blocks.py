@@ -61,13 +61,21 @@ def sealed(first: int, end: int, encoded: Sequence[bytes], seed: int) -> Block:
     return Block(first, end - first, len(encoded), crc32(records, (seed + end - first) & _MASK_32), records, marks)
 
 
-def blocks_of(offsets: Sequence[int], encoded: Sequence[bytes], first: int, end: int, seed: int) -> Iterator[Block]:
+def blocks_of(
+    offsets: Sequence[int],
+    encoded: Sequence[bytes],
+    first: int,
+    end: int,
+    seed: int,
+    records_max: int = RECORDS_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> Iterator[Block]:
     """Blocks that together are in charge of the offsets from `first` to `end`; at least one record is needed."""
     cuts = [0]
     size = 0
     for at, record in enumerate(encoded):
         size += len(record)
-        if at - cuts[-1] == RECORDS_MAX or (size > BYTES_MAX and at > cuts[-1]):
+        if at - cuts[-1] == records_max or (size > bytes_max and at > cuts[-1]):
             cuts.append(at)
             size = len(record)
     for begin, after in zip(cuts, [*cuts[1:], len(encoded)], strict=True):

@@ -13,8 +13,21 @@ from threading import Condition
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from schemas.partitioner import partition_of
-from streams.log.base import ClockMs, LogReadOnly, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec, wall_clock_ms
+from streams.log.base import (
+    ClockMs,
+    LogDamaged,
+    LogReadOnly,
+    Message,
+    OffsetOutOfRange,
+    Partition,
+    Record,
+    TopicMismatch,
+    TopicSpec,
+    wall_clock_ms,
+)
 from streams.log.leases import Group, RosterLease, turn, without
 from streams.log.partitioner import no_partition, other_count, route, unknown_topic
 
@@ -47,20 +60,22 @@ class MemoryLog:
         self.create(topics)
 
     @classmethod
-    def of(cls, records: Iterable[Record], topics: Sequence[TopicSpec], *, name: str) -> Self:
+    def of(cls, records: Iterable[Record], topics: Sequence[TopicSpec], *, name: str, ledger_id: str = "memory") -> Self:
         """A read-only log of `records`, which keep their offsets and times; `name` says in messages where they are from.
 
-        Raises OffsetOutOfRange if the offsets of a partition do not rise, TopicMismatch if a topic or partition is not in `topics`.
+        A time below that of the record before it is lifted to it, as the contract has it.
+
+        Raises LogDamaged if the offsets of a partition do not rise, TopicMismatch if a topic or partition is not in `topics`.
         """
-        log = cls(topics, ledger_id=name)
+        log = cls(topics, ledger_id=ledger_id)
         for record in records:
             shelf = log._shelf(record.topic, record.partition)
             if shelf.records and record.offset < shelf.end:
-                raise OffsetOutOfRange(f"{name}: {record.position} comes after offset {shelf.end - 1}; within a partition they must rise")
+                raise LogDamaged(f"{name}: {record.position} comes after offset {shelf.end - 1}; within a partition they must rise")
             if not shelf.records:
                 shelf.start = record.offset
-            shelf.records.append(record)
             shelf.end, shelf.time_ms = record.offset + 1, max(shelf.time_ms, record.time_ms)
+            shelf.records.append(record if record.time_ms == shelf.time_ms else replace(record, time_ms=shelf.time_ms))
         log._read_only = name
         return log
 

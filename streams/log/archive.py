@@ -1,0 +1,294 @@
+"""Moves history below a verified snapshot out of a log into files, and reads files and log as one.
+
+Archive and log together give the same records as before, with their times, so replays give the same digests.
+The files of a partition are `DIRECTORY/TOPIC/PARTITION/START-END.archive`; one appears under its name only when it is complete, synced
+and read back, and only then the log lets go of what it holds.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+from urllib.parse import quote
+
+from streams.log.archive_file import ArchiveFile, Frame, Head, write
+from streams.log.base import Lease, Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+
+# One file a call for most partitions; more of them keep a read-back, and what is lost with a bad file, in bounds.
+FILE_RECORDS_MAX = 1_000_000
+_READ_RECORDS = 10_000
+
+Progress = Callable[[Partition, int, int], None]
+
+
+class IdentifiedLog(Log, Protocol):
+    """A log that tells which ledger it carries, so that no archive of another one is read with it."""
+
+    @property
+    def ledger_id(self) -> str:
+        """Made with the log, and never the same twice."""
+        ...
+
+
+class SnapshotMissing(LogError):  # noqa: N818 - see streams.log.base
+    """History may only leave the log below a verified snapshot."""
+
+
+def archive(
+    log: IdentifiedLog,
+    directory: Path,
+    below: Mapping[Partition, int],
+    *,
+    verified: Callable[[Partition], int],
+    progress: Progress | None = None,
+    file_records_max: int = FILE_RECORDS_MAX,
+) -> dict[Partition, int]:
+    """Move the records below the offsets in `below` into files; returns how many left the log. Interrupted, call it again.
+
+    `verified` gives the offset up to which a partition need not be read from the log again: that of its newest verified snapshot.
+
+    Raises SnapshotMissing if one of `below` is above that, before anything is moved; OffsetOutOfRange above the end of the log;
+    LogDamaged if what was written reads back differently (the log then keeps everything).
+    """
+    for partition, before in below.items():
+        if before > verified(partition):
+            raise SnapshotMissing(f"{partition}: the newest verified snapshot is at {verified(partition)}, below {before}; make one first")
+        if before > log.end(*partition):
+            raise OffsetOutOfRange(f"{partition}@{before}: the log ends at {log.end(*partition)}")
+    moved: dict[Partition, int] = {}
+    for partition, before in below.items():
+        _write_files(log, directory, partition, before, file_records_max, progress)
+        moved[partition] = log.truncate(*partition, before)
+    return moved
+
+
+def _write_files(
+    log: IdentifiedLog, directory: Path, partition: Partition, before: int, records_max: int, progress: Progress | None
+) -> None:
+    folder = _folder(directory, partition)
+    folder.mkdir(parents=True, exist_ok=True)
+    at = log.start(*partition)
+    for path in _files(folder):  # of an earlier call that was interrupted before the log let go
+        start, end = _range(path)
+        if start <= at < end:
+            _verify(path, log.ledger_id, partition, None)
+            at = end
+    while at < before:
+        end = min(before, at + records_max)
+        head = Head(log.ledger_id, partition.topic, partition.number, at, end)
+        partial = folder / "being-written"
+        digest = write(partial, head, _batches(log, partition, at, end))
+        _verify(partial, log.ledger_id, partition, digest)
+        partial.rename(folder / f"{at:016d}-{end:016d}.archive")
+        _sync(folder)
+        at = end
+        if progress is not None:
+            progress(partition, at, before)
+
+
+def _batches(log: Log, partition: Partition, at: int, end: int) -> Iterator[list[Record]]:
+    """The records from `at` to `end`, in lists that are not empty."""
+    while at < end:
+        records = [record for record in log.read(*partition, at, _READ_RECORDS) if record.offset < end]
+        if not records:
+            raise OffsetOutOfRange(f"{partition}@{end - 1} was compacted away; an archive ends with a record: choose the offset after one")
+        at = records[-1].offset + 1
+        yield records
+
+
+def _verify(path: Path, ledger_id: str, partition: Partition, digest: bytes | None) -> None:
+    """Read a file back in full. Raises LogDamaged if it is not what was written."""
+    with ArchiveFile(path) as file:
+        _check_owner(file, ledger_id, partition)
+        if file.digest() != digest and digest is not None:
+            raise LogDamaged(f"{path}: what was written reads back differently; the log keeps its records. Check the disk")
+
+
+def _check_owner(file: ArchiveFile, ledger_id: str, partition: Partition) -> None:
+    head = file.head
+    if (head.ledger_id, head.topic, head.partition) != (ledger_id, *partition):
+        raise LogDamaged(
+            f"{file.path} holds {head.topic}/{head.partition} of ledger {head.ledger_id}, not {partition} of {ledger_id}; "
+            "it belongs to another log. Restore the file from a copy"
+        )
+
+
+def _folder(directory: Path, partition: Partition) -> Path:
+    return directory / quote(partition.topic, safe="") / str(partition.number)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*-*.archive"))
+
+
+def _range(path: Path) -> tuple[int, int]:
+    start, _, end = path.stem.partition("-")
+    return int(start), int(end)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class ArchivedLog:
+    """A log whose archived history can be read: `start` is where the archive starts. Everything else goes to the log itself."""
+
+    def __init__(self, log: IdentifiedLog, directory: Path) -> None:
+        self._log, self._directory = log, directory
+        self._opened: dict[Path, ArchiveFile] = {}
+
+    @property
+    def ledger_id(self) -> str:
+        """As the log's."""
+        return self._log.ledger_id
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """See the contract."""
+        if offset >= self._log.start(topic, partition):
+            try:
+                return self._log.read(topic, partition, offset, records_max, bytes_max)
+            except OffsetOutOfRange:
+                if offset >= self._log.start(topic, partition):
+                    raise
+                # Another process archived it just now: it is in the files.
+        for file in self._chain(Partition(topic, partition)):
+            if offset < file.head.end:
+                if offset < file.head.start:
+                    break
+                frames = file.frames()
+                first = bisect_right(frames, offset, key=_first_of) - 1
+                return self._from_files(file, frames[first:], offset, records_max, bytes_max)
+        raise OffsetOutOfRange(f"{topic}/{partition}@{offset}: the archive in {self._directory} starts at {self.start(topic, partition)}")
+
+    def _from_files(self, file: ArchiveFile, frames: Sequence[Frame], offset: int, records_max: int, bytes_max: int) -> list[Record]:
+        found: list[Record] = []
+        size = 0
+        for frame in frames:
+            try:
+                records = file.records(frame)
+            except LogDamaged:
+                if not found:
+                    raise
+                return found  # up to the damage; the next read names it
+            for record in records:
+                size += len(record.key) + len(record.value)
+                if record.offset < offset:
+                    size = 0
+                elif len(found) >= max(records_max, 1) or (found and size > bytes_max):
+                    return found
+                else:
+                    found.append(record)
+        # A file ends with a record, so there is at least one at or above the offset.
+        return found
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset of the archive, if it reaches to the log's own start without a gap; else that of the log."""
+        chain = self._chain(Partition(topic, partition))
+        return chain[0].head.start if chain else self._log.start(topic, partition)
+
+    def at_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """See the contract."""
+        start = self._log.start(topic, partition)
+        for file in self._chain(Partition(topic, partition)):
+            frames = file.frames()
+            at = bisect_left(frames, time_ms, key=_time_ms_last_of)
+            if at < len(frames):
+                offset = next(record.offset for record in file.records(frames[at]) if record.time_ms >= time_ms)
+                if offset < start:
+                    return offset
+        return self._log.at_time(topic, partition, time_ms)
+
+    def _chain(self, partition: Partition) -> list[ArchiveFile]:
+        """The files that lead without a gap up to the log's own start, oldest first."""
+        chain: list[ArchiveFile] = []
+        needed = self._log.start(*partition)
+        for path in reversed(_files(_folder(self._directory, partition))):
+            start, end = _range(path)
+            if start < needed <= end:
+                chain.insert(0, self._open(path, partition))
+                needed = start
+        return chain
+
+    def _open(self, path: Path, partition: Partition) -> ArchiveFile:
+        file = self._opened.get(path)
+        if file is None:
+            file = self._opened[path] = ArchiveFile(path)
+        _check_owner(file, self._log.ledger_id, partition)
+        return file
+
+    def close(self) -> None:
+        """Close the files and the log."""
+        for file in self._opened.values():
+            file.close()
+        self._opened.clear()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """See the contract."""
+        self._log.create(topics)
+
+    def topics(self) -> Mapping[str, int]:
+        """See the contract."""
+        return self._log.topics()
+
+    def partition(self, topic: str, key: bytes) -> int:
+        """See the contract."""
+        return self._log.partition(topic, key)
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        """See the contract."""
+        return self._log.append(messages)
+
+    def end(self, topic: str, partition: int) -> int:
+        """See the contract."""
+        return self._log.end(topic, partition)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """See the contract."""
+        return self._log.ends(topic)
+
+    def wait(self, offsets: Mapping[Partition, int], timeout_seconds: float) -> bool:
+        """See the contract."""
+        return self._log.wait(offsets, timeout_seconds)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """See the contract."""
+        return self._log.committed(group, topic)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """See the contract."""
+        self._log.commit(group, topic, offsets)
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
+        """See the contract."""
+        return self._log.lease(group, topic, member, timeout_seconds)
+
+    def compact(self, topic: str, partition: int) -> int:
+        """See the contract; the archive is left as it is."""
+        return self._log.compact(topic, partition)
+
+    def truncate(self, topic: str, partition: int, before: int) -> int:
+        """Drops records of the log only; what the archive holds stays at hand."""
+        return self._log.truncate(topic, partition, before)
+
+
+def _first_of(frame: Frame) -> int:
+    return frame.first
+
+
+def _time_ms_last_of(frame: Frame) -> int:
+    return frame.time_ms_last

@@ -1,0 +1,145 @@
+"""A log as lines of JSON: what `kcat -J` and `rpk topic consume -f json` print, read into memory; and the same lines written.
+
+One record a line, in kcat's form: `{"topic", "partition", "offset", "tstype", "ts", "headers": [name, value, ...], "key", "payload"}`.
+rpk's form is read as well: `timestamp`, `value` and `headers` of `{"key", "value"}`.
+
+JSON holds text only. What is not UTF-8 is written by this module as `payload_base64` or `key_base64` beside an empty `payload` or `key`,
+and a header's value as `{"base64": ...}`. A first line `{"claimlog": 1, "ledger_id", "topics": [...]}` tells how many partitions topics
+have; without it a topic has as many as were seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+from msgspec import Meta, Struct
+
+from streams.log.base import Headers, LogDamaged, Record, TopicSpec
+from streams.log.memory import MemoryLog
+
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    """The first line of a file that this module wrote."""
+
+    claimlog: int
+    ledger_id: str = ""
+    topics: tuple[TopicSpec, ...] = ()
+
+
+class _Line(Struct, frozen=True, kw_only=True):
+    """A record in kcat's form or in rpk's."""
+
+    topic: str
+    partition: _Natural
+    offset: _Natural
+    ts: int | None = None
+    timestamp: int | None = None
+    key: str | None = None
+    payload: str | None = None
+    value: str | None = None
+    key_base64: str | None = None
+    payload_base64: str | None = None
+    headers: list[str | dict[str, str | None] | None] = []
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_line = msgspec.json.Decoder(_Line).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
+    """A read-only log of the records in `lines`; `name` says in messages where they are from.
+
+    Raises LogDamaged for a line that is no record, or if the offsets of a partition do not rise.
+    """
+    head = _Head(claimlog=1)
+    records: list[Record] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            if number == 1 and line.lstrip().startswith(b'{"claimlog"'):
+                head = _decode_head(line)
+            else:
+                records.append(_record(_decode_line(line)))
+        except (msgspec.DecodeError, binascii.Error, ValueError) as problem:
+            raise LogDamaged(f"{name}:{number}: {problem}. Expected a record as `kcat -J` or `rpk topic consume` prints it") from problem
+    counts = {spec.name: spec.partitions for spec in head.topics}
+    for record in records:
+        counts[record.topic] = max(counts.get(record.topic, 1), record.partition + 1)
+    compacted = {spec.name for spec in head.topics if spec.compacted}
+    specs = [TopicSpec(topic, count, topic in compacted) for topic, count in counts.items()]
+    return MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id or name)
+
+
+def write_jsonl(records: Iterable[Record], stream: BinaryIO, topics: Sequence[TopicSpec] = (), ledger_id: str = "") -> int:
+    """Write `records` to `stream`, one a line, and return how many. With `topics` a first line tells their partitions."""
+    if topics:
+        stream.write(_encode(_Head(claimlog=1, ledger_id=ledger_id, topics=tuple(topics))) + b"\n")
+    count = 0
+    for line in map(_line, records):
+        stream.write(_encode(line) + b"\n")
+        count += 1
+    return count
+
+
+def _line(record: Record) -> dict[str, Any]:
+    headers: list[str | dict[str, str]] = []
+    for name, value in record.headers:
+        text = _text(value)
+        headers += [name, {"base64": _base64(value)} if text is None else text]
+    line: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "tstype": "create"}
+    line |= {"ts": record.time_ms, "headers": headers}
+    for field, value in (("key", record.key), ("payload", record.value)):
+        text = _text(value)
+        line[field] = text or ""
+        if text is None:
+            line[f"{field}_base64"] = _base64(value)
+    return line
+
+
+def _record(line: _Line) -> Record:
+    time_ms = line.ts if line.ts is not None else line.timestamp
+    payload = line.payload if line.payload is not None else line.value
+    return Record(
+        line.topic, line.partition, line.offset, max(time_ms or 0, 0),
+        _bytes(line.key, line.key_base64), _bytes(payload, line.payload_base64), _headers(line.headers),
+    )  # fmt: skip
+
+
+def _headers(found: Sequence[str | dict[str, str | None] | None]) -> Headers:
+    if found and isinstance(found[0], dict):
+        return tuple((_name(header.get("key")), _bytes(header.get("value"), None)) for header in found if isinstance(header, dict))
+    return tuple(_pairs(found))
+
+
+def _pairs(found: Sequence[str | dict[str, str | None] | None]) -> Iterator[tuple[str, bytes]]:
+    for name, value in zip(found[::2], found[1::2], strict=True):
+        yield _name(name), _bytes(None, value.get("base64")) if isinstance(value, dict) else _bytes(value, None)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"a header's name must be text, not {name!r}")
+    return name
+
+
+def _bytes(text: str | None, encoded: str | None) -> bytes:
+    return (text or "").encode() if encoded is None else base64.b64decode(encoded, validate=True)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,98 @@
+"""Logs as lines of JSON: kcat's, rpk's and our own."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.log.base import LogDamaged, LogReadOnly, Message, Partition, Record, TopicSpec
+from streams.log.jsonl import read_jsonl, write_jsonl
+from streams.log.memory import MemoryLog
+
+# As kcat 1.7.1 and rpk 24 print them.
+KCAT = (
+    b'{"topic":"claims","partition":1,"offset":7,"tstype":"create","ts":1700000000123,"broker":1,'
+    b'"headers":["ce_id","42","ce_type","claim"],"key":"n1","payload":"{\\"a\\":1}"}\n'
+)
+RPK = (
+    b'{"topic":"claims","key":"n1","value":"{\\"a\\":1}","headers":[{"key":"ce_id","value":"42"}],'
+    b'"timestamp":1700000000123,"partition":0,"offset":3}\n'
+)
+
+
+def test_kcats_lines_are_read() -> None:
+    log = read_jsonl([KCAT], "x.jsonl")
+
+    headers = (("ce_id", b"42"), ("ce_type", b"claim"))
+    assert log.read("claims", 1, 7) == [Record("claims", 1, 7, 1700000000123, b"n1", b'{"a":1}', headers)]
+    assert log.topics() == {"claims": 2}
+    assert (log.start("claims", 1), log.end("claims", 1), log.end("claims", 0)) == (7, 8, 0)
+
+
+def test_rpks_lines_are_read() -> None:
+    log = read_jsonl([RPK, b"\n"], "x.jsonl")
+
+    assert log.read("claims", 0, 3) == [Record("claims", 0, 3, 1700000000123, b"n1", b'{"a":1}', (("ce_id", b"42"),))]
+
+
+def test_a_missing_key_or_payload_is_empty() -> None:
+    log = read_jsonl([b'{"topic":"t","partition":0,"offset":0,"key":null,"payload":null,"headers":["a",null]}'], "x.jsonl")
+
+    assert log.read("t", 0, 0) == [Record("t", 0, 0, 0, b"", b"", (("a", b""),))]
+
+
+@given(st.lists(st.tuples(st.binary(), st.binary(), st.lists(st.tuples(st.text(st.characters(codec="utf-8")), st.binary()), max_size=3))))
+def test_what_is_written_is_read_back_byte_for_byte(parts: list[tuple[bytes, bytes, list[tuple[str, bytes]]]]) -> None:
+    topics = [TopicSpec("t", 3, compacted=True)]
+    log = MemoryLog(topics, clock=lambda: 5)
+    log.append([Message("t", key, value, tuple(headers)) for key, value, headers in parts])
+    records = [record for number in range(3) for record in log.read("t", number, 0)]
+
+    stream = io.BytesIO()
+    written = write_jsonl(records, stream, topics, ledger_id="abc")
+    again = read_jsonl(stream.getvalue().splitlines(), "x.jsonl")
+
+    assert written == len(parts)
+    assert again.ledger_id == "abc"
+    assert again.topics() == {"t": 3}
+    assert [record for number in range(3) for record in again.read("t", number, 0)] == records
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        KCAT[:60],
+        b"[]",
+        b'{"topic":"t","partition":-1,"offset":0}',
+        b'{"topic":"t","partition":0,"offset":0,"payload_base64":"?"}',
+        b'{"topic":"t","partition":0,"offset":0,"headers":["name-without-value"]}',
+        b'{"topic":"t","partition":0,"offset":0,"headers":[null,"value"]}',
+        b'{"topic":"\xff","partition":0,"offset":0}',
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
+    with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
+        read_jsonl([KCAT, line], "x.jsonl")
+
+
+def test_offsets_must_rise() -> None:
+    with pytest.raises(LogDamaged, match="must rise"):
+        read_jsonl([KCAT, KCAT], "x.jsonl")
+
+
+def test_times_never_go_back() -> None:
+    later = KCAT.replace(b'"offset":7', b'"offset":9').replace(b"1700000000123", b"1600000000000")
+
+    log = read_jsonl([KCAT, later], "x.jsonl")
+
+    assert [record.time_ms for record in log.read("claims", 1, 7)] == [1700000000123] * 2
+
+
+def test_it_can_be_read_and_waited_for_but_not_written() -> None:
+    log = read_jsonl([KCAT], "x.jsonl")
+
+    assert log.wait({Partition("claims", 1): 7}, 0)
+    with pytest.raises(LogReadOnly, match=r"x\.jsonl"):
+        log.append([Message("claims", b"k", b"v")])

@@ -1,0 +1,58 @@
+"""Members of a group divide partitions fairly, and nobody loses one without need."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.log.leases import Group, Heartbeat, divide, turn, without
+
+members = st.lists(st.sampled_from("abcdefg"), min_size=1, unique=True)
+
+
+@given(st.integers(1, 40), members, st.dictionaries(st.integers(0, 50), st.sampled_from("abcxyz")))
+def test_every_partition_has_one_owner_and_shares_differ_by_one_at_most(partitions: int, live: list[str], held: dict[int, str]) -> None:
+    owners = divide(partitions, live, held)
+
+    shares = [list(owners.values()).count(member) for member in live]
+    assert sorted(owners) == list(range(partitions))
+    assert set(owners.values()) <= set(live)
+    assert max(shares) - min(shares) <= 1
+
+
+@given(st.integers(1, 40), members, st.dictionaries(st.integers(0, 50), st.sampled_from("abcxyz")))
+def test_dividing_again_moves_nothing(partitions: int, live: list[str], held: dict[int, str]) -> None:
+    owners = divide(partitions, live, held)
+
+    assert divide(partitions, live, owners) == owners
+
+
+@given(st.integers(1, 40), members, st.sampled_from("xyz"))
+def test_a_newcomer_takes_only_its_own_share(partitions: int, live: list[str], newcomer: str) -> None:
+    before = divide(partitions, live, {})
+
+    after = divide(partitions, [*live, newcomer], before)
+
+    moved = {number for number in after if after[number] != before[number]}
+    assert moved == {number for number, member in after.items() if member == newcomer}
+
+
+def test_nobody_there_means_nobody_owns() -> None:
+    assert divide(4, [], {0: "a"}) == {}
+
+
+def test_a_heartbeat_is_written_only_when_it_is_due() -> None:
+    group = turn(Group({}, {}), 2, "a", 1000, now_ms=0)
+
+    assert turn(group, 2, "a", 1000, now_ms=200) == group
+    assert turn(group, 2, "a", 1000, now_ms=300).heartbeats["a"].at_ms == 300
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_dead_member_alive() -> None:
+    group = Group({"dead": Heartbeat("dead", 10_000_000, 1000)}, {0: "dead"})
+
+    assert turn(group, 1, "a", 1000, now_ms=5000).held == {0: "a"}
+
+
+def test_a_member_that_leaves_frees_what_it_held() -> None:
+    group = Group({"a": Heartbeat("a", 0, 1000), "b": Heartbeat("b", 0, 1000)}, {0: "a", 1: "b"})
+
+    assert without(group, "a") == Group({"b": Heartbeat("b", 0, 1000)}, {1: "b"})
