@@ -42,6 +42,7 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
         if _still_settled(node, event):
             _applied(node, event, step)
             node.settled_ms = event.taken_at_ms
+            step.times_only = True
             return
         # An incomplete audit in between may have known less of the host than the full one that this stands for.
         hypervisor, instances = full.hypervisor, full.instances

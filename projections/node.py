@@ -34,7 +34,7 @@ def observed_amounts(resources: ObservedResources) -> tuple[int | None, int | No
     return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
 
 
-class Claim(Struct, gc=False):
+class Claim(Struct, gc=False, array_like=True):
     """One held claim.
 
     Times in ms: `since_ms` is the append time of the grant or the last renewal, `seen_ms` the newest showing (-1: never shown),
@@ -79,7 +79,7 @@ class Claim(Struct, gc=False):
         return Resources(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, disk_mib=disk_mib)
 
 
-class Shown(Struct, gc=False):
+class Shown(Struct, gc=False, array_like=True):
     """An instance that observations show on the node. `seen_ms` is the newest showing, `event_ms` the newest event among them (-1: none).
 
     `group_id` outlives the claim it came from: a guest whose claim closed is still a member on this node.
@@ -93,7 +93,7 @@ class Shown(Struct, gc=False):
     group_id: str = ""
 
 
-class Audit(Struct, gc=False):
+class Audit(Struct, gc=False, array_like=True):
     """The last applied audit of the node (full or unchanged, not failed)."""
 
     producer: str
@@ -104,7 +104,7 @@ class Audit(Struct, gc=False):
     offset: int
 
 
-class FullAudit(Struct, gc=False):
+class FullAudit(Struct, gc=False, array_like=True):
     """The last complete full audit applied: what an unchanged one stands for, kept apart from what events changed since."""
 
     digest: str
@@ -114,7 +114,7 @@ class FullAudit(Struct, gc=False):
     offset: int
 
 
-class Home(Struct, gc=False):
+class Home(Struct, gc=False, array_like=True):
     """An affinity group's home as proposals made it: the highest epoch and its node."""
 
     epoch: int
