@@ -1,0 +1,231 @@
+"""What claims do: granted or refused, renewed, released, and the homes of affinity groups (rules 2, 8, 9 and 10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from projections import evidence, fit
+from projections.node import Claim, Home, Node, amounts_of
+from projections.rules import REMEMBERED_RECORDS
+from schemas import claims as say
+from schemas.resources import Shortfall
+from schemas.results import ClaimOutcome, OutcomeKind
+
+if TYPE_CHECKING:
+    from projections.ledger import Ledger, Step
+
+
+def requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
+    """All items are granted, each on the first of its nodes where it fits with those before it laid over, or all are refused."""
+    items = event.items
+    for item in items:
+        if item.claim_id in ledger.claims or item.claim_id in ledger.remembered:
+            step.ignored = f"a copy: {item.claim_id} was seen before"
+            return
+    if len(items) == 1 and _grant_at_once(ledger, event, items[0], step):
+        return
+    if len({item.claim_id for item in items}) != len(items):
+        step.ignored = "two items of one record have the same claim id"
+        return
+    stale = not _current(event, step)
+    early = [item for item in items if item.claim_id in ledger.released_early]
+    granted: list[tuple[say.ClaimItem, Node, tuple[Shortfall, ...]]] = []
+    refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]] = []
+    for item in items:
+        if stale:
+            lack = Shortfall(
+                resource="basis",
+                detail=f"expected to be folded up to one of the {REMEMBERED_RECORDS} records before, got {event.basis}",
+            )
+            refusals.append((item.claim_id, (), ((lack,),)))
+        elif early and item in early:
+            refusals.append((item.claim_id, (), ((Shortfall(resource="released", detail="released before it was requested"),),)))
+        else:
+            _try(ledger, event, item, granted, refusals)
+    if refusals:
+        _refuse(ledger, event, refusals, step)
+    else:
+        for item, node, over in granted:
+            _grant(ledger, event, item, node, over, step)
+
+
+def _current(event: say.ClaimRequested, step: Step) -> bool:
+    """Whether its scheduler had folded up to one of the last records before it: then a copy of it is still known for one (rule 8)."""
+    return step.offset - REMEMBERED_RECORDS <= event.basis < step.offset
+
+
+def _grant_at_once(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, step: Step) -> bool:
+    """The common case: one item, not forced, that fits its first node. False leaves everything to the long way."""
+    node = ledger.nodes.get(item.nodes[0])
+    if node is None or item.forced or item.claim_id in ledger.released_early or not _current(event, step):
+        return False
+    if fit.fits(node, item, event.request_id) or (item.group is not None and _closed_home(node, item)):
+        return False
+    _grant(ledger, event, item, node, (), step)
+    return True
+
+
+def _try(
+    ledger: Ledger,
+    event: say.ClaimRequested,
+    item: say.ClaimItem,
+    granted: list[tuple[say.ClaimItem, Node, tuple[Shortfall, ...]]],
+    refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]],
+) -> None:
+    """Find the first of the item's nodes where it fits."""
+    lacks = []
+    for node_id in item.nodes:
+        node = ledger.nodes.get(node_id)
+        overlay = [other for other, there, _ in granted if there.node_id == node_id] if granted else ()
+        lack = fit.fits(node, item, event.request_id, overlay) or _closed_home(node, item)
+        if not lack and node is not None:
+            granted.append((item, node, fit.overrun(node, item, overlay) if item.forced else ()))
+            return
+        lacks.append(lack)
+    refusals.append((item.claim_id, item.nodes, tuple(lacks)))
+
+
+def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...]:
+    """A member's claim of an affinity group names its home's epoch; one that is closed here lets nobody in (rule 10)."""
+    group = item.group
+    if node is None or group is None or group.policy != "affinity":
+        return ()
+    closed = node.homes_closed.get(group.group_id, 0)
+    if group.epoch > closed:
+        return ()
+    return (Shortfall(resource="group", detail=f"epoch {group.epoch} of the group's home is closed here (up to {closed})"),)
+
+
+def _grant(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step) -> None:
+    if node.settled_ms is not None:
+        evidence.unsettle(node)
+    time_ms, instance_id = step.time_ms, item.instance_id
+    amounts = amounts_of(item.resources)
+    claim = Claim(
+        item.claim_id,
+        event.request_id,
+        instance_id,
+        node.node_id,
+        event.owner,
+        step.offset,
+        ledger.shared.setdefault(amounts, amounts),
+        time_ms,
+        time_ms + event.ttl_ms,
+        event.ttl_ms,
+        item.resize,
+        item.forced,
+        group=item.group,
+        project_id=item.project_id,
+        numa=item.numa,
+        pci=item.pci,
+        granted_ms=time_ms,
+    )
+    ledger.claims[item.claim_id] = claim
+    claims = node.claims.get(instance_id)
+    if claims is None:
+        node.claims[instance_id] = [claim]
+    else:
+        claims.append(claim)
+    node.io_claims += 1
+    node.recount(instance_id)
+    step.node_ids = (*step.node_ids, node.node_id)
+    step.outcomes.append(
+        ClaimOutcome(
+            outcome="granted",
+            claim_id=item.claim_id,
+            request_id=event.request_id,
+            instance_id=instance_id,
+            node_id=node.node_id,
+            partition=ledger.partition,
+            offset=step.offset,
+            overrun=over,
+        )
+    )
+
+
+def _refuse(
+    ledger: Ledger, event: say.ClaimRequested, refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]], step: Step
+) -> None:
+    """Refuse every item of the record; those that would have fitted say which others did not."""
+    lacking = {claim_id: (tried, lacks) for claim_id, tried, lacks in refusals}
+    together = Shortfall(resource="request", detail=f"fits, but {len(refusals)} of {len(event.items)} instances of the request do not")
+    for item in event.items:
+        tried, lacks = lacking.get(item.claim_id, (item.nodes[:1], ((together,),)))
+        ledger.remember(item.claim_id, step.offset)
+        step.outcomes.append(
+            ClaimOutcome(
+                outcome="refused",
+                claim_id=item.claim_id,
+                request_id=event.request_id,
+                instance_id=item.instance_id,
+                partition=ledger.partition,
+                offset=step.offset,
+                tried=tried,
+                shortfalls=lacks,
+            )
+        )
+
+
+def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
+    if ledger.seen(event.record_id, step):
+        return
+    claim = ledger.claims.get(event.claim_id)
+    if claim is None or claim.node_id != event.node_id:
+        step.outcomes.append(_absent("not-held", event.claim_id, event.node_id, ledger.partition, step.offset))
+        return
+    if (node := ledger.nodes[claim.node_id]).settled_ms is not None:
+        evidence.unsettle(node)
+    claim.renewed = True
+    claim.deadline_ms = max(claim.deadline_ms, step.time_ms + event.ttl_ms)
+    claim.since_ms = max(claim.since_ms, step.time_ms)
+    claim.ttl_ms = event.ttl_ms
+    claim.run_epoch = None
+    step.node_ids = (claim.node_id,)
+    ledger.tell(step, "renewed", claim)
+
+
+def released(ledger: Ledger, event: say.ClaimReleased, step: Step) -> None:
+    if ledger.seen(event.record_id, step):
+        return
+    claim = ledger.claims.get(event.claim_id)
+    if claim is None:
+        if event.claim_id not in ledger.remembered:
+            ledger.released_early[event.claim_id] = step.offset
+            ledger.expiry.append((step.offset, event.claim_id))
+        step.outcomes.append(_absent("not-held", event.claim_id, event.node_id, ledger.partition, step.offset))
+        return
+    step.node_ids = (claim.node_id,)
+    if event.reason == "cancelled" and (claim.renewed or claim.confirmed_ms is not None):
+        ledger.tell(step, "in-use", claim)
+        return
+    ledger.node(claim.node_id)
+    ledger.close(claim, "released", step)
+
+
+def _absent(outcome: OutcomeKind, claim_id: str, node_id: str, partition: int, offset: int) -> ClaimOutcome:
+    return ClaimOutcome(outcome=outcome, claim_id=claim_id, node_id=node_id, partition=partition, offset=offset)
+
+
+def home_proposed(ledger: Ledger, event: say.GroupHomeProposed, step: Step) -> None:
+    """The first proposal of the next epoch wins (rule 10)."""
+    if ledger.seen(event.record_id, step):
+        return
+    home = ledger.groups.get(event.group_id)
+    if event.epoch != (home.epoch if home is not None else 0) + 1:
+        step.ignored = f"epoch {event.epoch} does not follow {home.epoch if home is not None else 0}"
+        return
+    ledger.groups[event.group_id] = Home(event.epoch, event.node_id)
+
+
+def home_closed(ledger: Ledger, event: say.GroupHomeClosed, step: Step) -> None:
+    """Accepted only where no member of the group is held or shown, unless the operator says otherwise (rule 10)."""
+    if ledger.seen(event.record_id, step):
+        return
+    node = ledger.node(event.node_id)
+    if event.epoch <= node.homes_closed.get(event.group_id, 0):
+        step.ignored = f"epoch {event.epoch} is closed already"
+    elif node.members(event.group_id) and not event.unconditional:
+        step.ignored = f"{len(node.members(event.group_id))} members of the group are still there"
+    else:
+        node.homes_closed[event.group_id] = event.epoch
+        step.node_ids = (event.node_id,)
