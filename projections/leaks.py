@@ -1,0 +1,258 @@
+"""The leak audit's memory: which differences were seen when, and what a further look makes of them. Pure, one partition.
+
+A difference is *suspected* at first sight: the event that explains it may still be on its way. A later complete audit that shows it again,
+taken at least the grace after, *confirms* it (an expired claim and a silent node, which complete audits would have ended, any later look).
+It is *resolved* by the record after which it is gone. Findings are results of the fold: the same records give the same findings.
+
+Only what a record touched is looked at again; an unchanged audit of a settled node costs two look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from projections.differences import Closed, Difference, Look, described, of_instance, of_node, step_cause
+from projections.rules import GRACE_MS, REMEMBERED_RECORDS
+from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeConfigured, NodeObserved, NodeSilent
+from schemas.codec import event_type
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+
+if TYPE_CHECKING:
+    from projections.ledger import Ledger, Step
+    from projections.node import Node
+    from projections.observed import Observed
+
+# How often closed claims are looked through for those that may be forgotten: rarely enough to cost nothing a record.
+_FORGET_EVERY = 10_000
+_CAUSES_MAX = 30
+_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node"})
+_TOUCHES_NODE = (NodeConfigured, NodeSilent)
+
+
+class OpenFinding(Struct):
+    """A finding that is not resolved: the last record about it, and when the next look may confirm it."""
+
+    record: LeakSuspected | LeakConfirmed
+    not_before_ms: int
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a second look has seen it."""
+        return isinstance(self.record, LeakConfirmed)
+
+
+class Mark(Struct):
+    """What the audit remembers of a node between records.
+
+    `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: at the
+    last look the node was settled and nothing was left to confirm, so an unchanged audit can find nothing new.
+    """
+
+    heard_ms: int = -1
+    complete_offset: int = -1
+    complete_ms: int = -1
+    quiet: bool = False
+
+
+class Leaks(Struct):
+    """The findings of one partition; serialisable, and the same after any replay of the same records."""
+
+    partition: int
+    open: dict[str, dict[str, OpenFinding]] = field(default_factory=dict)
+    """Unresolved findings by node and finding id."""
+    marks: dict[str, Mark] = field(default_factory=dict)
+    closed: dict[str, dict[str, Closed]] = field(default_factory=dict)
+    """The last closed claim by node and instance, for as long as ids of closed claims are remembered."""
+
+    def apply(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
+        """Look at what one step touched; called after `ledger.apply` and `observed.apply`, for every step, in order."""
+        if not step.offset % _FORGET_EVERY:
+            self._forget(step.offset)
+        event = step.event
+        if event is None or step.ignored:
+            return []
+        if type(event) is NodeObserved:
+            return self._audited(ledger, observed, event, step)
+        found: list[FindingRecord] = []
+        for node_id, instances in self._touched(event, step).items():
+            mark = self.marks.get(node_id)
+            if mark is not None:
+                mark.quiet = False
+            if node_id in ledger.nodes:
+                found += self._look(self._at(ledger.nodes[node_id], observed, step, mark), instances, every=False)
+        return found
+
+    def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
+        """Every unresolved finding, by node and id."""
+        return [self.open[node_id][name].record for node_id in sorted(self.open) for name in sorted(self.open[node_id])]
+
+    def count(self, node_id: str) -> int:
+        """Number of unresolved findings of a node."""
+        return len(self.open.get(node_id, ()))
+
+    def _audited(self, ledger: Ledger, observed: Observed, event: NodeObserved, step: Step) -> list[FindingRecord]:
+        node = ledger.nodes[event.node_id]
+        mark = self.marks.get(event.node_id)
+        if mark is None:
+            mark = self.marks[event.node_id] = Mark()
+        mark.heard_ms = step.time_ms
+        applied = node.audit is not None and node.audit.offset == step.offset and event.complete
+        if mark.quiet and event.instances is None and applied:
+            mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
+            return []
+        self._close(step)
+        look = self._at(node, observed, step, mark)
+        found = self._look(look, self._all_of(look), every=True)
+        if applied:
+            mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
+        still = self.open.get(event.node_id, {})
+        mark.quiet = applied and node.settled_ms is not None and all(finding.confirmed for finding in still.values())
+        return found
+
+    def _touched(self, event: Any, step: Step) -> dict[str, list[str]]:
+        """The instances to look at by node; a node with none is looked at itself."""
+        kind = type(event)
+        touched: dict[str, list[str]] = {}
+        if kind is ClaimRequested:
+            forced = any(item.forced for item in event.items)
+            for outcome in step.outcomes:
+                if outcome.node_id in self.open or (forced and outcome.node_id):
+                    touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
+                elif (mark := self.marks.get(outcome.node_id)) is not None:
+                    mark.quiet = False
+            return touched
+        self._close(step)
+        if kind is InstanceObserved:
+            touched[event.node_id] = [event.instance.instance_id]
+            if event.change in {"departed", "deleted"}:
+                self._explain(event.node_id, event.instance.instance_id)
+        elif kind is ClaimReleased:
+            instances = [claim.instance_id for claim in step.closed]
+            touched[event.node_id] = instances or self._acknowledged(event)
+        elif kind is ClaimRenewed:
+            touched[event.node_id] = [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]
+        elif kind in _TOUCHES_NODE:
+            touched[event.node_id] = []
+        return touched
+
+    def _close(self, step: Step) -> None:
+        for claim in step.closed:
+            outcome = next(outcome for outcome in step.outcomes if outcome.claim_id == claim.claim_id).outcome
+            closed = Closed(claim, outcome, step.offset, step.time_ms, event_type(step.event))
+            self.closed.setdefault(claim.node_id, {})[claim.instance_id] = closed
+
+    def _explain(self, node_id: str, instance_id: str) -> None:
+        """A departure came after all: nothing has vanished."""
+        gone = self.closed.get(node_id, {}).get(instance_id)
+        if gone is not None and gone.outcome == "vanished":
+            gone.outcome = "departed"
+
+    def _acknowledged(self, event: ClaimReleased) -> list[str]:
+        """The instance whose vanished claim its owner gives back late."""
+        for instance_id, gone in self.closed.get(event.node_id, {}).items():
+            if gone.claim.claim_id == event.claim_id:
+                self._explain(event.node_id, instance_id)
+                return [instance_id]
+        return []
+
+    def _at(self, node: Node, observed: Observed, step: Step, mark: Mark | None) -> Look:
+        mark = mark or Mark()
+        closed = self.closed.get(node.node_id, {})
+        return Look(self.partition, node, observed.view(node.node_id), closed, step, mark.complete_offset, mark.complete_ms)
+
+    def _all_of(self, look: Look) -> set[str]:
+        """Every instance that anything may be wrong with."""
+        node = look.node
+        suspected = {finding.record.instance_id for finding in self.open.get(node.node_id, {}).values()} - {""}
+        return {*node.shown, *node.claims, *(look.view.tracked or ()), *suspected}
+
+    def _look(self, look: Look, instances: Iterable[str], *, every: bool) -> list[FindingRecord]:
+        """Compare what is wrong now with what was open: suspect, confirm, resolve; in order of the findings' ids."""
+        node_id, instances = look.node.node_id, set(instances) | {claim.instance_id for claim in look.step.closed}
+        present = of_node(look)
+        for instance_id in instances:
+            present += of_instance(look, instance_id)
+        open_ = self.open.get(node_id)
+        if not present and not open_:
+            return []
+        now = {difference.finding_id(node_id): difference for difference in present}
+        known = open_ if open_ is not None else self.open.setdefault(node_id, {})
+        records: list[FindingRecord] = []
+        for name in sorted({*now, *known}):
+            finding, difference = known.get(name), now.get(name)
+            if difference is None:
+                if finding is not None and (every or finding.record.instance_id in instances or not finding.record.instance_id):
+                    del known[name]
+                    records.append(_resolved(look, finding))
+            elif finding is None:
+                known[name] = _suspected(look, name, difference)
+                records.append(known[name].record)
+            elif not finding.confirmed and _may_confirm(look, finding):
+                finding.record = _confirmed(look, finding, difference)
+                records.append(finding.record)
+        if not known:
+            del self.open[node_id]
+        return records
+
+    def _forget(self, offset: int) -> None:
+        """Drop claims closed longer ago than ids are remembered, unless an open finding is about their instance."""
+        for node_id in list(self.closed):
+            about = {finding.record.instance_id for finding in self.open.get(node_id, {}).values()}
+            kept = {i: gone for i, gone in self.closed[node_id].items() if gone.offset > offset - REMEMBERED_RECORDS or i in about}
+            if kept:
+                self.closed[node_id] = kept
+            else:
+                del self.closed[node_id]
+
+
+def _may_confirm(look: Look, finding: OpenFinding) -> bool:
+    """Whether this look counts as the second one."""
+    step, event = look.step, look.step.event
+    if step.time_ms < finding.not_before_ms:
+        return False
+    if finding.record.kind in _BY_ANY_LOOK:
+        return type(event) in {NodeObserved, NodeSilent}
+    return type(event) is NodeObserved and event.complete and not event.failed and event.taken_at_ms >= finding.not_before_ms
+
+
+def _suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
+    said, step = described(look, difference), look.step
+    record = LeakSuspected(
+        finding_id=name,
+        kind=difference.kind,
+        node_id=look.node.node_id,
+        partition=look.partition,
+        offset=step.offset,
+        time_ms=step.time_ms,
+        since_ms=said.since_ms,
+        suspected_ms=step.time_ms,
+        instance_id=difference.instance_id,
+        claim_id=difference.claim.claim_id if difference.claim is not None else "",
+        held=said.held,
+        causes=said.causes[-_CAUSES_MAX:],
+        missing=said.missing,
+        fix=said.fix,
+        note=said.note,
+    )
+    return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
+
+
+def _confirmed(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed:
+    """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
+    before, said = finding.record, described(look, difference)
+    causes = (*before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
+    return LeakConfirmed(**_said(before, look, causes) | {"held": said.held, "note": said.note})
+
+
+def _resolved(look: Look, finding: OpenFinding) -> LeakResolved:
+    before = finding.record
+    return LeakResolved(**_said(before, look, (*before.causes, step_cause(look.partition, look.step, before.instance_id))))
+
+
+def _said(record: LeakSuspected | LeakConfirmed, look: Look, causes: tuple[Any, ...]) -> dict[str, Any]:
+    """A finding's fields as of a further step."""
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return fields | {"offset": look.step.offset, "time_ms": look.step.time_ms, "causes": causes}

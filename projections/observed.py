@@ -1,0 +1,194 @@
+"""What observations alone say of each node: *reported* by the hypervisor's audits, and *tracked* through its instances' life cycle.
+
+Both are kept beside the ledger, from the same records, and decide nothing: their difference is what an operator calls the gap.
+Which record counts, and in which order, is the ledger's decision (`Step.ignored`), taken over and not taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from projections.node import observed_amounts
+from projections.rules import GRACE_MS, SKEW_MS
+from schemas.claims import ClaimReleased, InstanceObserved, NodeObserved
+
+if TYPE_CHECKING:
+    from projections.ledger import Ledger, Step
+
+ObservedAmounts = tuple[int | None, int | None, int | None, int | None]
+"""A vector in the order of `RESOURCES`; None where nothing reports it."""
+UNKNOWN: ObservedAmounts = (None, None, None, None)
+
+# On a node without audits nothing else ends the wait; events later than the grace are a broken producer's.
+DEPARTED_MAX = 1000
+
+_GONE = frozenset({"departed", "deleted"})
+
+
+class Tracked(Struct, gc=False):
+    """One instance that its life cycle says is on the node: its size, and the last event of it (what, when, where in `claims`)."""
+
+    amounts: ObservedAmounts
+    change: str
+    event_ms: int
+    offset: int
+
+
+class NodeView(Struct):
+    """The two views of one node.
+
+    `reported` is the sum of what the last complete audit lists (None before there is one), `reported_offset` that audit's place.
+    `tracked` is None until a life-cycle event of the node was seen, then the instances by id. `departed` has the time of departures that
+    no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back.
+    `lost` has, for closed claims of tracked instances that nobody declared gone, the instance: the owner's word may still come.
+    """
+
+    reported: ObservedAmounts | None = None
+    reported_offset: int = -1
+    tracked: dict[str, Tracked] | None = None
+    departed: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    sums: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    """Sum of what tracked instances report, by resource; derived."""
+    silent: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    """How many tracked instances do not report a resource: while there is one, the sum is unknown; derived."""
+
+    def tracked_amounts(self) -> ObservedAmounts:
+        """The tracked view: None, which is "unknown" and not 0, without a source or where an instance's size is not reported."""
+        if self.tracked is None:
+            return UNKNOWN
+        sums, silent = self.sums, self.silent
+        return (
+            None if silent[0] else sums[0],
+            None if silent[1] else sums[1],
+            None if silent[2] else sums[2],
+            None if silent[3] else sums[3],
+        )
+
+    def track(self, instance_id: str, tracked: Tracked) -> None:
+        """Add the instance, or give it its new size."""
+        if self.tracked is None:
+            self.tracked = {}
+        before = self.tracked.get(instance_id)
+        if before is not None:
+            self._count(before.amounts, -1)
+        self.tracked[instance_id] = tracked
+        self._count(tracked.amounts, 1)
+
+    def untrack(self, instance_id: str) -> None:
+        """Take the instance out, if it is there."""
+        gone = (self.tracked or {}).pop(instance_id, None)
+        if gone is not None:
+            self._count(gone.amounts, -1)
+            if self.lost:
+                self.lost = {claim_id: other for claim_id, other in self.lost.items() if other != instance_id}
+
+    def _count(self, amounts: ObservedAmounts, sign: int) -> None:
+        for r, amount in enumerate(amounts):
+            if amount is None:
+                self.silent[r] += sign
+            else:
+                self.sums[r] += sign * amount
+
+
+class Observed(Struct):
+    """The views of all nodes of one partition; serialisable, and the same after any replay of the same records."""
+
+    partition: int
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+
+    def view(self, node_id: str) -> NodeView:
+        """A node's views; those of a node never heard of are unknown."""
+        return self.nodes.get(node_id) or NodeView()
+
+    def apply(self, ledger: Ledger, step: Step) -> None:
+        """Fold what the ledger just did with one record; called after `ledger.apply`, for every step."""
+        event = step.event
+        if event is None or step.ignored:
+            return
+        kind = type(event)
+        if kind is NodeObserved:
+            if event.complete and not event.failed:
+                self._audited(ledger, event)
+            if step.closed:
+                self._closed(step)
+        elif kind is InstanceObserved:
+            self._lived(event, step.offset)
+        elif kind is ClaimReleased:
+            self._released(ledger, event, step)
+
+    def _node(self, node_id: str) -> NodeView:
+        view = self.nodes.get(node_id)
+        if view is None:
+            view = self.nodes[node_id] = NodeView()
+        return view
+
+    def _audited(self, ledger: Ledger, event: NodeObserved) -> None:
+        """A complete audit: its sum if it is a new full one, and the end of waiting for what departed before it."""
+        full = ledger.nodes[event.node_id].full
+        view = self._node(event.node_id)
+        if full is not None and full.offset != view.reported_offset:
+            view.reported_offset = full.offset
+            view.reported = total(observed_amounts(report.resources) for report in full.instances)
+        if view.departed:
+            view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > event.taken_at_ms - SKEW_MS}
+
+    def _lived(self, event: InstanceObserved, offset: int) -> None:
+        """One life-cycle event: what is older than the last one known of its instance changes nothing."""
+        view = self._node(event.node_id)
+        if view.tracked is None:
+            view.tracked = {}
+        instance_id, time_ms = event.instance.instance_id, event.event_time_ms
+        known = view.tracked.get(instance_id)
+        if event.change in _GONE:
+            if known is None or known.event_ms <= time_ms:
+                view.untrack(instance_id)
+            view.departed[instance_id] = max(time_ms, view.departed.get(instance_id, -1))
+            if len(view.departed) > DEPARTED_MAX:
+                view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > time_ms - GRACE_MS}
+        elif time_ms >= view.departed.get(instance_id, -1) and (known is None or time_ms >= known.event_ms):
+            view.departed.pop(instance_id, None)
+            view.track(instance_id, Tracked(observed_amounts(event.instance.resources), event.change, time_ms, offset))
+
+    def _closed(self, step: Step) -> None:
+        """Remember whose claims went on evidence alone, while their instances are still tracked."""
+        for claim in step.closed:
+            view = self._node(claim.node_id)
+            if view.tracked is not None and claim.instance_id in view.tracked:
+                view.lost[claim.claim_id] = claim.instance_id
+
+    def _released(self, ledger: Ledger, event: ClaimReleased, step: Step) -> None:
+        """The owner gives back the claim of an instance that no observation shows there: its word that the instance is gone.
+
+        Without this an orphan's release would leave its gap behind, and only a forged life-cycle event could mend it.
+        """
+        view = self.nodes.get(event.node_id)
+        if view is None or view.tracked is None:
+            return
+        node = ledger.nodes[event.node_id]
+        instances = [claim.instance_id for claim in step.closed]
+        if not instances and event.claim_id in view.lost:
+            instances = [view.lost[event.claim_id]]
+        for instance_id in instances:
+            if instance_id not in node.shown and instance_id not in node.claims:
+                view.untrack(instance_id)
+
+
+def total(vectors: Iterable[ObservedAmounts]) -> ObservedAmounts:
+    """The sum by resource; unknown where one of them is."""
+    sums, silent = [0, 0, 0, 0], [False] * 4
+    for vector in vectors:
+        for r, amount in enumerate(vector):
+            if amount is None:
+                silent[r] = True
+            else:
+                sums[r] += amount
+    return (
+        None if silent[0] else sums[0],
+        None if silent[1] else sums[1],
+        None if silent[2] else sums[2],
+        None if silent[3] else sums[3],
+    )
