@@ -184,15 +184,14 @@ class History:
         status: NodeStatus | None = None,
         reason: str = "",
         record_id: str = "",
-        fields: OperatorFields | None = None,
-        **given: Any,
+        **fields: Any,
     ) -> Step:
         """The operator's word on a node."""
         return self.say(
             NodeConfigured(
                 node_id=node,
                 record_id=record_id or self._id("configuration"),
-                fields=fields or OperatorFields(**given),
+                fields=OperatorFields(**fields),
                 status=UNSET if status is None else status,
                 reason=reason,
             ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from projections import fit
 from projections.node import Node
 from schemas.claims import ClaimItem, GroupMember
-from schemas.inventory import Hypervisor, OperatorFields, ResourceRule
+from schemas.inventory import Hypervisor, ResourceRule
 from schemas.resources import Limits, Resources, Shortfall
 from tests.ledger_history import History, Size, fates, item, shortfalls
 
@@ -210,8 +210,8 @@ ITEMS = st.builds(
 def nodes(draw: st.DrawFn) -> Node:
     """Any small node: totals reported or not, rules of every kind, guests, claims confirmed and not."""
     history = History()
-    for name in ("vcpus", "memory_mib", "disk_mib"):
-        history.configure(fields=OperatorFields(**{name: draw(st.just(ResourceRule()) | RULES)}))
+    rules = st.just(ResourceRule()) | RULES
+    history.configure(vcpus=draw(rules), memory_mib=draw(rules), disk_mib=draw(rules))
     totals = st.integers(6, 30) | st.none() | st.integers(0, 12)
     listed: dict[str, Size] = {i: draw(st.integers(0, 5)) for i in draw(st.sets(st.sampled_from(["vm1", "vm4"])))}
     history.audit(listed, hypervisor=Hypervisor(vcpus=draw(totals), memory_mib=draw(totals), disk_mib=draw(totals)), at_s=0)
