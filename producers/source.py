@@ -61,6 +61,7 @@ class AuditSource:
         self._counter = 0
         self._digest = ""
         self._unchanged = 0
+        self._partial = False
         self._answered_ms: int | None = None
 
     def audited(
@@ -81,9 +82,9 @@ class AuditSource:
         reports = tuple(sorted(instances, key=lambda each: each.instance_id))
         unknown = tuple(sorted(unknown_instances))
         digest = audit_digest(hypervisor, reports) if not unknown else audit_digest(hypervisor, reports) + "-part"
-        due = self._unchanged + 1 >= self._full_every
-        full = digest != self._digest or due or bool(unknown)
-        self._digest, self._unchanged = digest, 0 if full else self._unchanged + 1
+        if digest == self._digest and not unknown and (short := self.unchanged(taken_at_ms=taken_at_ms, mono_ms=mono_ms)):
+            return short
+        self._digest, self._unchanged, self._partial = digest, 0, bool(unknown)
         return HypervisorAudited(
             node_id=self.node_id,
             producer=self.producer,
@@ -93,9 +94,25 @@ class AuditSource:
             mono_ms=mono_ms,
             digest=digest,
             complete=not unknown,
-            hypervisor=hypervisor if full else None,
-            instances=reports if full else None,
+            hypervisor=hypervisor,
+            instances=reports,
             unknown_instances=unknown,
+        )
+
+    def unchanged(self, *, taken_at_ms: int, mono_ms: int) -> HypervisorAudited | None:
+        """The short record of a look by a source that knows that nothing changed; None if a full one is due or none was sent."""
+        if not self._digest or self._partial or self._unchanged + 1 >= self._full_every:
+            return None
+        self._answered_ms = taken_at_ms
+        self._unchanged += 1
+        return HypervisorAudited(
+            node_id=self.node_id,
+            producer=self.producer,
+            epoch=self.epoch,
+            counter=self._next(),
+            taken_at_ms=taken_at_ms,
+            mono_ms=mono_ms,
+            digest=self._digest,
         )
 
     def failed(self, reason: str, *, taken_at_ms: int, mono_ms: int) -> AuditFailed:
