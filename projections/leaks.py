@@ -47,8 +47,8 @@ class OpenFinding(Struct):
 class Mark(Struct):
     """What the audit remembers of a node between records.
 
-    `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: at the
-    last look the node was settled and nothing was left to confirm, so an unchanged audit can find nothing new.
+    `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
+    audit left nothing to confirm or resolve, so one that finds the node settled (`Step.times_only`) can find nothing new.
     """
 
     heard_ms: int = -1
@@ -78,11 +78,8 @@ class Leaks(Struct):
             return self._audited(ledger, observed, event, step)
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(event, step).items():
-            mark = self.marks.get(node_id)
-            if mark is not None:
-                mark.quiet = False
             if node_id in ledger.nodes:
-                found += self._look(self._at(ledger.nodes[node_id], observed, step, mark), instances, every=False)
+                found += self._look(self._at(ledger.nodes[node_id], observed, step, self.marks.get(node_id)), instances, every=False)
         return found
 
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
@@ -100,7 +97,7 @@ class Leaks(Struct):
             mark = self.marks[event.node_id] = Mark()
         mark.heard_ms = step.time_ms
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
-        if mark.quiet and event.instances is None and applied:
+        if mark.quiet and step.times_only:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
         self._close(step)
@@ -109,7 +106,7 @@ class Leaks(Struct):
         if applied:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
         still = self.open.get(event.node_id, {})
-        mark.quiet = applied and node.settled_ms is not None and all(finding.confirmed for finding in still.values())
+        mark.quiet = applied and all(finding.confirmed for finding in still.values())
         return found
 
     def _touched(self, event: Any, step: Step) -> dict[str, list[str]]:
@@ -121,8 +118,6 @@ class Leaks(Struct):
             for outcome in step.outcomes:
                 if outcome.node_id in self.open or (forced and outcome.node_id):
                     touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
-                elif (mark := self.marks.get(outcome.node_id)) is not None:
-                    mark.quiet = False
             return touched
         self._close(step)
         if kind is InstanceObserved:

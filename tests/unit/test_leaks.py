@@ -1,0 +1,310 @@
+"""Every kind of finding: a history that has it, and the same history mended."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from projections.leaks import Leaks
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from schemas.codec import decode, encode
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.inventory import ResourceRule
+from schemas.resources import Resources
+from schemas.topics import FINDINGS
+from tests.ledger_history import START_MS, History, digest_of
+
+KINDS = {LeakSuspected: "suspected", LeakConfirmed: "confirmed", LeakResolved: "resolved"}
+
+
+class Audited:
+    """A history with the leak audit beside it: `said` is every finding so far as (state, kind, about)."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.observed, self.leaks = Observed(0), Leaks(0)
+        self.records: list[FindingRecord] = []
+        self._seen = 0
+
+    def look(self) -> list[tuple[str, str, str]]:
+        """What the steps since the last look made of findings. Folds the records again, step by step, as a host does."""
+        ledger = Ledger(0, 1)
+        self.observed, self.leaks = Observed(0), Leaks(0)
+        records = [record for written in self.history.records for record in self._step(ledger, ledger.apply(*written))]
+        self.records, fresh = records, records[self._seen :]
+        self._seen = len(records)
+        return [(KINDS[type(record)], record.kind, record.claim_id or record.instance_id or record.node_id) for record in fresh]
+
+    def _step(self, ledger: Ledger, step: Step | None) -> list[FindingRecord]:
+        assert step is not None
+        self.observed.apply(ledger, step)
+        return self.leaks.apply(ledger, self.observed, step)
+
+    def open(self) -> list[tuple[str, str]]:
+        return [(record.kind, record.instance_id) for record in self.leaks.open_findings()]
+
+
+@pytest.fixture
+def n1() -> Audited:
+    """Node n1 with 16 MiB; instance `i` claimed (4 MiB), started and listed, and nothing wrong."""
+    audited = Audited()
+    history = audited.history
+    history.audit({}, at_s=0, memory_mib=16)
+    history.claim("c", "i", 4, at_s=1)
+    history.event("started", "i", at_s=3, size=4)
+    history.audit({"i": 4}, at_s=60, memory_mib=16)
+    assert audited.look() == []
+    return audited
+
+
+def offsets(record: FindingRecord) -> list[tuple[int, str]]:
+    return [(cause.offset, cause.event) for cause in record.causes]
+
+
+def test_an_instance_that_leaves_without_a_word_is_an_orphan_claim_with_every_event_that_made_it(n1: Audited) -> None:
+    n1.history.audit({}, at_s=120, memory_mib=16)
+
+    assert n1.look() == [("suspected", "orphan-claim", "c")]
+    orphan = n1.records[-1]
+    assert offsets(orphan) == [(1, "claim-requested"), (2, "instance-observed"), (3, "node-observed"), (4, "node-observed")]
+    assert [cause.summary for cause in orphan.causes] == [
+        "claim c granted 4 MiB on n1",
+        "i seen there: claim confirmed",
+        "the last complete audit that lists i",
+        "the first complete audit that no longer lists i",
+    ]
+    assert orphan.held == Resources(memory_mib=4)
+    assert orphan.since_ms == START_MS + 120_000
+    assert orphan.missing == "InstanceDeparted or InstanceDeleted of i on n1"
+    assert orphan.fix == "claimlog claims release c --reason deleted"
+
+
+def test_a_second_complete_audit_past_the_grace_confirms_it_and_no_other_record_does(n1: Audited) -> None:
+    n1.history.audit({}, at_s=120, memory_mib=16)
+    n1.history.audit({}, at_s=130, memory_mib=16)
+    n1.history.audit({}, at_s=140, memory_mib=16, complete=False)
+    n1.history.audit(at_s=150, failed="unreachable")
+    n1.history.audit({}, at_s=152, taken_s=131, memory_mib=16)
+
+    assert n1.look() == [("suspected", "orphan-claim", "c"), ("suspected", "silent-node", "n1"), ("resolved", "silent-node", "n1")]
+
+    n1.history.audit({}, at_s=160, memory_mib=16)
+
+    assert n1.look() == [("confirmed", "orphan-claim", "c")]
+    assert offsets(n1.records[-1])[-1] == (9, "node-observed")
+
+
+def test_the_departure_that_was_on_its_way_resolves_the_orphan(n1: Audited) -> None:
+    n1.history.audit({}, at_s=120, memory_mib=16)
+    n1.history.event("departed", "i", at_s=125, event_s=100)
+
+    assert n1.look() == [("suspected", "orphan-claim", "c"), ("resolved", "orphan-claim", "c")]
+    assert n1.records[-1].causes[-1].summary == "instance departed"
+    assert n1.open() == []
+
+
+def test_an_orphan_that_its_owner_releases_leaves_neither_claim_nor_gap(n1: Audited) -> None:
+    n1.history.audit({}, at_s=120, memory_mib=16)
+    n1.history.release("c", reason="deleted", at_s=130)
+
+    assert n1.look() == [("suspected", "orphan-claim", "c"), ("resolved", "orphan-claim", "c")]
+    assert n1.observed.view("n1").tracked_amounts()[2] == 0
+    n1.history.audit({}, at_s=180, memory_mib=16)
+    assert n1.look() == []
+
+
+def test_an_orphan_whose_ttl_runs_out_has_vanished_until_somebody_says_where_it_went(n1: Audited) -> None:
+    for at_s in (120, 180, 240):
+        n1.history.audit({}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [
+        ("suspected", "orphan-claim", "c"),
+        ("resolved", "orphan-claim", "c"),
+        ("suspected", "vanished-claim", "c"),
+        ("confirmed", "vanished-claim", "c"),
+    ]
+    vanished = n1.records[-1]
+    assert vanished.held == Resources()
+    assert "4 MiB were freed" in vanished.note
+    assert (5, "node-observed") in offsets(vanished)
+
+    n1.history.event("deleted", "i", at_s=300)
+
+    assert n1.look() == [("resolved", "vanished-claim", "c")]
+
+
+def test_a_vanished_claim_is_acknowledged_by_its_late_release(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({}, at_s=at_s, memory_mib=16)
+    n1.history.release("c", reason="deleted", at_s=200)
+
+    assert n1.look()[-1] == ("resolved", "vanished-claim", "c")
+    assert n1.observed.view("n1").tracked_amounts()[2] == 0
+    assert n1.open() == []
+
+
+def test_an_instance_that_no_claim_ever_knew_is_a_ghost_until_it_leaves(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4, "ghost": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "ghost-instance", "ghost"), ("confirmed", "ghost-instance", "ghost")]
+    assert n1.records[-1].held == Resources(memory_mib=2)
+    assert n1.records[-1].missing == "ClaimRequested for ghost on n1"
+    assert offsets(n1.records[0]) == [(4, "node-observed")]
+
+    n1.history.audit({"i": 4}, at_s=240, memory_mib=16)
+
+    assert n1.look() == [("resolved", "ghost-instance", "ghost")]
+
+
+def test_a_ghost_that_is_claimed_is_one_no_more(n1: Audited) -> None:
+    n1.history.event("started", "ghost", at_s=70, size=2)
+    n1.history.claim("late", "ghost", 2, at_s=80)
+
+    assert n1.look() == [("suspected", "ghost-instance", "ghost"), ("resolved", "ghost-instance", "ghost")]
+
+
+def test_a_guest_whose_claim_was_released_misses_it(n1: Audited) -> None:
+    n1.history.release("c", reason="operator", at_s=70)
+    n1.history.audit({"i": 4}, at_s=120, memory_mib=16)
+
+    assert n1.look() == [("suspected", "missing-claim", "i"), ("confirmed", "missing-claim", "i")]
+    missing = n1.records[-1]
+    assert missing.held == Resources(memory_mib=4)
+    assert offsets(missing)[:3] == [(1, "claim-requested"), (2, "instance-observed"), (4, "claim-released")]
+    assert missing.causes[2].summary == "claim c closed: released"
+
+    n1.history.event("deleted", "i", at_s=130)
+
+    assert n1.look() == [("resolved", "missing-claim", "i")]
+
+
+def test_a_guest_started_after_its_claim_expired_misses_it() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, memory_mib=16)
+    audited.history.claim("c", "i", 4, at_s=1, ttl_s=60)
+    for at_s in (10, 70, 130):
+        audited.history.audit({}, at_s=at_s, memory_mib=16)
+    audited.history.event("started", "i", at_s=140, size=4)
+
+    assert audited.look()[-1] == ("suspected", "missing-claim", "i")
+    assert "claim c closed: expired" in [cause.summary for cause in audited.records[-1].causes]
+
+
+def test_a_guest_that_only_the_life_cycle_still_counts_is_missing_its_departure(n1: Audited) -> None:
+    n1.history.event("started", "ghost", at_s=70, size=2)
+    n1.history.audit({"i": 4, "ghost": 2}, at_s=80, memory_mib=16)
+    n1.look()
+    n1.history.audit({"i": 4}, at_s=120, memory_mib=16)
+    n1.history.audit({"i": 4}, at_s=180, memory_mib=16)
+
+    assert n1.look() == [("confirmed", "ghost-instance", "ghost")]
+    assert n1.observed.view("n1").tracked_amounts()[2] == 6
+    n1.history.event("departed", "ghost", at_s=190)
+    assert n1.look() == [("resolved", "ghost-instance", "ghost")]
+
+
+def test_a_size_that_is_not_the_claimed_one_drifts_until_it_is_claimed(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({"i": 6}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "size-drift", "c"), ("confirmed", "size-drift", "c")]
+    drift = n1.records[-1]
+    assert drift.held == Resources(memory_mib=2)
+    assert drift.note.startswith("+2 MiB against its claim c")
+    assert offsets(drift)[:3] == [(1, "claim-requested"), (2, "instance-observed"), (4, "node-observed")]
+
+    n1.history.claim("new", "i", 6, resize=True, at_s=190)
+
+    assert n1.look() == [("resolved", "size-drift", "c")]
+    n1.history.audit({"i": 6}, at_s=240, memory_mib=16)
+    assert n1.look() == []
+
+
+def test_a_claim_past_its_deadline_that_nothing_closes_is_found_and_resolved_by_its_release() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, memory_mib=16)
+    audited.history.claim("c", "i", 4, at_s=1, ttl_s=60)
+    audited.history.audit({}, at_s=70, memory_mib=16, complete=False)
+
+    assert audited.look() == [("suspected", "expired-claim", "c")]
+    assert audited.records[-1].since_ms == START_MS + 61_000
+    assert audited.records[-1].held == Resources(memory_mib=4)
+
+    audited.history.audit({}, at_s=190, memory_mib=16, complete=False)
+    assert audited.look() == []
+    audited.history.audit({}, at_s=200, memory_mib=16, complete=False)
+    assert audited.look() == [("confirmed", "expired-claim", "c")]
+
+    audited.history.release("c", reason="failed", at_s=210)
+
+    assert audited.look() == [("resolved", "expired-claim", "c")]
+
+
+def test_a_silent_node_is_suspected_by_the_first_word_of_the_timer_and_confirmed_by_the_second(n1: Audited) -> None:
+    n1.history.silent(at_s=300, epoch=1, counter=2)
+    n1.history.silent(at_s=400, epoch=1, counter=2)
+
+    assert n1.look() == [("suspected", "silent-node", "n1"), ("confirmed", "silent-node", "n1")]
+    assert n1.records[-1].missing == "HypervisorAudited of n1"
+
+    n1.history.audit({"i": 4}, at_s=420, memory_mib=16)
+
+    assert n1.look() == [("resolved", "silent-node", "n1")]
+
+
+def test_a_node_whose_audits_fail_is_as_silent_and_one_that_the_operator_withdrew_is_not(n1: Audited) -> None:
+    n1.history.audit(at_s=120, failed="unreachable")
+    n1.history.audit(at_s=180, failed="unreachable")
+
+    assert n1.look() == [("suspected", "silent-node", "n1"), ("confirmed", "silent-node", "n1")]
+    assert n1.records[-1].note == "its audits fail: unreachable"
+
+    n1.history.configure(status="withdrawn", at_s=190)
+
+    assert n1.look() == [("resolved", "silent-node", "n1")]
+
+
+def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({"i": 20}, at_s=at_s, memory_mib=16)
+
+    assert ("confirmed", "negative-free", "n1") in n1.look()
+    negative = next(record for record in n1.records if record.kind == "negative-free")
+    assert negative.held == Resources(memory_mib=4)
+    assert negative.note.startswith("memory_mib: 20 used of 16")
+
+    n1.history.configure(memory_mib=ResourceRule(ratio_milli=2000), at_s=190)
+
+    assert ("resolved", "negative-free", "n1") in n1.look()
+
+
+def test_a_forced_claim_is_named_among_the_causes_of_a_node_over_its_limit(n1: Audited) -> None:
+    n1.history.claim("f", "j", 14, forced=True, at_s=70)
+
+    assert n1.look() == [("suspected", "negative-free", "n1")]
+    assert (4, "claim-requested") in offsets(n1.records[-1])
+
+
+def test_a_settled_node_is_not_looked_at_again_and_still_told_when_it_changes(n1: Audited) -> None:
+    for at_s in (120, 180, 240):
+        n1.history.audit(at_s=at_s, unchanged=digest_of({"i": 4}))
+    assert n1.look() == []
+    assert n1.leaks.marks["n1"].quiet
+
+    n1.history.audit({}, at_s=300, memory_mib=16)
+
+    assert n1.look() == [("suspected", "orphan-claim", "c")]
+    assert (6, "node-observed") in offsets(n1.records[-1])
+
+
+def test_the_state_is_the_same_after_it_was_written_down_and_findings_are_readable_records(n1: Audited) -> None:
+    n1.history.audit({"ghost": 2}, at_s=120, memory_mib=16)
+    n1.history.release("c", at_s=130, reason="deleted")
+    n1.look()
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(n1.leaks), type=Leaks) == n1.leaks
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(n1.observed), type=Observed) == n1.observed
+    assert [decode(FINDINGS, encode(record)) for record in n1.records] == n1.records
+
