@@ -9,7 +9,7 @@ from __future__ import annotations
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from streams.dead_letters import dead_letter
-from streams.log.base import Log, Message, Record
+from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
@@ -30,7 +30,15 @@ class Reader:
         if partition not in self._next:
             stored = self._log.committed(self._group, self.topic).get(partition, 0)
             self._next[partition] = self._committed[partition] = max(stored, self._log.start(self.topic, partition))
-        return self._log.read(self.topic, partition, self._next[partition], BATCH_RECORDS)
+        try:
+            return self._log.read(self.topic, partition, self._next[partition], BATCH_RECORDS)
+        except OffsetOutOfRange:
+            start = self._log.start(self.topic, partition)
+            if start <= self._next[partition]:
+                raise
+            # Somebody dropped what stood here (an archive, old snapshots): it was readable to them, so nothing is missed.
+            self._next[partition] = start
+            return self._log.read(self.topic, partition, start, BATCH_RECORDS)
 
     def advance(self, records: list[Record]) -> None:
         """Go on behind these records of one partition."""
@@ -56,16 +64,21 @@ class Reader:
 class Carrier:
     """Hosts the reconciler: every observation of the owned partitions into `claims`, in order, each at least once."""
 
+    name = "carrier"
+
     def __init__(self, log: Log, group: str = "reconciler") -> None:
         self._log = log
         self.readers = [Reader(log, group, topic) for topic in SOURCES]
+        self._owned: frozenset[int] = frozenset()
         self.carried = 0
         self.dead = 0
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each source and partition; returns how many records were read."""
         count = 0
+        lost, self._owned = self._owned - partitions, partitions
         for reader in self.readers:
+            reader.forget(lost)
             total = self._log.topics()[reader.topic]
             messages: list[Message] = []
             for partition in sorted(partitions):
@@ -79,6 +92,13 @@ class Carrier:
             reader.commit()
         return count
 
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """See `Engine`."""
+        return {Partition(reader.topic, number): reader.waits_for(number) for reader in self.readers for number in partitions}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _carried(self, record: Record, partitions: int) -> Message:
         result = reconcile(record, partitions)
         if isinstance(result, Unreadable):
@@ -89,15 +109,23 @@ class Carrier:
 
 
 class Watcher:
-    """Looks over the topics that no fold judges, and puts what cannot be read there into the dead letters."""
+    """Looks over the topics that no fold judges, and puts what cannot be read there into the dead letters.
+
+    All topics are one process's work: that of the owner of the ledger's partition 0.
+    """
+
+    name = "watcher"
 
     def __init__(self, log: Log, group: str = "watcher") -> None:
         self._log = log
         self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
         self.dead = 0
 
-    def turn(self) -> int:
-        """One batch of each topic and partition; returns how many records were read."""
+    def turn(self, partitions: frozenset[int]) -> int:
+        """One batch of each topic and partition, for the owner of partition 0; returns how many records were read."""
+        if 0 not in partitions:
+            self._forget()
+            return 0
         count = 0
         for reader in self.readers:
             letters: list[Message] = []
@@ -112,6 +140,20 @@ class Watcher:
                 self._log.append(letters)
             reader.commit()
         return count
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """See `Engine`."""
+        if 0 not in partitions:
+            return {}
+        topics = self._log.topics()
+        return {Partition(r.topic, number): r.waits_for(number) for r in self.readers for number in range(topics[r.topic])}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _forget(self) -> None:
+        for reader in self.readers:
+            reader.forget(frozenset(range(self._log.topics()[reader.topic])))
 
     def _fault(self, record: Record) -> Unreadable | None:
         """What is wrong with a record, if anything. Where a partition follows from the key, a wrong one is a fault too."""

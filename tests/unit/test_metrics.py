@@ -1,0 +1,88 @@
+"""Metrics and health over HTTP, on a port of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from streams.metrics import Health, Metrics, serve
+
+
+class Time:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def served(clock: Time) -> Iterator[tuple[Metrics, Health, str]]:
+    metrics, health = Metrics("1.2.3"), Health(clock, stalled_seconds=10)
+    server = serve(metrics, health, 0)
+    yield metrics, health, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def got(url: str) -> tuple[int, str]:
+    try:
+        with urlopen(url) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_every_series_is_there_before_anything_happened(served: tuple[Metrics, Health, str]) -> None:
+    _, _, url = served
+
+    status, text = got(f"{url}/metrics")
+
+    assert status == 200
+    assert 'claimlog_build_info{version="1.2.3"} 1.0' in text
+    assert "claimlog_claim_conflicts_total 0.0" in text
+
+
+def test_a_count_is_seen_by_the_next_scrape(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+
+    metrics.outcomes.labels("granted").inc(3)
+
+    assert 'claimlog_claim_outcomes_total{outcome="granted"} 3.0' in got(f"{url}/metrics")[1]
+
+
+def test_a_process_is_ready_only_when_it_has_caught_up(served: tuple[Metrics, Health, str]) -> None:
+    _, health, url = served
+    before = got(f"{url}/readyz")
+
+    health.ready = True
+
+    assert before == (503, "still catching up with the log\n")
+    assert got(f"{url}/readyz")[0] == 200
+
+
+def test_a_loop_that_does_not_turn_is_not_well(served: tuple[Metrics, Health, str], clock: Time) -> None:
+    _, health, url = served
+    health.ready = True
+    assert got(f"{url}/healthz")[0] == 200
+
+    clock.now = 11
+
+    status, says = got(f"{url}/healthz")
+    assert status == 503
+    assert "has not turned for 11 s" in says
+
+
+def test_other_paths_say_what_there_is(served: tuple[Metrics, Health, str]) -> None:
+    assert got(f"{served[2]}/")[0] == 404

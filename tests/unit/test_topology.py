@@ -1,0 +1,59 @@
+"""Opening a ledger: every topic, and record 0 of every partition of claims, once, whoever comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas import topics
+from schemas.claims import PartitionOpened
+from schemas.codec import decode_keyed
+from schemas.partitioner import partition_of
+from schemas.topics import TOPICS
+from streams.log.base import TopicMismatch, TopicSpec
+from streams.log.memory import MemoryLog
+from streams.topology import WIRING, check_topics, open_ledger, own_key, topic_specs
+
+
+def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> None:
+    log = MemoryLog()
+
+    open_ledger(log, ledger_partitions=3, request_partitions=2)
+
+    assert {topic: count for topic, count in log.topics().items() if count == 3} == {t.name: 3 for t in TOPICS.values() if t.partitions == "ledger"}
+    opened = [decode_keyed(r.topic, r.key, r.value) for p in range(3) for r in log.read(topics.CLAIMS, p, 0)]
+    assert [(event.partition, event.partitions) for event in opened if isinstance(event, PartitionOpened)] == [(0, 3), (1, 3), (2, 3)]
+    assert len({event.ledger_id for event in opened}) == 1
+
+
+def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> None:
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=3, request_partitions=2)
+
+    open_ledger(log, ledger_partitions=8, request_partitions=8)
+
+    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1, 2: 1}
+
+
+def test_an_opening_that_was_interrupted_is_finished() -> None:
+    log = MemoryLog(topic_specs(2, 1))
+
+    open_ledger(log)
+
+    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1}
+
+
+def test_topics_that_belong_together_must_have_equally_many_partitions() -> None:
+    log = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.LIFECYCLE] + [TopicSpec(topics.LIFECYCLE, 3)])
+
+    with pytest.raises(TopicMismatch, match="instance-lifecycle has 3 partitions"):
+        check_topics(log)
+
+
+def test_a_key_made_for_a_partition_belongs_there() -> None:
+    assert [partition_of(own_key(p, 7), 7) for p in range(7)] == list(range(7))
+
+
+def test_the_wiring_names_topics_that_exist_and_every_topic_has_a_place_in_it() -> None:
+    named = {topic for step in WIRING for topic in (*step.reads, *step.writes, step.shared_by)}
+
+    assert named == set(TOPICS)
