@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TextIO
 
+from projections.projection import ProjectionError
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
 
 
@@ -66,7 +67,7 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         return exit_of(problem)
     except KeyboardInterrupt as problem:
         return exit_of(problem)
-    except (UsageProblem, AnswerIncomplete, LogError) as problem:
+    except (UsageProblem, AnswerIncomplete, LogError, ProjectionError) as problem:
         stderr.write(f"claimlog: {problem}\n")
         return exit_of(problem)
     except Exception as problem:

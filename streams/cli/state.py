@@ -1,0 +1,287 @@
+"""The state of the whole ledger at one moment: what every verb that answers with numbers starts from.
+
+    state = state_at(log, moment)           # None: the end of the log
+    state.row("n1"), state.findings(), state.cut
+
+An answer includes what hosts have reported although nobody has carried it into the ledger yet (`claimlog run` is not on, or is behind):
+such observations are carried in memory, by the same reconciler, and laid on the end of the fold. The cut then names the places in the
+observation topics as well, so that the answer can be had again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TextIO
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from projections.cut import Cut
+from projections.leaks import Leaks
+from projections.ledger import Ledger, Step
+from projections.node import Node
+from projections.observed import Observed
+from projections.rows import node_resources
+from schemas.claims import PartitionOpened
+from schemas.codec import Unreadable, decode
+from schemas.findings import Cause, LeakConfirmed, LeakSuspected
+from schemas.results import NodeResources
+from schemas.topics import CLAIMS
+from streams.cli import units
+from streams.cli.exits import AnswerIncomplete
+from streams.cli.flags import moment
+from streams.cli.progress import Progress
+from streams.cli.timegrammar import Instant, Moment
+from streams.log.base import Log, Position, Record, TopicMismatch
+from streams.reconciler import SOURCES, reconcile
+
+GROUP = "reconciler"
+"""Who carries observations into the ledger."""
+READ_RECORDS = 5_000
+
+Each = Callable[[Ledger, Observed, Step], None]
+"""Called for every record after ledger and views are folded."""
+
+
+class State(Struct, kw_only=True):
+    """All partitions of the ledger as of `cut`, with what audits and life cycles say beside them, and the findings.
+
+    `ends` is the next offset of each partition of `claims` that the fold includes. `laid` has, for what was laid on the end, where it
+    really stands; `pending` counts it, `unreadable` those observations that will be dead letters. Ages count to `as_of_ms`.
+    """
+
+    partitions: int
+    ledgers: dict[int, Ledger]
+    observed: dict[int, Observed]
+    leaks: dict[int, Leaks]
+    ends: dict[int, int]
+    as_of_ms: int
+    cut: Cut = Cut()
+    pending: int = 0
+    unreadable: int = 0
+    laid: dict[tuple[int, int], Position] = field(default_factory=dict)
+
+    def node_ids(self) -> list[str]:
+        """Every known node, sorted."""
+        return sorted(node_id for ledger in self.ledgers.values() for node_id in ledger.nodes)
+
+    def ledger_of(self, node_id: str) -> Ledger | None:
+        """The partition that knows a node; None if none does."""
+        return next((ledger for ledger in self.ledgers.values() if node_id in ledger.nodes), None)
+
+    def node(self, node_id: str) -> Node | None:
+        """A node as the fold has it; read it only. None if it is not known."""
+        ledger = self.ledger_of(node_id)
+        return None if ledger is None else ledger.nodes[node_id]
+
+    def row(self, node_id: str) -> NodeResources:
+        """A node's row as of the cut. Raises KeyError for a node that is not known."""
+        ledger = self.ledger_of(node_id)
+        if ledger is None:
+            raise KeyError(node_id)
+        row = node_resources(ledger, node_id, self.observed[ledger.partition], self.leaks[ledger.partition].count(node_id))
+        return replace(row, offset=min(row.offset, self.ends[ledger.partition] - 1))
+
+    def findings(self) -> list[LeakSuspected | LeakConfirmed]:
+        """Every open finding, by node; causes are named by where they really stand."""
+        found = [self._placed(finding) for leaks in self.leaks.values() for finding in leaks.open_findings()]
+        return sorted(found, key=lambda finding: (finding.node_id, finding.finding_id))
+
+    def _placed(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed:
+        if not any((cause.partition, cause.offset) in self.laid for cause in finding.causes):
+            return finding
+        return replace(finding, causes=tuple(self._cause(cause) for cause in finding.causes))
+
+    def _cause(self, cause: Cause) -> Cause:
+        place = self.laid.get((cause.partition, cause.offset))
+        return cause if place is None else replace(cause, topic=place.topic, partition=place.partition, offset=place.offset)
+
+    def step(self, partition: int, offset: int, time_ms: int, key: bytes, value: bytes) -> Step | None:
+        """Fold one more record, views and findings included; None if it was folded before."""
+        ledger, observed = self.ledgers[partition], self.observed[partition]
+        step = ledger.apply(offset, time_ms, key, value)
+        if step is not None:
+            observed.apply(ledger, step)
+            self.leaks[partition].apply(ledger, observed, step)
+        return step
+
+    def follow(self, log: Log, partition: int, until: int) -> Iterator[Step]:
+        """Fold on up to the offset `until`, exclusive, and yield what each record did. For a state made without `pending` only."""
+        ledger = self.ledgers[partition]
+        while ledger.next_offset < until:
+            for record in log.read(CLAIMS, partition, ledger.next_offset, READ_RECORDS):
+                if record.offset >= until:
+                    return
+                step = self.step(partition, record.offset, record.time_ms, record.key, record.value)
+                self.ends[partition] = record.offset + 1
+                if step is not None:
+                    yield step
+
+
+def moment_of(text: str, now_ms: int | None = None) -> Moment | None:
+    """The moment of `--at`; None for `now`, which is the end of the log and no time: clocks differ. Raises UsageProblem."""
+    return None if text.strip() == "now" else moment(text, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+
+def state_at(
+    log: Log,
+    at: Moment | None = None,
+    *,
+    each: Each | None = None,
+    pending: bool = True,
+    stderr: TextIO | None = None,
+    now_ms: int | None = None,
+) -> State:
+    """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
+
+    `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
+    answer includes beyond the ledger are said on `stderr`.
+    Raises TopicMismatch for a log without ledger, AnswerIncomplete for a cut that is not of this log, OffsetOutOfRange for history that is
+    not at hand, and the fold's own errors.
+    """
+    stderr = sys.stderr if stderr is None else stderr
+    partitions = ledger_partitions(log)
+    # In this order: what is carried up to here stands in `claims` before their ends are read.
+    carried = {topic: log.committed(GROUP, topic) for topic in SOURCES}
+    sources = {topic: _ends(log, topic, at) for topic in SOURCES}
+    ends = _ends(log, CLAIMS, at)
+    state = State(
+        partitions=partitions,
+        ledgers={number: Ledger(number, partitions) for number in range(partitions)},
+        observed={number: Observed(number) for number in range(partitions)},
+        leaks={number: Leaks(number) for number in range(partitions)},
+        ends={number: ends.get(number, 0) for number in range(partitions)},
+        as_of_ms=0,
+    )
+    with Progress("fold", sum(ends.values()), stderr, time.monotonic) as progress:
+        for number in range(partitions):
+            for step in state.follow(log, number, ends.get(number, 0)):
+                progress.add()
+                if each is not None:
+                    each(state.ledgers[number], state.observed[number], step)
+    state.as_of_ms = _as_of_ms(state, at, now_ms)
+    places = {(CLAIMS, number): end for number, end in state.ends.items()}
+    if pending:
+        _lay_pending(log, state, carried if at is None else {}, sources, each)
+        if state.pending:
+            places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
+        _say_pending(state, stderr)
+    state.cut = Cut.of(places)
+    return state
+
+
+def ledger_partitions(log: Log) -> int:
+    """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations."""
+    there = log.topics()
+    known = [there[topic] for topic in (CLAIMS, *SOURCES) if topic in there]
+    if not known:
+        raise TopicMismatch(
+            f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes them"
+        )
+    # A file of JSON lines may lack the last partitions, so what the ledger says of itself comes first.
+    for number in range(there.get(CLAIMS, 0)):
+        if log.start(CLAIMS, number) == 0 and log.end(CLAIMS, number) > 0:
+            opened = decode(CLAIMS, log.read(CLAIMS, number, 0, 1)[0].value)
+            if isinstance(opened, PartitionOpened):
+                return max(opened.partitions, *known)
+    return max(known)
+
+
+def _ends(log: Log, topic: str, at: Moment | None) -> dict[int, int]:
+    """The next offset of each partition at a moment; a cut has none of a topic that its answer did not read."""
+    count = log.topics().get(topic)
+    if count is None:
+        return {}
+    if at is None:
+        return dict(log.ends(topic))
+    if isinstance(at, Instant):
+        return {number: log.at_time(topic, number, at.time_ms) for number in range(count)}
+    ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
+    if topic == CLAIMS and not ends:
+        raise AnswerIncomplete(f"the cut ({at.described() or 'empty'}) does not include {CLAIMS}: it is of another kind of answer")
+    for number, end in ends.items():
+        if number >= count or end > log.end(topic, number):
+            there = log.end(topic, number) if number < count else 0
+            raise AnswerIncomplete(f"the cut includes {topic}/{number} up to {end}, this log ends at {there}: it is the cut of another log")
+    return ends
+
+
+def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
+    """What ages count to: now, the time asked for, or a cut's newest record."""
+    if isinstance(at, Instant):
+        return at.time_ms
+    if at is not None:
+        return max(ledger.time_ms for ledger in state.ledgers.values())
+    return time.time_ns() // 1_000_000 if now_ms is None else now_ms
+
+
+def _lay_pending(
+    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]], each: Each | None
+) -> None:
+    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted."""
+    for number in range(state.partitions):
+        behind = {topic: ends[number] for topic, ends in sources.items() if ends.get(number, 0) > committed.get(topic, {}).get(number, 0)}
+        if not behind:
+            continue
+        records: list[Record] = []
+        for topic, start in _carried_to(log, number, state.ends[number], behind).items():
+            records += _read(log, topic, number, max(start, log.start(topic, number)), behind[topic])
+        for record in sorted(records, key=lambda record: record.time_ms):
+            _lay(state, record, each)
+
+
+def _lay(state: State, record: Record, each: Each | None) -> None:
+    message = reconcile(record, state.partitions)
+    if isinstance(message, Unreadable):
+        state.unreadable += 1
+        return
+    ledger = state.ledgers[record.partition]
+    offset = ledger.next_offset
+    state.laid[record.partition, offset] = record.position
+    step = state.step(record.partition, offset, record.time_ms, message.key, message.value)
+    if step is not None and step.event is not None and not step.ignored:
+        state.pending += 1
+        if each is not None:
+            each(ledger, state.observed[record.partition], step)
+
+
+def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int]) -> dict[str, int]:
+    """Up to where each source was carried, from the ledger itself: a carried record has its source's position as its id.
+
+    Looked for from the end backwards. Too low is right as well, only slower; a source that was never carried starts at 0.
+    """
+    found: dict[str, int] = {}
+    upper = claims_end
+    lowest = log.start(CLAIMS, number) if CLAIMS in log.topics() and number < log.topics()[CLAIMS] else upper
+    while upper > lowest and len(found) < len(behind):
+        lower = max(lowest, upper - READ_RECORDS)
+        for record in reversed(list(_read(log, CLAIMS, number, lower, upper))):
+            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{number}@")
+            if topic in behind and topic not in found and offset.isdigit():
+                found[topic] = int(offset) + 1
+        upper = lower
+    return {topic: min(found.get(topic, 0), end) for topic, end in behind.items()}
+
+
+def _read(log: Log, topic: str, number: int, start: int, end: int) -> Iterator[Record]:
+    """The records of a partition from `start` up to `end`, exclusive."""
+    while start < end:
+        records = log.read(topic, number, start, min(READ_RECORDS, end - start))
+        if not records:
+            return
+        for record in records:
+            if record.offset >= end:
+                return
+            yield record
+        start = records[-1].offset + 1
+
+
+def _say_pending(state: State, stderr: TextIO) -> None:
+    if state.pending:
+        what = "observation" if state.pending == 1 else "observations"
+        verb = "is" if state.pending == 1 else "are"
+        stderr.write(f"{units.count(state.pending)} {what} not yet in the ledger {verb} included; `claimlog run` carries them\n")
+    if state.unreadable:
+        stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")
