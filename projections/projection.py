@@ -1,5 +1,6 @@
 """The contract of a projection: something that folds one partition of the log, record by record, in order."""
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -27,6 +28,34 @@ class Recorded(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """A log as a fold reads it: the reading half of `streams.log.base.Log`, which every log keeps."""
+
+    def topics(self) -> Mapping[str, int]:
+        """Number of partitions of each topic."""
+        ...
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Recorded]:
+        """Records from `offset` on, at least one if there is one."""
+        ...
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset at hand."""
+        ...
+
+    def end(self, topic: str, partition: int) -> int:
+        """The offset that the next record will have."""
+        ...
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """`end` of every partition, read at one moment."""
+        ...
+
+    def at_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """The offset of the first record with an append time at or after `time_ms`; `end` if there is none."""
+        ...
+
+
 class ProjectionError(Exception):
     """The fold cannot go on: the message says where and what to do. A process that meets one exits non-zero."""
 
@@ -41,3 +70,7 @@ class UnknownRules(ProjectionError):
 
 class WrongLedger(ProjectionError):
     """The log is not the one that the state came from, or the partition is not the one asked for."""
+
+
+class HistoryMissing(ProjectionError):
+    """Records that the answer needs are no longer at hand: the message says which, and where they may be (command line: exit 6)."""
