@@ -20,7 +20,6 @@ from streams.log.base import Headers, Record
 RECORDS_MAX = 128
 BYTES_MAX = 64 << 10
 _MASK_32 = 0xFFFFFFFF
-_MARK = struct.Struct("<II")
 
 encode_record = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(list[Record]).decode
@@ -56,9 +55,9 @@ def seed_of(topic: str, partition: int) -> int:
 
 def sealed(first: int, end: int, encoded: Sequence[bytes], seed: int) -> Block:
     """The block of `encoded` records, in charge of the offsets from `first` to `end`."""
-    records = b"".join(encoded)
-    marks = b"".join(map(_MARK.pack, map(len, encoded), map(crc32, encoded, repeat(seed))))
-    return Block(first, end - first, len(encoded), crc32(records, (seed + end - first) & _MASK_32), records, marks)
+    records, held = b"".join(encoded), len(encoded)
+    marks = struct.pack(f"<{2 * held}I", *map(len, encoded), *map(crc32, encoded, repeat(seed)))
+    return Block(first, end - first, held, crc32(records, (seed + end - first) & _MASK_32), records, marks)
 
 
 def blocks_of(
@@ -71,17 +70,17 @@ def blocks_of(
     bytes_max: int = BYTES_MAX,
 ) -> Iterator[Block]:
     """Blocks that together are in charge of the offsets from `first` to `end`; at least one record is needed."""
-    cuts = [0]
-    size = 0
-    for at, record in enumerate(encoded):
-        size += len(record)
-        if at - cuts[-1] == records_max or (size > bytes_max and at > cuts[-1]):
-            cuts.append(at)
-            size = len(record)
-    for begin, after in zip(cuts, [*cuts[1:], len(encoded)], strict=True):
-        until = end if after == len(encoded) else offsets[after - 1] + 1
-        yield sealed(first, until, encoded[begin:after], seed)
-        first = until
+    count = len(encoded)
+    if count > records_max or (count > 1 and sum(map(len, encoded)) > bytes_max):
+        # Full blocks while records are small; where they are large, halves of halves.
+        step = records_max if count > records_max else (count + 1) // 2
+        for begin in range(0, count, step):
+            after = min(begin + step, count)
+            until = end if after == count else offsets[after - 1] + 1
+            yield from blocks_of(offsets[begin:after], encoded[begin:after], first, until, seed, records_max, bytes_max)
+            first = until
+    else:
+        yield sealed(first, end, encoded, seed)
 
 
 def opened(blocks: Sequence[Block], seed: int) -> list[Record]:
@@ -90,19 +89,27 @@ def opened(blocks: Sequence[Block], seed: int) -> list[Record]:
         firsts, spans, counts, checks, bodies = zip(*[block[:5] for block in blocks], strict=True)
         if list(map(crc32, bodies, [(seed + span) & _MASK_32 for span in spans])) != list(checks):
             raise BlockDamaged("a checksum does not hold")
-        records = _decode_records(b"\xdd" + sum(counts).to_bytes(4, "big") + b"".join(bodies))
+        total = sum(counts)
+        records = _decode_records(b"".join([b"\xdd", total.to_bytes(4, "big"), *bodies]))
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError) as problem:
         raise BlockDamaged(f"cannot be decoded: {problem}") from problem
+    if spans == counts:  # no gaps: what compaction never touched
+        if [record.offset for record in records] != list(range(firsts[0], firsts[0] + total)):
+            raise BlockDamaged("blocks hold other offsets than their places say, or one is missing")
+    else:
+        _check_places(records, firsts, spans, counts)
+    return records
+
+
+def _check_places(records: Sequence[Record], firsts: Sequence[int], spans: Sequence[int], counts: Sequence[int]) -> None:
+    """Blocks must follow on each other, and each hold offsets that it is in charge of."""
     at = 0
     for first, span, count, after in zip(firsts, spans, counts, [*firsts[1:], firsts[-1] + spans[-1]], strict=True):
+        at += count
         if first + span != after:
             raise BlockDamaged(f"offsets {first + span} to {after} are missing")
-        at += count
         if not (count and first <= records[at - count].offset and records[at - 1].offset < after):
             raise BlockDamaged("a block holds other offsets than its place says")
-        if span == count and records[at - count].offset != first:
-            raise BlockDamaged("a block holds other offsets than its place says")
-    return records
 
 
 def salvaged(block: Block, seed: int) -> list[Record]:
@@ -110,7 +117,8 @@ def salvaged(block: Block, seed: int) -> list[Record]:
     good: list[Record] = []
     place = 0
     try:
-        for length, check in _MARK.iter_unpack(block.marks):
+        marks = struct.unpack(f"<{2 * block.held}I", block.marks)
+        for length, check in zip(marks[: block.held], marks[block.held :], strict=True):
             body = block.records[place : place + length]
             if crc32(body, seed) != check:
                 return good

@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -61,10 +61,10 @@ class SqliteFile:
     @classmethod
     def open(cls, path: Path, *, create: bool) -> Self:
         """See `SqliteLog.open`."""
-        _find(path, create=create)
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         db: apsw.Connection | None = None
         try:
+            _find(path, create=create)
             db = apsw.Connection(str(path), flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
@@ -77,12 +77,11 @@ class SqliteFile:
         """All rows of a query; none for a statement."""
         return self._db.execute(sql, bindings).fetchall()
 
-    def rows_stepwise(self, sql: str, bindings: Row, step: int) -> Generator[list[Row], None, None]:
-        """Rows in lists of `step` and then ever more. The caller closes the iterator, which ends the query."""
+    @contextmanager
+    def rows_lazily(self, sql: str, bindings: Row) -> Iterator[Callable[[int], list[Row]]]:
+        """A function that gives the next so many rows; the query ends with the block."""
         with closing(self._db.execute(sql, bindings)) as cursor:
-            while rows := list(islice(cursor, step)):
-                yield rows
-                step *= 4
+            yield lambda count: list(islice(cursor, count))
 
     def run_many(self, sql: str, rows: Iterable[Row]) -> None:
         """Run a statement once a row."""
@@ -180,17 +179,18 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
 
 def _find(path: Path, *, create: bool) -> None:
     """Raises LogUnreachable in plain words for what SQLite would only call 'unable to open database file'."""
+    mine = os.access in os.supports_effective_ids
     if path.is_dir():
-        raise LogUnreachable(f"{path} is a folder; a log is a file, such as {path}/claimlog.db")
+        raise LogUnreachable(f"this is a folder; a log is a file, such as {path}/claimlog.db")
     if not path.parent.is_dir():
-        raise LogUnreachable(f"{path}: there is no folder {path.parent}; make it first")
+        raise LogUnreachable(f"there is no folder {path.parent}; make it first")
     if not path.exists():
         if not create:
-            raise LogUnreachable(f"{path}: there is no log; check the path, or make one with `claimlog run` or `claimlog topics apply`")
-        if not os.access(path.parent, os.W_OK):
-            raise LogUnreachable(f"{path}: the folder {path.parent} cannot be written by this user")
-    elif not os.access(path, os.R_OK | os.W_OK):
-        raise LogUnreachable(f"{path} cannot be read and written by this user; open a copy of it (with its -wal file) instead")
+            raise LogUnreachable("there is no log; check the path, or make one with `claimlog run` or `claimlog topics apply`")
+        if not os.access(path.parent, os.W_OK, effective_ids=mine):
+            raise LogUnreachable(f"the folder {path.parent} cannot be written by this user")
+    elif not os.access(path, os.R_OK | os.W_OK, effective_ids=mine):
+        raise LogUnreachable("it cannot be read and written by this user; open a copy of it (with its -wal file) instead")
 
 
 def _prepare(db: apsw.Connection, *, create: bool) -> str:

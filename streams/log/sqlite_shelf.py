@@ -6,11 +6,10 @@ The key of a block is its partition's number in this file, shifted, plus its fir
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from typing import Final, NamedTuple
 
 from streams.log.base import OffsetOutOfRange, Record
-from streams.log.blocks import Block, BlockDamaged, blocks_of, encode_record, opened
+from streams.log.blocks import RECORDS_MAX, Block, BlockDamaged, blocks_of, encode_record, opened
 from streams.log.sqlite_file import Row, SqliteFile, row_mark
 
 OFFSET_BITS: Final = 40  # 10^12 records a partition, 8 million partitions
@@ -68,21 +67,21 @@ class Shelf:
 
     def blocks_from(self, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> list[Block]:
         """Blocks from the one with `offset` on, until they hold enough. Raises BlockDamaged if one is missing at either end."""
-        base, count, size = place.base, 0, 0
+        base, size = place.base, 0
         blocks: list[Block] = []
-        with closing(self._file.rows_stepwise(_BLOCKS_FROM, (base, base + offset, base + end), 16)) as steps:
-            for rows in steps:
+        # How many more records are wanted at least, and so, with one record in each, how many blocks at most.
+        missing, step = max(records_max, 1), max(records_max, 1) // RECORDS_MAX + 1
+        with self._file.rows_lazily(_BLOCKS_FROM, (base, base + offset, base + end)) as take:
+            while missing > 0 and size < bytes_max and (rows := take(min(step, missing))):
                 found = [_block(base, row) for row in rows]
-                blocks += found
-                count += sum(block.held for block in found)
+                missing -= sum(block.held for block in found) - (0 if blocks else max(offset - found[0].first, 0))
                 size += sum(len(block.records) for block in found)
-                if count - (offset - blocks[0].first) >= records_max or size >= bytes_max:
-                    break
-            else:
-                if blocks and blocks[-1].end < end:
-                    raise BlockDamaged(f"the block with offset {blocks[-1].end} is missing")
+                blocks += found
+                step *= 4
         if not (blocks and blocks[0].first <= offset < blocks[0].end):
             raise BlockDamaged(f"the block with offset {offset} is missing")
+        if missing > 0 and size < bytes_max and blocks[-1].end < end:
+            raise BlockDamaged(f"the block with offset {blocks[-1].end} is missing")
         return blocks
 
     def block_at(self, place: Place, offset: int) -> Block:

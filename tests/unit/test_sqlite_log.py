@@ -1,0 +1,294 @@
+"""The embedded log: what it says when it cannot be opened, and what a waiter costs."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from streams.log.base import LogDamaged, LogUnreachable, Message, Partition, Record, TopicSpec
+from streams.log.sqlite import SqliteLog
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+def made(path: Path) -> SqliteLog:
+    log = SqliteLog.open(path, create=True)
+    log.create([TopicSpec("claims", 2), TopicSpec("other", 1), TopicSpec("rows", 1, compacted=True)])
+    return log
+
+
+def test_a_log_keeps_its_id_and_two_logs_have_different_ones(tmp_path: Path) -> None:
+    with made(tmp_path / "a") as one, made(tmp_path / "b") as other, SqliteLog.open(tmp_path / "a") as again:
+        assert one.ledger_id == again.ledger_id
+        assert len(one.ledger_id) == 16
+        assert one.ledger_id != other.ledger_id
+
+
+def test_a_log_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
+    with pytest.raises(LogUnreachable, match=r"log\.db: there is no log"):
+        SqliteLog.open(path)
+
+    assert not path.exists()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogUnreachable, match=r"there is no folder .*nowhere"):
+        SqliteLog.open(tmp_path / "nowhere" / "log.db", create=True)
+
+
+def test_a_folder_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(LogUnreachable, match="is a folder"):
+        SqliteLog.open(tmp_path, create=True)
+
+
+def test_a_text_file_is_no_log_and_stays_as_it_is(path: Path) -> None:
+    path.write_text("a shopping list, longer than the header of a database would be, so that it is read as one\n" * 3)
+    before = path.read_bytes()
+
+    with pytest.raises(LogDamaged, match="file is not a database"):
+        SqliteLog.open(path, create=True)
+
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_no_log_and_stays_as_it_is(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE bookmarks (url TEXT)")
+    db.close()
+    before = path.read_bytes()
+
+    with pytest.raises(LogDamaged, match="not a claimlog log"):
+        SqliteLog.open(path, create=True)
+
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_is_a_log_only_if_one_is_to_be_made(path: Path) -> None:
+    path.touch()
+
+    with pytest.raises(LogDamaged, match="not a claimlog log"):
+        SqliteLog.open(path)
+    with made(path) as log:
+        assert log.append([Message("other", b"k", b"v")]) == [0]
+
+
+def test_another_version_is_refused_by_number(path: Path) -> None:
+    made(path).close()
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA user_version=7")
+    db.close()
+
+    with pytest.raises(LogDamaged, match="version 7 where this claimlog knows 1 only"):
+        SqliteLog.open(path)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user can look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Root may do everything, so the tests of what may not be done run as nobody."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_a_log_that_may_not_be_written_is_named(shared_folder: Path) -> None:
+    path = shared_folder / "log.db"
+    made(path).close()
+    path.chmod(0o444)
+
+    with another_user(), pytest.raises(LogUnreachable, match=r"log\.db: it cannot be read and written by this user"):
+        SqliteLog.open(path)
+
+
+def test_a_folder_that_may_not_be_written_is_named(shared_folder: Path) -> None:
+    closed = shared_folder / "closed"
+    closed.mkdir(mode=0o555)
+
+    with another_user(), pytest.raises(LogUnreachable, match="closed cannot be written by this user"):
+        SqliteLog.open(closed / "log.db", create=True)
+
+
+def test_a_folder_that_may_not_be_entered_is_named(shared_folder: Path) -> None:
+    closed = shared_folder / "closed"
+    closed.mkdir(mode=0o000)
+
+    with another_user(), pytest.raises(LogUnreachable, match="Permission denied"):
+        SqliteLog.open(closed / "log.db", create=True)
+
+
+def test_a_closed_log_says_so(path: Path) -> None:
+    log = made(path)
+    log.close()
+
+    with pytest.raises(LogUnreachable, match="was closed"):
+        log.append([Message("other", b"k", b"v")])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("other", "text", b"v"),  # type: ignore[arg-type]
+        Message("other", b"k", None),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", ((b"name", b"value"),)),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", (("name", "value"),)),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", (("name",),)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(path: Path, message: Message) -> None:
+    with made(path) as log:
+        with pytest.raises(TypeError, match="key and value"):
+            log.append([Message("other", b"k", b"v"), message])
+
+        assert log.end("other", 0) == 0
+
+
+def test_large_records_and_large_batches_are_kept(path: Path) -> None:
+    sizes = [900_000, 1, 70_000, 0, 65_536, *[10] * 1000, 300_000]
+    with made(path) as log:
+        log.append([Message("other", b"k", bytes([at % 251]) * size) for at, size in enumerate(sizes)])
+
+        found: list[Record] = []
+        while len(found) < len(sizes):
+            found += log.read("other", 0, len(found), bytes_max=100_000)
+
+    assert [record.value for record in found] == [bytes([at % 251]) * size for at, size in enumerate(sizes)]
+
+
+def test_many_compactions_between_appends_keep_the_newest(path: Path) -> None:
+    newest: dict[bytes, tuple[int, bytes]] = {}
+    with made(path) as log:
+        for turn in range(12):
+            batch = [Message("rows", b"n%d" % (at * 7 % (30 + turn)), b"%d/%d" % (turn, at)) for at in range(turn * 40 % 300 + 1)]
+            for message, offset in zip(batch, log.append(batch), strict=True):
+                newest[message.key] = (offset, message.value)
+            if turn % 3 == 2:
+                log.compact("rows", 0)
+            if turn == 7:
+                log.truncate("rows", 0, 200)
+                newest = {key: held for key, held in newest.items() if held[0] >= 200}
+        log.compact("rows", 0)
+        found = {record.key: (record.offset, record.value) for record in log.read("rows", 0, 200, records_max=10_000)}
+        assert log.verify() == len(newest)
+
+    assert found == newest
+
+
+def test_an_idle_waiter_costs_less_than_a_hundredth_of_a_core(path: Path) -> None:
+    with made(path) as log:
+        log.wait({Partition("claims", 0): 0}, 0.1)
+        before = time.process_time()
+
+        assert not log.wait({Partition("claims", 0): 0, Partition("claims", 1): 0}, 2)
+
+        assert time.process_time() - before < 0.02
+
+
+def test_a_waiter_wakes_when_another_process_appends(path: Path) -> None:
+    made(path).close()
+    program = """
+import sys, time
+from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
+with SqliteLog.open(sys.argv[1]) as log:
+    for line in sys.stdin:
+        time.sleep(0.02)
+        log.append([Message("other", b"k", b"%d" % time.monotonic_ns())])
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT, stdin=subprocess.PIPE, text=True)
+    late_ms: list[float] = []
+    with SqliteLog.open(path) as log:
+        assert process.stdin is not None
+        for at in range(10):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert log.wait({Partition("other", 0): at}, 30)
+            (record,) = log.read("other", 0, at)
+            late_ms.append((time.monotonic_ns() - int(record.value)) / 1e6)
+    process.communicate()
+
+    assert min(late_ms) < 90, "by the bell, not by the fallback look"
+    assert max(late_ms) < 250
+
+
+def test_a_commit_whose_writer_died_before_ringing_is_noticed(path: Path) -> None:
+    with made(path) as log, SqliteLog.open(path) as writer:
+        writer._bell._can_ring = False
+        writer.append([Message("other", b"k", b"v")])
+        assert log.wait({Partition("other", 0): 0}, 5)
+
+
+def test_the_log_works_where_inotify_does_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "sunos")
+    with made(path) as log, SqliteLog.open(path) as writer:
+        assert not log.wait({Partition("other", 0): 0}, 0.05)
+        writer.append([Message("other", b"k", b"v")])
+        assert log.wait({Partition("other", 0): 0}, 5)
+
+
+def test_a_lease_is_written_only_when_it_is_due(path: Path) -> None:
+    now_ms = [1000]
+    with made(path) as log, SqliteLog.open(path, clock=lambda: now_ms[0]) as member:
+        lease = member.lease("schedulers", "claims", "a", timeout_seconds=10)
+        lease.partitions()
+        before = log._file.rows("PRAGMA data_version")
+        for _ in range(200):
+            now_ms[0] += 10
+            lease.partitions()
+        assert log._file.rows("PRAGMA data_version") == before
+
+        now_ms[0] += 1000
+        lease.partitions()
+        assert log._file.rows("PRAGMA data_version") != before
+
+
+def test_closing_gives_leases_up(path: Path) -> None:
+    with made(path) as log:
+        with SqliteLog.open(path) as member:
+            assert member.lease("schedulers", "claims", "a").partitions() == {0, 1}
+
+        assert log.lease("schedulers", "claims", "b").partitions() == {0, 1}
+
+
+def test_several_processes_may_make_the_log_at_once(path: Path) -> None:
+    program = """
+import sys
+from streams.log.base import Message, TopicSpec
+from streams.log.sqlite import SqliteLog
+with SqliteLog.open(sys.argv[1], create=True) as log:
+    log.create([TopicSpec("claims", 2), TopicSpec("other", 1)])
+    log.append([Message("other", b"k", b"v")])
+    print(log.ledger_id)
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(6)
+    ]
+    ids = {process.communicate(timeout=60)[0] for process in running}
+
+    with SqliteLog.open(path) as log:
+        assert ids == {log.ledger_id + "\n"}
+        assert log.end("other", 0) == 6
+        assert log.topics() == {"claims": 2, "other": 1}
