@@ -239,7 +239,8 @@ class _Causes:
         return tuple(self._by_offset[offset] for offset in sorted(self._by_offset))
 
 
-def _release(claim: Claim, reason: str) -> str:
+def release_command(claim: Claim, reason: str) -> str:
+    """The command that gives a claim back; ids are quoted for a shell."""
     return f"claimlog claims release {quote(claim.claim_id)} --reason {reason}"
 
 
@@ -257,7 +258,7 @@ def _orphan(look: Look, difference: Difference) -> Description:
         held=resources_of(_share(look.node, claim)),
         causes=causes.all(),
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
-        fix=_release(claim, "deleted"),
+        fix=release_command(claim, "deleted"),
         note="a confirmed claim whose instance is gone, and nobody said so",
     )
 
@@ -272,7 +273,7 @@ def _expired(look: Look, difference: Difference) -> Description:
         held=resources_of(_share(look.node, claim)),
         causes=causes.all(),
         missing=f"InstanceArrived or InstanceStarted of {claim.instance_id} on {look.node.node_id}, or the claim's release",
-        fix=_release(claim, "failed"),
+        fix=release_command(claim, "failed"),
         note=f"unconfirmed after {claim.ttl_ms // 1000} s; complete audits would close it",
     )
 
@@ -319,7 +320,7 @@ def _shown_unclaimed(look: Look, difference: Difference) -> Description:
         causes.now(instance_id)
         tracked = (look.view.tracked or {})[instance_id]
         note = f"the life cycle still counts {amounts_text(tracked.amounts)} that no audit lists"
-        missing, fix = departure, _release(gone.claim, "deleted") if gone is not None else f"claimlog timeline {quote(instance_id)}"
+        missing, fix = departure, release_command(gone.claim, "deleted") if gone is not None else f"claimlog timeline {quote(instance_id)}"
     else:
         claimed = f"ClaimRequested for {instance_id} on {node.node_id}"
         missing = claimed if gone is None else f"{departure}, or a new {claimed}"
@@ -343,7 +344,7 @@ def _vanished(look: Look, difference: Difference) -> Description:
         held=Resources(),
         causes=causes.all(),
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
-        fix=_release(claim, "deleted"),
+        fix=release_command(claim, "deleted"),
         note=f"shown once, then gone without a departure: {amounts_text(claim.amounts)} were freed after the claim's TTL",
     )
 

@@ -1,0 +1,201 @@
+"""Double claims: one instance held, confirmed, on more than one node, across all partitions folded in the same process.
+
+A claim's partition follows from its node, so the two claims of a double mostly lie in two partitions, and no fold of one partition sees
+both. This one sits above the ledgers: an index from instance to nodes, kept by confirmations and closings and made anew from the ledgers
+at a start. Where partitions are shared among workers each sees the doubles within its own share; `claimlog leaks` reads the whole log.
+
+Partitions are not ordered among themselves, so nothing here depends on which was read first: a double counts only when every ledger
+concerned has been folded up to the moment when it arose, and is confirmed only by complete audits of all its nodes after the grace. A
+claim with a known departure is on its way out and no double; a migration with the guest on both hosts gets the claim's TTL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from projections.differences import bounded_name, release_command, resources_of
+from projections.leaks import OpenFinding
+from projections.ledger import Ledger, Step
+from projections.node import Claim, Node
+from projections.rules import GRACE_MS
+from projections.wording import amounts_text
+from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.partitioner import partition_of
+from schemas.topics import CLAIMS
+
+_Record = TypeVar("_Record", LeakSuspected, LeakConfirmed)
+
+
+class Holding(NamedTuple):
+    """One side of a double: the newest confirmed claim of the instance on a node."""
+
+    partition: int
+    node: Node
+    claim: Claim
+
+    @property
+    def shown(self) -> bool:
+        """Whether observations show the instance there now."""
+        return self.claim.instance_id in self.node.shown
+
+
+class DoubleClaims:
+    """The doubles of the ledgers hosted together. `open` is the only state of its own; the rest follows from the ledgers."""
+
+    def __init__(self, ledgers: Mapping[int, Ledger], open_findings: Mapping[str, OpenFinding] | None = None) -> None:
+        self._ledgers = ledgers
+        self.open = dict(open_findings or {})
+        """Unresolved findings by instance."""
+        self._home: dict[str, str] = {}
+        self._homes: dict[str, set[str]] = {}
+        self._watched: dict[str, set[str]] = {}
+        for ledger in ledgers.values():
+            for claim in ledger.claims.values():
+                if claim.confirmed_ms is not None:
+                    self._add(claim.instance_id, claim.node_id)
+
+    def apply(self, partition: int, step: Step) -> list[FindingRecord]:
+        """Look at what one step of a partition touched; called after the ledger applied it."""
+        instances: set[str] = set()
+        for outcome in step.outcomes:
+            if outcome.outcome == "confirmed":
+                self._add(outcome.instance_id, outcome.node_id)
+                instances.add(outcome.instance_id)
+        for claim in step.closed:
+            if not self._confirmed(partition, claim.node_id, claim.instance_id):
+                self._drop(claim.instance_id, claim.node_id)
+                instances.add(claim.instance_id)
+        if self._watched:
+            for node_id in step.node_ids:
+                instances |= self._watched.get(node_id, set())
+        records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
+        return [record for record in records if record is not None]
+
+    def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
+        """Every unresolved double, by instance."""
+        return [self.open[instance_id].record for instance_id in sorted(self.open)]
+
+    def _add(self, instance_id: str, node_id: str) -> None:
+        first = self._home.setdefault(instance_id, node_id)
+        if first != node_id:
+            homes = self._homes.setdefault(instance_id, {first})
+            homes.add(node_id)
+            for home in homes:
+                self._watched.setdefault(home, set()).add(instance_id)
+
+    def _drop(self, instance_id: str, node_id: str) -> None:
+        homes = self._homes.get(instance_id)
+        if homes is None:
+            if self._home.get(instance_id) == node_id:
+                del self._home[instance_id]
+            return
+        homes.discard(node_id)
+        self._unwatch(instance_id, node_id)
+        self._home[instance_id] = min(homes)
+        if len(homes) == 1:
+            del self._homes[instance_id]
+            self._unwatch(instance_id, self._home[instance_id])
+
+    def _unwatch(self, instance_id: str, node_id: str) -> None:
+        watched = self._watched.get(node_id, set())
+        watched.discard(instance_id)
+        if not watched:
+            self._watched.pop(node_id, None)
+
+    def _confirmed(self, partition: int, node_id: str, instance_id: str) -> list[Claim]:
+        """The instance's confirmed claims on a node."""
+        node = self._ledgers[partition].nodes[node_id]
+        return [claim for claim in node.claims.get(instance_id, ()) if claim.confirmed_ms is not None]
+
+    def _holdings(self, instance_id: str) -> list[Holding]:
+        """Every node that holds the instance and from which it is not known to have departed; the one to keep it comes last."""
+        found: list[Holding] = []
+        for node_id in self._homes.get(instance_id, ()):
+            partition = partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)
+            staying = [claim for claim in self._confirmed(partition, node_id, instance_id) if claim.departed_ms is None]
+            if staying:
+                newest = max(staying, key=lambda claim: (claim.offset, claim.claim_id))
+                found.append(Holding(partition, self._ledgers[partition].nodes[node_id], newest))
+        return sorted(found, key=lambda holding: (holding.shown, holding.claim.confirmed_ms or 0, holding.node.node_id))
+
+    def _look(self, instance_id: str) -> FindingRecord | None:
+        holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
+        if len(holdings) < 2:
+            if finding is None:
+                return None
+            del self.open[instance_id]
+            return self._resolved(finding)
+        since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
+        folded_ms = min(self._ledgers[holding.partition].time_ms for holding in holdings)
+        if finding is None:
+            if folded_ms < since_ms:
+                return None
+            record = _finding(LeakSuspected, holdings, since_ms, since_ms)
+            self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
+            return record
+        due_ms = since_ms + _patience_ms(holdings)
+        if finding.confirmed or _migrating(holdings) or min(folded_ms, *(holding.node.complete_ms for holding in holdings)) < due_ms:
+            return None
+        finding.record = _finding(LeakConfirmed, holdings, since_ms, due_ms)
+        return finding.record
+
+    def _resolved(self, finding: OpenFinding) -> LeakResolved:
+        said = {name: getattr(finding.record, name) for name in finding.record.__struct_fields__}
+        ledger = self._ledgers[partition_of(finding.record.node_id.encode(), next(iter(self._ledgers.values())).partitions)]
+        return LeakResolved(**said | {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms})
+
+
+def _patience_ms(holdings: list[Holding]) -> int:
+    """How long a double may last: the grace, or the TTL while the guest is on all of the hosts, as in a live migration."""
+    if all(holding.shown for holding in holdings):
+        return max(GRACE_MS, *(holding.claim.ttl_ms for holding in holdings))
+    return GRACE_MS
+
+
+def _migrating(holdings: list[Holding]) -> bool:
+    """Whether a report of the instance says that it is on its way (Nova's task states `migrating`, `resize_migrating` …)."""
+    reports = [holding.node.shown[holding.claim.instance_id].report for holding in holdings if holding.shown]
+    return any("migrat" in report.task_state for report in reports)
+
+
+def _finding(kind: type[_Record], holdings: list[Holding], since_ms: int, time_ms: int) -> _Record:
+    """The record; its place is that of the confirmation which made the double, the same in whatever order the partitions were read."""
+    stale, keeper = holdings[0], holdings[-1]
+    newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
+    instance_id = stale.claim.instance_id
+    held = [sum(holding.claim.amounts[r] for holding in holdings[:-1]) for r in range(4)]
+    both = stale.shown and keeper.shown
+    return kind(
+        finding_id=bounded_name(f"double-claim/{instance_id}"),
+        kind="double-claim",
+        node_id=stale.node.node_id,
+        partition=newest.partition,
+        offset=newest.claim.confirmed_offset or 0,
+        time_ms=time_ms,
+        since_ms=since_ms,
+        suspected_ms=since_ms,
+        instance_id=instance_id,
+        claim_id=stale.claim.claim_id,
+        held=resources_of(held),
+        causes=_causes(holdings),
+        missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
+        fix=release_command(stale.claim, "migrated"),
+        note=f"also held on {', '.join(holding.node.node_id for holding in holdings[1:])}"
+        + ("; the guest is on all of them: stop one before its claim is released" if both else ""),
+    )
+
+
+def _causes(holdings: list[Holding]) -> tuple[Cause, ...]:
+    """Grant and confirmation on each node, oldest first."""
+    causes: list[Cause] = []
+    for holding in holdings:
+        claim = holding.claim
+        granted = f"claim {claim.claim_id} granted {amounts_text(claim.amounts)} on {claim.node_id}"
+        seen = f"{claim.instance_id} seen on {claim.node_id}: claim confirmed"
+        moments = [(claim.offset, max(0, claim.granted_ms), "claim-requested", granted)]
+        if claim.confirmed_offset is not None:
+            moments.append((claim.confirmed_offset, claim.confirmed_ms or 0, claim.confirmed_by, seen))
+        for offset, time_ms, event, summary in moments:
+            causes.append(Cause(topic=CLAIMS, partition=holding.partition, offset=offset, time_ms=time_ms, event=event, summary=summary))
+    return tuple(sorted(causes, key=lambda cause: (cause.time_ms, cause.partition, cause.offset)))

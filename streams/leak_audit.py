@@ -1,0 +1,97 @@
+"""The leak audit as a step of the stream processor: findings of each fold step as messages, and the timer that notices silence.
+
+The audit itself is pure and lives in `projections.leaks` (one partition) and `projections.doubles` (across partitions). This adds what a
+host needs: one object a partition with its state in and out, and messages in place of records. A host that starts again from an older
+state says the same findings again, byte for byte; readers know them by finding, partition and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from projections.differences import bounded_name
+from projections.leaks import Leaks
+from projections.ledger import Ledger, Step
+from projections.node import Node
+from projections.observed import Observed
+from schemas.claims import NodeSilent
+from schemas.codec import encode, event_type
+from schemas.envelope import Envelope, to_headers
+from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
+from schemas.topics import CLAIMS, FINDINGS
+from streams.log.base import Message
+
+SOURCE = "claimlog/leak-audit"
+# One audit may be lost and one late without anything being wrong; the third that does not come is worth a word.
+INTERVALS_UNTIL_SILENT = 3
+
+
+class LeakAudit:
+    """The leak audit of one partition. `leaks` is its state, restored from a snapshot or new."""
+
+    def __init__(self, partition: int, leaks: Leaks | None = None) -> None:
+        self.leaks = leaks if leaks is not None else Leaks(partition)
+
+    def step(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
+        """The findings that one step of the ledger made, confirmed or resolved; call after both folds applied it, for every step."""
+        return self.leaks.apply(ledger, observed, step)
+
+    def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
+        """Every unresolved finding of the partition."""
+        return self.leaks.open_findings()
+
+    def silences(self, ledger: Ledger, now_ms: int, interval_ms: int) -> list[Message]:
+        """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
+
+        `now_ms` is compared with append times, so it must be the clock of whoever stamps them, and the ledger must be folded to the
+        end of its partition. Saying one again changes nothing.
+        """
+        limit_ms = INTERVALS_UNTIL_SILENT * interval_ms
+        found: list[Message] = []
+        for node_id in sorted(self.leaks.marks):
+            silent_ms, node = now_ms - self.leaks.marks[node_id].heard_ms, ledger.nodes[node_id]
+            if silent_ms < limit_ms or node.status == "withdrawn":
+                continue
+            if node.silent_since_ms is None:
+                found.append(_silence(node, 1, self.leaks.marks[node_id].heard_ms, ledger.partition))
+            elif silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
+                found.append(_silence(node, 2, self.leaks.marks[node_id].heard_ms, ledger.partition))
+        return found
+
+    def _confirmed_silent(self, node_id: str) -> bool:
+        findings = self.leaks.open.get(node_id, {}).values()
+        return any(finding.confirmed for finding in findings if finding.record.kind == "silent-node")
+
+
+def _silence(node: Node, look: int, heard_ms: int, partition: int) -> Message:
+    """The timer's word on a node: its id names the audit it follows, so that several hosts say it once."""
+    last = [(seen, source.removeprefix("audits|")) for source, seen in node.sources.items() if source.startswith("audits|")]
+    (epoch, counter), producer = max(last, default=((0, 0), ""))
+    record_id = bounded_name(f"silent/{node.node_id}/{epoch}.{counter}/{look}")
+    record = NodeSilent(
+        node_id=node.node_id, record_id=record_id, producer=producer, epoch=epoch, counter=counter, silent_since_ms=max(0, heard_ms)
+    )
+    envelope = Envelope(event_id=record_id, event_type=event_type(record), source=SOURCE, subject=node.node_id)
+    return Message(CLAIMS, node.node_id.encode(), encode(record), to_headers(envelope), partition)
+
+
+def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[Message]:
+    """The messages of findings for `leak-findings`, in the partition of the ledger they come from."""
+    return [
+        Message(FINDINGS, record.finding_id.encode(), encode(record), to_headers(_envelope(record)), partition)
+        for record in records
+    ]
+
+
+def _envelope(record: FindingRecord) -> Envelope:
+    """A finding's event id is the place it follows from, so a copy has the id of its original."""
+    cause = record.causes[-1] if record.causes else None
+    return Envelope(
+        event_id=f"{event_type(record)}/{record.finding_id}@{record.partition}/{record.offset}",
+        event_type=event_type(record),
+        source=SOURCE,
+        time_ms=record.time_ms,
+        subject=record.node_id,
+        correlation_id=record.instance_id,
+        causation_id=f"{cause.topic}/{cause.partition}@{cause.offset}" if cause is not None else "",
+    )

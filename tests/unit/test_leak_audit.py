@@ -1,0 +1,201 @@
+"""The leak audit in its host: doubles across partitions, silence, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+
+import pytest
+
+from projections.doubles import DoubleClaims
+from projections.ledger import Ledger
+from projections.observed import Observed
+from schemas.claims import NodeSilent
+from schemas.codec import decode_keyed
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.partitioner import partition_of
+from schemas.resources import Resources
+from schemas.topics import CLAIMS, FINDINGS
+from streams.leak_audit import LeakAudit, finding_messages
+from tests.ledger_history import START_MS, History, Written
+
+HERE = next(f"node-{n}" for n in range(100) if partition_of(f"node-{n}".encode(), 2) == 0)
+THERE = next(f"node-{n}" for n in range(100) if partition_of(f"node-{n}".encode(), 2) == 1)
+
+
+def moved_without_a_word(ttl_s: int = 600) -> tuple[History, History]:
+    """`i` was claimed and seen on HERE, then claimed and seen on THERE; HERE's claim stays."""
+    here, there = History(0, 2), History(1, 2)
+    for history, node in ((here, HERE), (there, THERE)):
+        history.audit({}, at_s=0, node=node)
+    here.claim("old", "i", 4, at_s=1, nodes=(HERE,), ttl_s=ttl_s)
+    here.event("started", "i", at_s=2, size=4, node=HERE)
+    there.claim("new", "i", 4, at_s=100, nodes=(THERE,), ttl_s=ttl_s)
+    there.event("arrived", "i", at_s=102, size=4, node=THERE)
+    return here, there
+
+
+def doubles(order: Sequence[tuple[int, Written]]) -> tuple[DoubleClaims, list[FindingRecord]]:
+    """Both partitions folded together in the given order."""
+    ledgers = {number: Ledger(number, 2) for number in range(2)}
+    audit = DoubleClaims(ledgers)
+    records: list[FindingRecord] = []
+    for number, written in order:
+        step = ledgers[number].apply(*written)
+        assert step is not None
+        records += audit.apply(number, step)
+    assert DoubleClaims(ledgers, audit.open)._homes == audit._homes
+    return audit, records
+
+
+def in_turns(here: History, there: History) -> list[tuple[int, Written]]:
+    both = zip_longest(here.records, there.records)
+    return [(number, written) for number, written in chain.from_iterable(enumerate(pair) for pair in both) if written is not None]
+
+
+def by_time(here: History, there: History) -> list[tuple[int, Written]]:
+    placed = [(0, written) for written in here.records] + [(1, written) for written in there.records]
+    return sorted(placed, key=lambda place: (place[1].time_ms, place[0]))
+
+
+def one_by_one(here: History, there: History) -> list[tuple[int, Written]]:
+    return [(0, written) for written in here.records] + [(1, written) for written in there.records]
+
+
+def test_an_instance_held_on_two_nodes_is_a_double_claim_whichever_partition_is_read_first() -> None:
+    here, there = moved_without_a_word()
+    for at_s in (130, 190):
+        here.audit({}, at_s=at_s, node=HERE)
+        there.audit({"i": 4}, at_s=at_s, node=THERE)
+
+    found = [doubles(order(here, there))[1] for order in (in_turns, by_time, one_by_one)]
+
+    assert found[0] == found[1] == found[2]
+    assert [type(record) for record in found[0]] == [LeakSuspected, LeakConfirmed]
+    confirmed = found[0][-1]
+    assert (confirmed.kind, confirmed.node_id, confirmed.claim_id) == ("double-claim", HERE, "old")
+    assert confirmed.held == Resources(memory_mib=4)
+    assert confirmed.since_ms == START_MS + 102_000
+    assert [(cause.partition, cause.offset, cause.event) for cause in confirmed.causes] == [
+        (0, 1, "claim-requested"), (0, 2, "instance-observed"), (1, 1, "claim-requested"), (1, 2, "instance-observed"),
+    ]  # fmt: skip
+    assert confirmed.fix == "claimlog claims release old --reason migrated"
+
+
+def test_releasing_the_old_claim_resolves_the_double() -> None:
+    here, there = moved_without_a_word()
+    here.audit({}, at_s=130, node=HERE)
+    there.audit({"i": 4}, at_s=130, node=THERE)
+    here.release("old", at_s=140, reason="migrated", node=HERE)
+
+    audit, records = doubles(by_time(here, there))
+
+    assert isinstance(records[-1], LeakResolved)
+    assert audit.open_findings() == []
+
+
+def test_a_migration_that_says_so_is_no_double_even_if_the_word_is_late() -> None:
+    here, there = moved_without_a_word()
+    here.event("departed", "i", at_s=110, event_s=101, node=HERE)
+    for at_s in (130, 190):
+        here.audit({}, at_s=at_s, node=HERE)
+        there.audit({"i": 4}, at_s=at_s, node=THERE)
+
+    audit, records = doubles(by_time(here, there))
+
+    assert records == []
+    assert audit.open_findings() == []
+
+
+def test_a_guest_on_both_hosts_has_the_claims_ttl_to_finish_its_migration() -> None:
+    here, there = moved_without_a_word(ttl_s=60)
+    for at_s in (150, 161, 163):
+        here.audit({"i": 4}, at_s=at_s, node=HERE)
+        there.audit({"i": 4}, at_s=at_s, node=THERE)
+        found = doubles(by_time(here, there))[1]
+        assert [type(record) for record in found] == ([LeakSuspected] if at_s < 162 else [LeakSuspected, LeakConfirmed])
+
+
+def test_three_nodes_are_one_double_and_it_lasts_until_one_is_left() -> None:
+    here = History()
+    for number, node in enumerate(("a", "b", "c")):
+        here.audit({}, at_s=number, node=node)
+        here.claim(f"on {node}", "i", 4, at_s=10 + number, nodes=(node,))
+        here.event("started", "i", at_s=20 + number, size=4, node=node)
+    here.release("on a", at_s=30, node="a")
+    ledger = Ledger(0, 1)
+    audit = DoubleClaims({0: ledger})
+    for written in here.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        audit.apply(0, step)
+
+    assert [finding.instance_id for finding in audit.open_findings()] == ["i"]
+    step = ledger.apply(*there_released(here))
+    assert step is not None
+    assert isinstance(audit.apply(0, step)[0], LeakResolved)
+
+
+def there_released(history: History) -> Written:
+    history.release("on b", at_s=40, node="b")
+    return history.records[-1]
+
+
+@pytest.fixture
+def quiet() -> tuple[Ledger, LeakAudit]:
+    """One node, heard of at second 60 for the last time."""
+    history, audit, observed = History(), LeakAudit(0), Observed(0)
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    ledger = Ledger(0, 1)
+    for written in history.records:
+        fold(ledger, audit, observed, written)
+    return ledger, audit
+
+
+def fold(ledger: Ledger, audit: LeakAudit, observed: Observed, written: Written) -> list[FindingRecord]:
+    step = ledger.apply(*written)
+    assert step is not None
+    observed.apply(ledger, step)
+    return audit.step(ledger, observed, step)
+
+
+def test_a_node_is_silent_after_three_intervals_and_confirmed_so_after_six(quiet: tuple[Ledger, LeakAudit]) -> None:
+    ledger, audit = quiet
+
+    assert audit.silences(ledger, START_MS + 239_999, 60_000) == []
+    (first,) = audit.silences(ledger, START_MS + 240_000, 60_000)
+    record = decode_keyed(CLAIMS, first.key, first.value)
+    assert isinstance(record, NodeSilent)
+    assert (record.producer, record.counter, record.silent_since_ms) == ("audits", 2, START_MS + 60_000)
+
+    (suspected,) = fold(ledger, audit, Observed(0), Written(2, START_MS + 240_000, first.key, first.value))
+    assert isinstance(suspected, LeakSuspected)
+    assert audit.silences(ledger, START_MS + 300_000, 60_000) == []
+
+    (second,) = audit.silences(ledger, START_MS + 420_000, 60_000)
+    (confirmed,) = fold(ledger, audit, Observed(0), Written(3, START_MS + 420_000, second.key, second.value))
+    assert isinstance(confirmed, LeakConfirmed)
+    assert confirmed.since_ms == START_MS + 60_000
+    assert audit.silences(ledger, START_MS + 600_000, 60_000) == []
+
+
+def test_two_hosts_say_the_same_silence_in_the_same_bytes(quiet: tuple[Ledger, LeakAudit]) -> None:
+    ledger, audit = quiet
+
+    (first,) = audit.silences(ledger, START_MS + 240_000, 60_000)
+    (other,) = LeakAudit(0, audit.leaks).silences(ledger, START_MS + 250_000, 60_000)
+
+    assert first == other
+
+
+def test_a_finding_becomes_a_message_under_its_own_key_with_the_event_that_caused_it() -> None:
+    history, audit, observed, ledger = History(), LeakAudit(0), Observed(0), Ledger(0, 1)
+    history.audit({"ghost": 4}, at_s=0)
+    (suspected,) = fold(ledger, audit, observed, history.records[0])
+
+    (message,) = finding_messages(0, [suspected])
+
+    assert (message.topic, message.key, message.partition) == (FINDINGS, b"ghost-instance/n1/ghost", 0)
+    assert decode_keyed(FINDINGS, message.key, message.value) == suspected
+    assert dict(message.headers)["ce_causationid"] == b"claims/0@0"
