@@ -201,7 +201,7 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
         nonlocal waited_since
         waited_since = time.monotonic() if attempts == 0 else waited_since
         # A commit takes a quarter of a millisecond: SQLite's own waits of up to 100 ms would let one writer starve another.
-        time.sleep(min(0.0002 * (attempts + 1), 0.005))
+        time.sleep(min(0.0001 * (attempts + 1), 0.001))
         return time.monotonic() - waited_since < BUSY_SECONDS
 
     db.set_busy_handler(wait_for_others)
