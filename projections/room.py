@@ -26,8 +26,9 @@ class Room(Struct, gc=False):
     """One node for one that asks, with the decider's own claims in flight (`overlay`) laid over it.
 
     `…_free` is the most that may still be asked for, `…_used` what counts now, `…_total` −1 if not reported; `…_left` is total − reserved −
-    used as the weighers read it (vCPUs times their ratio). `lacks` is None for an instance that has nothing on the node; otherwise the
-    room is made for that instance (`room_for`) and `lacks` is what `fits` says.
+    used as the weighers read it (vCPUs times their ratio). `plain`: nothing but amounts stands against a newcomer without group or limits.
+    `lacks` is None for an instance that has nothing on the node; otherwise the room is made for that instance (`room_for`) and `lacks` is
+    what `fits` says.
     """
 
     node: Node
@@ -37,6 +38,7 @@ class Room(Struct, gc=False):
     overlay: tuple[ClaimItem, ...]
     instances: Collection[str]
     ready: bool
+    plain: bool
     has_units: bool
     io_ops: int
     vcpus_total: int
@@ -52,8 +54,8 @@ class Room(Struct, gc=False):
     memory_mib_free: int
     disk_mib_free: int
     vcpus_left: float
-    memory_mib_left: int
-    disk_mib_left: int
+    memory_mib_left: float
+    disk_mib_left: float
     lacks: tuple[Shortfall, ...] | None = None
     groups: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -77,6 +79,8 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
     used = [node.used[r] + added[r] for r in range(4)]
     totals = [-1 if (total := node.total(resource)) is None else total for resource in RESOURCES]
     free = [_free(node, r, totals[r], used[r]) for r in range(4)]
+    ready = node.hypervisor is not None and node.status == "enabled"
+    has_units = any(_has_units(node, resource) for resource in RESOURCES)
     return Room(
         node=node,
         node_id=node.node_id,
@@ -84,8 +88,9 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         mark=mark,
         overlay=tuple(overlay),
         instances=node.uses.keys() | {item.instance_id for item in overlay} if overlay else node.uses,
-        ready=node.hypervisor is not None and node.status == "enabled",
-        has_units=any(_has_units(node, resource) for resource in RESOURCES),
+        ready=ready,
+        plain=ready and not has_units,
+        has_units=has_units,
         io_ops=node.io_ops() + len(overlay),
         vcpus_total=totals[0],
         pcpus_total=totals[1],
@@ -100,8 +105,8 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         memory_mib_free=free[2],
         disk_mib_free=free[3],
         vcpus_left=_vcpus_left(node, totals[0], used[0]),
-        memory_mib_left=max(totals[2], 0) - node.memory_mib.reserved - used[2],
-        disk_mib_left=max(totals[3], 0) - node.disk_mib.reserved - used[3],
+        memory_mib_left=float(max(totals[2], 0) - node.memory_mib.reserved - used[2]),
+        disk_mib_left=float(max(totals[3], 0) - node.disk_mib.reserved - used[3]),
     )
 
 
@@ -122,13 +127,33 @@ def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
         else:
             changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(node, r, total, used)
     values = {name: getattr(base, name) for name in Room.__struct_fields__}
-    return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay)}))
+    return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay), "plain": False}))
 
 
 def quick_fit(item: ClaimItem) -> RoomTest:
     """Whether a room takes `item`: the same answer as `fits(…) == ()`. A forced item needs rooms of its own (`room_for`)."""
     amounts, others = quick_amounts(item), quick_others(item)
     return lambda room: (amounts(room) and others(room)) if room.lacks is None else not room.lacks
+
+
+def keep_fitting(item: ClaimItem) -> Callable[[list[Room]], list[Room]]:
+    """`quick_fit` over many rooms; the plain case is spelled out, because it runs for every node of every decision."""
+    takes = quick_fit(item)
+    if item.forced or item.limits is not None or (item.group is not None and item.group.policy == "anti-affinity"):
+        return lambda rooms: [room for room in rooms if takes(room)]
+    vcpus, pcpus, memory_mib, disk_mib = (asked or -2 * UNLIMITED for asked in amounts_of(item.resources))
+    return lambda rooms: [
+        room
+        for room in rooms
+        if (
+            room.memory_mib_free >= memory_mib
+            and room.vcpus_free >= vcpus
+            and room.disk_mib_free >= disk_mib
+            and room.pcpus_free >= pcpus
+            if room.plain
+            else takes(room)
+        )
+    ]
 
 
 def quick_amounts(item: ClaimItem) -> RoomTest:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from projections.fit import fits
 from projections.node import Claim, Node, Shown, amounts_of, observed_amounts
-from projections.room import mark_of, quick_amounts, quick_fit, room, room_for
+from projections.room import keep_fitting, mark_of, quick_amounts, quick_fit, room, room_for
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, GroupMember
 from schemas.inventory import Hypervisor, ResourceRule
@@ -25,12 +25,10 @@ rules = st.builds(
 )
 resources = st.builds(Resources, vcpus=small, pcpus=st.integers(0, 1), memory_mib=small, disk_mib=small)
 observed = st.builds(ObservedResources, vcpus=st.none() | small, memory_mib=small)
-groups = st.none() | st.builds(
-    GroupMember, group_id=st.just("g"), policy=st.sampled_from(["anti-affinity", "affinity"]), max_per_node=st.integers(1, 2), epoch=st.just(1)
-)
-limits = st.none() | st.builds(
-    Limits, vcpus=st.none() | st.integers(0, 9), memory_mib=st.none() | st.integers(0, 9), instances_max=st.none() | small, io_ops_max=st.none() | small
-)
+policies = st.sampled_from(["anti-affinity", "affinity"])
+groups = st.none() | st.builds(GroupMember, group_id=st.just("g"), policy=policies, max_per_node=st.integers(1, 2), epoch=st.just(1))
+some = st.none() | st.integers(0, 9)
+limits = st.none() | st.builds(Limits, vcpus=some, memory_mib=some, instances_max=some, io_ops_max=some)
 
 
 @st.composite
@@ -53,15 +51,16 @@ def nodes(draw: st.DrawFn) -> Node:
     node = Node("n", vcpus=draw(rules), pcpus=draw(rules), memory_mib=draw(rules), disk_mib=draw(rules))
     node.status = draw(st.sampled_from(["enabled", "enabled", "enabled", "disabled"]))
     if draw(st.integers(0, 9)):
-        hypervisor = Hypervisor(vcpus=draw(totals), pcpus=draw(totals), memory_mib=draw(totals), disk_mib=draw(totals), io_workload=draw(st.integers(0, 2)))
-        node.hypervisor = hypervisor
+        vcpus, pcpus, memory_mib, disk_mib = draw(st.tuples(totals, totals, totals, totals))
+        busy = draw(st.integers(0, 2))
+        node.hypervisor = Hypervisor(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, disk_mib=disk_mib, io_workload=busy)
     for instance_id in draw(st.lists(st.sampled_from(INSTANCES[1:]), unique=True)):
         if draw(st.booleans()):
-            seen = draw(observed)
-            node.shown[instance_id] = Shown(InstanceReport(instance_id=instance_id), observed_amounts(seen), 1, group_id=draw(st.sampled_from(["", "g"])))
+            amounts, group_id = observed_amounts(draw(observed)), draw(st.sampled_from(["", "g"]))
+            node.shown[instance_id] = Shown(InstanceReport(instance_id=instance_id), amounts, 1, group_id=group_id)
         else:
-            amounts, group = amounts_of(draw(resources)), draw(groups)
-            claim = Claim("held", draw(st.sampled_from(["r", "q"])), instance_id, "n", "o", 1, amounts, 1, 2, 1, group=group)
+            claimed, group = amounts_of(draw(resources)), draw(groups)
+            claim = Claim("held", draw(st.sampled_from(["r", "q"])), instance_id, "n", "o", 1, claimed, 1, 2, 1, group=group)
             node.claims[instance_id] = [claim]
             node.io_claims += 1
         node.recount(instance_id)
@@ -77,6 +76,7 @@ def test_a_room_says_of_every_claim_what_fits_says(node: Node, item: ClaimItem, 
 
     shortfalls = fits(node, item, "r", overlay)
     assert quick_fit(item)(asked) == (shortfalls == ())
+    assert keep_fitting(item)([asked]) == ([asked] if shortfalls == () else [])
     if node.hypervisor is not None:
         lacking = [s for s in shortfalls if s.resource in ("vcpus", "pcpus", "memory_mib", "disk_mib")]
         assert quick_amounts(item)(asked) == (lacking == [])

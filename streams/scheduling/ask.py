@@ -1,0 +1,81 @@
+"""What is asked for one instance: the claim it would make, and what else filters and tie-breaks read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from projections.room import Room
+from schemas.claims import ClaimItem, GroupMember
+from schemas.requests import PlacementRequested
+
+# Seeds stand in records, whose numbers go up to 2^50.
+SEED_BITS = 50
+
+
+class Ask(Struct, gc=False):
+    """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group."""
+
+    request: PlacementRequested
+    index: int
+    item: ClaimItem
+    seed: int
+    attempt: int = 1
+    group_nodes: frozenset[str] = frozenset()
+
+    @property
+    def instance_id(self) -> str:
+        """The instance."""
+        return self.item.instance_id
+
+
+class Check(NamedTuple):
+    """One filter made ready for one ask: `keep` gives those of the rooms that pass, in their order; `reason` is what an operator reads.
+
+    `keep` takes the whole list because a call for each node would cost more than the test itself.
+    """
+
+    keep: Callable[[list[Room]], list[Room]]
+    reason: Callable[[Room], str]
+
+    def rejects(self, room: Room) -> bool:
+        """Whether this one node is rejected."""
+        return not self.keep([room])
+
+
+def ask_of(
+    request: PlacementRequested, index: int, *, seed: int, attempt: int = 1, group_epoch: int = 1, group_nodes: frozenset[str] = frozenset()
+) -> Ask:
+    """The ask for instance number `index` of `request`. `group_epoch` is the epoch of its affinity group's home (rule 10)."""
+    group = request.group
+    member = None
+    if group is not None:
+        member = GroupMember(
+            group_id=group.group_id,
+            policy=group.policy,
+            max_per_node=group.max_per_node,
+            epoch=group_epoch if group.policy == "affinity" else 0,
+        )
+    item = ClaimItem(
+        claim_id="",
+        instance_id=request.instance(index),
+        nodes=(),
+        resources=request.resources,
+        resize=request.action == "resize",
+        forced=bool(request.forced_nodes),
+        limits=request.limits,
+        group=member,
+        numa=request.numa,
+        pci=request.pci,
+        project_id=request.project_id,
+    )
+    return Ask(request, index, item, seed, attempt, group_nodes)
+
+
+def seed_of(owner: str, request_id: str, index: int, attempt: int) -> int:
+    """The seed of one decision: other schedulers and other requests spread differently over equal nodes."""
+    digest = blake2b(f"{owner}/{request_id}/{index}/{attempt}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - SEED_BITS)

@@ -1,0 +1,81 @@
+"""CPUs, memory and disk (Nova's CoreFilter, RamFilter, DiskFilter).
+
+Free is what `projections.fit` says, and so are the reasons. One rule is Nova's own: an instance larger than the whole node is never put
+there, whatever the ratio ("no self-overcommit").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from projections.fit import fits
+from projections.room import UNLIMITED, Room
+from schemas.resources import Limits, Shortfall
+from streams.scheduling.ask import Ask, Check
+
+
+def vcpus(ask: Ask) -> Check | None:
+    """Shared and dedicated CPUs."""
+    return _check(ask, "vcpus", "pcpus")
+
+
+def memory(ask: Ask) -> Check | None:
+    """Memory."""
+    return _check(ask, "memory_mib")
+
+
+def disk(ask: Ask) -> Check | None:
+    """Root, ephemeral and swap disk."""
+    return _check(ask, "disk_mib")
+
+
+def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
+    """What `room` lacks of `resources`, in words and numbers."""
+    found = [lack for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay) if lack.resource in resources]
+    named = {lack.resource for lack in found}
+    for resource in resources:
+        asked, total = getattr(ask.item.resources, resource), getattr(room, f"{resource}_total")
+        if resource not in named and not ask.item.forced and 0 <= total < asked:
+            found.append(Shortfall(resource=resource, needed=asked, free=total, detail=f"{asked} needed, the whole node has {total}"))
+    return tuple(found)
+
+
+def _check(ask: Ask, *resources: str) -> Check | None:
+    keeps = [keep for resource in resources if (keep := _keep(ask, resource)) is not None]
+    if not keeps:
+        return None
+    first, *others = keeps
+
+    def keep_all(rooms: list[Room]) -> list[Room]:
+        for keep in keeps:
+            rooms = keep(rooms)
+        return rooms
+
+    return Check(keep_all if others else first, lambda room: "; ".join(str(lack) for lack in shortfalls(ask, room, *resources)))
+
+
+def _keep(ask: Ask, resource: str) -> Callable[[list[Room]], list[Room]] | None:
+    """The cheap way to the same answer as `shortfalls`; spelled out where it runs for every node of every decision."""
+    n: int = getattr(ask.item.resources, resource)
+    if not n:
+        return None
+    most = most_of(ask.item.limits, resource)
+    if most < UNLIMITED:
+        figures = attrgetter(f"{resource}_free", f"{resource}_total", f"{resource}_used")
+        return lambda rooms: [r for r in rooms if (has := figures(r))[0] >= n and not 0 <= has[1] < n and has[2] + n <= most]
+    match resource:
+        case "vcpus":
+            return lambda rooms: [r for r in rooms if r.vcpus_free >= n and not 0 <= r.vcpus_total < n]
+        case "pcpus":
+            return lambda rooms: [r for r in rooms if r.pcpus_free >= n and not 0 <= r.pcpus_total < n]
+        case "memory_mib":
+            return lambda rooms: [r for r in rooms if r.memory_mib_free >= n and not 0 <= r.memory_mib_total < n]
+        case _:
+            return lambda rooms: [r for r in rooms if r.disk_mib_free >= n and not 0 <= r.disk_mib_total < n]
+
+
+def most_of(limits: Limits | None, resource: str) -> int:
+    """The most that may be in use after the claim, as the request itself limits it."""
+    limit: int | None = None if limits is None else getattr(limits, resource)
+    return UNLIMITED if limit is None else limit

@@ -1,0 +1,15 @@
+"""The last filter: what the ledger itself would say (`projections.fit`), so that nothing is asked for that cannot be granted now."""
+
+from __future__ import annotations
+
+from projections.fit import fits
+from projections.room import keep_fitting
+from streams.scheduling.ask import Ask, Check
+
+
+def fit(ask: Ask) -> Check:
+    """All of `fits`: units, limits, dedicated CPUs, a resize in flight, and whatever a policy leaves its other filters out for."""
+    return Check(
+        keep_fitting(ask.item),
+        lambda room: "; ".join(str(lack) for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay)),
+    )

@@ -1,0 +1,42 @@
+"""Server groups: members on one node, or apart (Nova's ServerGroupAffinityFilter and ServerGroupAntiAffinityFilter).
+
+Anti-affinity is held by the ledger for all schedulers. Affinity is held by it only through group homes (rule 10): until schedulers propose
+them, two schedulers that place the first two members at the same moment may choose two nodes.
+"""
+
+from __future__ import annotations
+
+from projections.room import Room
+from streams.scheduling.ask import Ask, Check
+
+
+def affinity(ask: Ask) -> Check | None:
+    """Where members of the group are, if there are any, and its home is not closed to newcomers."""
+    group = ask.item.group
+    if group is None or group.policy != "affinity":
+        return None
+    group_id, epoch, homes = group.group_id, group.epoch, ask.group_nodes
+
+    def closed(room: Room) -> bool:
+        return epoch <= room.node.homes_closed.get(group_id, 0)
+
+    def why(room: Room) -> str:
+        if closed(room):
+            return f"closed as a home of group {group_id}"
+        return f"group {group_id} is on {', '.join(sorted(homes)[:3])}"
+
+    if not homes:
+        return Check(lambda rooms: [r for r in rooms if not closed(r)], why)
+    return Check(lambda rooms: [r for r in rooms if r.node_id in homes and not closed(r)], why)
+
+
+def anti_affinity(ask: Ask) -> Check | None:
+    """Where fewer members are than one node may have; the instance itself does not count."""
+    group = ask.item.group
+    if group is None or group.policy != "anti-affinity":
+        return None
+    group_id, most, own = group.group_id, group.max_per_node, frozenset({ask.instance_id})
+    return Check(
+        lambda rooms: [r for r in rooms if len(r.members(group_id) - own) + 1 <= most],
+        lambda room: f"{len(room.members(group_id) - own)} of at most {most} of group {group_id} are there",
+    )

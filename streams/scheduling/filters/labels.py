@@ -1,0 +1,47 @@
+"""What operators and hosts call a node: its availability zones and traits."""
+
+from __future__ import annotations
+
+from projections.node import Node
+from projections.room import Room
+from streams.scheduling.ask import Ask, Check
+
+ZONE_DEFAULT = "nova"
+"""The zone of a node that has none: Nova's default_availability_zone."""
+
+
+def zones(node: Node) -> frozenset[str]:
+    """A node's zones: the operator's field, and `availability_zone` of its aggregates (comma-separated, as in Nova)."""
+    named = {node.zone} if node.zone else set[str]()
+    for aggregate in node.aggregates:
+        named |= {zone.strip() for zone in aggregate.metadata.get("availability_zone", "").split(",") if zone.strip()}
+    return frozenset(named) or frozenset({ZONE_DEFAULT})
+
+
+def availability_zone(ask: Ask) -> Check | None:
+    """Nova's AvailabilityZoneFilter."""
+    wanted = ask.request.availability_zone
+    if not wanted:
+        return None
+    return Check(
+        lambda rooms: [r for r in rooms if r.node.zone == wanted or wanted in zones(r.node)],
+        lambda room: f"availability zone {wanted} needed, it is in {', '.join(sorted(zones(room.node)))}",
+    )
+
+
+def traits(ask: Ask) -> Check | None:
+    """Placement's required and forbidden traits, of the hypervisor and of the operator."""
+    required, forbidden = frozenset(ask.request.traits_required), frozenset(ask.request.traits_forbidden)
+    if not required and not forbidden:
+        return None
+
+    def why(room: Room) -> str:
+        has = _traits(room.node)
+        lacks = [f"lacks {name}" for name in sorted(required - has)]
+        return "; ".join(lacks + [f"has {name}, which is forbidden" for name in sorted(forbidden & has)])
+
+    return Check(lambda rooms: [r for r in rooms if required <= (has := _traits(r.node)) and not forbidden & has], why)
+
+
+def _traits(node: Node) -> frozenset[str]:
+    return frozenset(node.traits + (node.hypervisor.traits if node.hypervisor is not None else ()))

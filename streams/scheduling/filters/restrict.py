@@ -1,0 +1,51 @@
+"""What a request itself says about nodes: which it ignores, forces, wants, has tried, and leaves."""
+
+from __future__ import annotations
+
+from streams.scheduling.ask import Ask, Check
+
+NAMED_MAX = 3
+"""Names in one reason: the request has them all."""
+
+
+def ignored(ask: Ask) -> Check | None:
+    """Nova's ignore_hosts."""
+    names = frozenset(ask.request.ignored_nodes)
+    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "the request ignores it") if names else None
+
+
+def forced(ask: Ask) -> Check | None:
+    """Nova's force_hosts and force_nodes: only these, and no filter but the last is asked."""
+    return _only(ask.request.forced_nodes, "forced to")
+
+
+def requested(ask: Ask) -> Check | None:
+    """Nova's requested_destination: only these, and they are filtered like any other."""
+    return _only(ask.request.requested_nodes, "requested on")
+
+
+def tried(ask: Ask) -> Check | None:
+    """Nova's RetryFilter: not where it was tried before."""
+    names = frozenset(ask.request.retry_nodes)
+    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "it was tried there before") if names else None
+
+
+def moved(ask: Ask) -> Check | None:
+    """A migration or evacuation leaves its node; a resize stays on it (on the one that is named, else where the instance is)."""
+    source, action, instance_id = ask.request.source_node, ask.request.action, ask.instance_id
+    if action == "resize" and source:
+        return Check(lambda rooms: [r for r in rooms if r.node_id == source], lambda _: f"a resize stays on {source}")
+    if action == "resize":
+        return Check(lambda rooms: [r for r in rooms if instance_id in r.instances], lambda _: "the instance to resize is not there")
+    if action in {"migrate", "evacuate"} and source:
+        return Check(lambda rooms: [r for r in rooms if r.node_id != source], lambda _: "the instance leaves it")
+    return None
+
+
+def _only(node_ids: tuple[str, ...], verb: str) -> Check | None:
+    if not node_ids:
+        return None
+    names = frozenset(node_ids)
+    more = f" and {len(node_ids) - NAMED_MAX} more" if len(node_ids) > NAMED_MAX else ""
+    text = f"{verb} {', '.join(node_ids[:NAMED_MAX])}{more}"
+    return Check(lambda rooms: [r for r in rooms if r.node_id in names], lambda _: text)

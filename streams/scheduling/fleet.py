@@ -1,0 +1,110 @@
+"""The fleet as engines read it: a room for each known node in order of `node_id`, with the decider's own claims in flight laid over.
+
+A room is worked out anew only when the fold touched its node or something was laid over it or lifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from projections.ledger import Ledger
+from projections.room import Room, mark_of, room
+from schemas.claims import ClaimItem
+from schemas.partitioner import partition_of
+from schemas.requests import PlacementRequested
+from streams.scheduling.ask import Ask, ask_of, seed_of
+
+
+class Fleet:
+    """All nodes of `ledgers` (one for each partition of `claims`, in order)."""
+
+    def __init__(self, ledgers: Sequence[Ledger]) -> None:
+        self.ledgers = tuple(ledgers)
+        self._rooms: list[Room] = []
+        self._at: dict[str, int] = {}
+        self._dirty: dict[str, int] = {}
+        self._laid: dict[str, tuple[str, int]] = {}
+        self._over: dict[str, dict[str, ClaimItem]] = {}
+        self._texts: dict[str, str] = {}
+        for ledger in self.ledgers:
+            self.touch(ledger.partition, ledger.nodes)
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The next offset of each partition of `claims`."""
+        return tuple([ledger.next_offset for ledger in self.ledgers])
+
+    @property
+    def overlay(self) -> tuple[str, ...]:
+        """What is laid over the fold, as `claim id@node`, in the order it was laid."""
+        return tuple(self._texts.values())
+
+    def touch(self, partition: int, node_ids: Iterable[str]) -> None:
+        """The fold of `partition` changed these nodes."""
+        for node_id in node_ids:
+            self._dirty[node_id] = partition
+
+    def lay(self, item: ClaimItem, node_id: str, partition: int) -> None:
+        """Lay an own claim in flight over its node until it is lifted."""
+        self._laid[item.claim_id] = (node_id, partition)
+        self._over.setdefault(node_id, {})[item.claim_id] = item
+        self._texts[item.claim_id] = f"{item.claim_id}@{node_id}"
+        self._dirty[node_id] = partition
+
+    def lift(self, claim_id: str) -> None:
+        """Take an own claim off again: it was read back, or never made. One that is not laid is let pass."""
+        laid = self._laid.pop(claim_id, None)
+        if laid is None:
+            return
+        node_id, partition = laid
+        over = self._over[node_id]
+        del over[claim_id], self._texts[claim_id]
+        if not over:
+            del self._over[node_id]
+        self._dirty[node_id] = partition
+
+    def is_laid(self, claim_id: str) -> bool:
+        """Whether this claim is in flight."""
+        return claim_id in self._laid
+
+    def rooms(self) -> list[Room]:
+        """The room of every known node, in order of `node_id`. The list is the fleet's own: read it, and do not keep it."""
+        if self._dirty:
+            self._refresh()
+        return self._rooms
+
+    def partition_of_node(self, node_id: str) -> int:
+        """The partition of `claims` a known node belongs to."""
+        return self._rooms[self._at[node_id]].partition
+
+    def _refresh(self) -> None:
+        grown = False
+        for node_id, partition in self._dirty.items():
+            node = self.ledgers[partition].nodes.get(node_id)
+            if node is None:
+                continue  # Laid over a node that this fold does not know yet.
+            over = self._over.get(node_id)
+            overlay = tuple(over.values()) if over else ()
+            at = self._at.get(node_id)
+            if at is None:
+                grown = True
+                self._rooms.append(room(node, partition, mark_of(node_id), overlay))
+            else:
+                self._rooms[at] = room(node, partition, self._rooms[at].mark, overlay)
+        self._dirty.clear()
+        if grown:
+            self._rooms.sort(key=lambda room: room.node_id)
+            self._at = {room.node_id: at for at, room in enumerate(self._rooms)}
+
+    def ask(self, request: PlacementRequested, index: int, *, owner: str, attempt: int = 1) -> Ask:
+        """The ask for one instance on this fold: with its seed, and where its group is."""
+        return self.ask_seeded(request, index, seed=seed_of(owner, request.request_id, index, attempt), attempt=attempt)
+
+    def ask_seeded(self, request: PlacementRequested, index: int, *, seed: int, attempt: int = 1) -> Ask:
+        """As `ask`, with the seed of a decision that was recorded."""
+        group = request.group
+        if group is None or group.policy != "affinity":
+            return ask_of(request, index, seed=seed, attempt=attempt)
+        nodes = frozenset(room.node_id for room in self.rooms() if room.members(group.group_id))
+        home = self.ledgers[partition_of(group.group_id.encode(), len(self.ledgers))].homes(group.group_id)
+        return ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch if home is not None else 1, group_nodes=nodes)

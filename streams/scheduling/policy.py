@@ -1,0 +1,65 @@
+"""A policy: which filters are asked in which order, which weighers score with which multipliers, and how many alternates a claim has.
+
+Its canonical text stands in the log once for each scheduler start; every decision names the text by its digest.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+# Bounds the hops of one claim: alternates are in the partition of the first choice, and cost nothing until a conflict.
+ALTERNATES_MAX = 2
+DIGEST_BYTES = 16
+
+FILTERS_DEFAULT = (
+    "compute",
+    "availability-zone",
+    "traits",
+    "different-host",
+    "same-host",
+    "affinity",
+    "anti-affinity",
+    "vcpus",
+    "ram",
+    "disk",
+)
+"""Labels before amounts: whoever reads the counts then learns what the right nodes lack."""
+
+
+class Multiplied(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A weigher and its multiplier; a negative one prefers little of it (packing)."""
+
+    weigher: str
+    multiplier: float = 1.0
+
+
+class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How nodes are chosen. `loading.policy` checks one that comes from outside."""
+
+    filters: tuple[str, ...] = FILTERS_DEFAULT
+    weighers: tuple[Multiplied, ...] = (Multiplied(weigher="ram"), Multiplied(weigher="cpu"), Multiplied(weigher="disk"))
+    alternates_max: int = ALTERNATES_MAX
+
+    @property
+    def pairs(self) -> tuple[tuple[str, float], ...]:
+        """Weighers and multipliers."""
+        return tuple((each.weigher, each.multiplier) for each in self.weighers)
+
+
+DEFAULT = Policy()
+SPREAD = DEFAULT
+PACK = Policy(weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.multiplier) for each in DEFAULT.weighers))
+"""Fill nodes up before taking new ones."""
+
+
+def text(policy: Policy) -> str:
+    """The canonical text: JSON with every field, in declared order."""
+    return msgspec.json.encode(policy).decode()
+
+
+def digest(policy: Policy) -> str:
+    """What decisions call the policy by."""
+    return blake2b(text(policy).encode(), digest_size=DIGEST_BYTES).hexdigest()

@@ -1,0 +1,211 @@
+"""The plain full scan: every node through every filter, the rest weighed, the best chosen. Slow, obvious, and the oracle of any faster one.
+
+The counts add up: nodes known = the sum of all rejected + passed, and a node counts for the first filter that rejects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, nlargest
+from itertools import islice
+from operator import attrgetter
+
+from msgspec import Struct
+
+from projections.fit import fits
+from projections.node import amounts_of
+from projections.room import UNLIMITED, Room, quick_others, room_for
+from schemas.resources import RESOURCES
+from schemas.results import Decision, NearestMiss, Rejection, Weighed
+from streams.scheduling.ask import Ask, Check
+from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter
+from streams.scheduling.filters.amounts import most_of, shortfalls
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy
+from streams.scheduling.weighers import Column, weigh
+
+BEST_FEW = 3
+"""Nodes whose scores are taken apart in the evidence."""
+# A reason is one sentence; names of many nodes or aggregates must not make the record large.
+REASON_CHARACTERS_MAX = 500
+# An odd multiplier near 2^64 / golden ratio: spreads the bits of seed and node over the whole word.
+_MIX = 0x9E3779B97F4A7C15
+_MASK_64 = (1 << 64) - 1
+
+Prepared = tuple[Filter, Check]
+
+
+class Sieve(Struct, gc=False):
+    """What the filters left, what they rejected, and which of the rejected lacked amounts."""
+
+    passed: list[Room]
+    rejections: list[Rejection]
+    short: list[tuple[str, Room]]
+
+
+Order = Callable[[list[Room], Ask, Policy], tuple[list[int], list[Weighed]]]
+"""Ranks those that passed: places in the list, the chosen one and its alternates, best first; and the evidence of the best few."""
+
+
+def reference_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
+    """Choose a node for `ask`, or none, with the whole evidence."""
+    return _decide(fleet, ask, policy, policy_digest, "reference", by_score)
+
+
+def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
+    """The first node in order of `node_id` that passes, and the next ones as alternates; nothing is weighed."""
+    return _decide(fleet, ask, policy, policy_digest, "first-fit", in_order)
+
+
+def _decide(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
+    rooms = rooms_for(fleet.rooms(), ask)
+    prepared = prepare(ask, policy)
+    sieve = run_filters(rooms, prepared)
+    places, best = order(sieve.passed, ask, policy) if sieve.passed else ([], [])
+    names = [sieve.passed[at].node_id for at in places]
+    return Decision(
+        instance_id=ask.instance_id,
+        cut=fleet.cut,
+        overlay=fleet.overlay,
+        seed=ask.seed,
+        policy_digest=policy_digest,
+        engine=engine,
+        nodes_known=len(rooms),
+        rejections=tuple(sieve.rejections),
+        passed=len(sieve.passed),
+        chosen=names[0] if names else "",
+        alternates=tuple(names[1:]),
+        nearest_miss=nearest_miss(ask, sieve.short, prepared) if sieve.short else None,
+        best=tuple(best),
+        attempt=ask.attempt,
+    )
+
+
+def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
+    """Rooms for this very instance: its own where it is on the node already, or where the claim is forced."""
+    item, request = ask.item, ask.request
+    if item.forced:
+        forced = frozenset(request.forced_nodes)
+        return [room_for(room, item, request.request_id) if room.node_id in forced else room for room in rooms]
+    instance_id = item.instance_id
+    there = [at for at, room in enumerate(rooms) if instance_id in room.instances]
+    if not there:
+        return rooms
+    own = list(rooms)
+    for at in there:
+        own[at] = room_for(rooms[at], item, request.request_id)
+    return own
+
+
+def prepare(ask: Ask, policy: Policy) -> list[Prepared]:
+    """The filters that have something to test for this ask, in order. A forced request skips those of the policy, as in Nova."""
+    chosen = () if ask.item.forced else tuple(FILTERS[name] for name in policy.filters)
+    checks = [(filter_, filter_.prepare(ask)) for filter_ in (*RESTRICTIONS, *chosen, LAST)]
+    return [(filter_, check) for filter_, check in checks if check is not None]
+
+
+def run_filters(rooms: list[Room], prepared: Sequence[Prepared]) -> Sieve:
+    """Every room through the filters in order."""
+    left = rooms
+    rejections: list[Rejection] = []
+    short: list[tuple[str, Room]] = []
+    for filter_, check in prepared:
+        passed = check.keep(left)
+        if len(passed) == len(left):
+            rejections.append(Rejection(filter=filter_.name, entered=len(left), rejected=0))
+            continue
+        kept = set(map(id, passed))
+        out = [room for room in left if id(room) not in kept]
+        rejections.append(
+            Rejection(
+                filter=filter_.name,
+                entered=len(left),
+                rejected=len(out),
+                node_id=out[0].node_id,
+                reason=check.reason(out[0])[:REASON_CHARACTERS_MAX],
+            )
+        )
+        if filter_.amounts:
+            short.extend([(filter_.name, room) for room in out])
+        left = passed
+    return Sieve(left, rejections, short)
+
+
+def nearest_miss(ask: Ask, short: Sequence[tuple[str, Room]], prepared: Sequence[Prepared]) -> NearestMiss | None:
+    """The rejected node that would do if amounts were freed, and lacks the smallest part of what is asked for."""
+    missing = _missing(ask)
+    allowed = quick_others(ask.item)
+    others = [check.rejects for filter_, check in prepared if not filter_.amounts]
+    ranked = [(part, at) for at, (_, room) in enumerate(short) if (part := missing(room)) is not None]
+    heapify(ranked)
+    while ranked:
+        _, at = heappop(ranked)
+        name, room = short[at]
+        if _only_amounts(ask, room, allowed) and not any(rejects(room) for rejects in others):
+            lacks = shortfalls(ask, room, *RESOURCES)
+            return NearestMiss(node_id=room.node_id, filter=name, shortfalls=lacks) if lacks else None
+    return None
+
+
+def _missing(ask: Ask) -> Callable[[Room], float | None]:
+    """How much of what is asked for a room lacks: the sum over resources of missing / asked. None where no total is reported."""
+    asked = [(name, n) for name, n in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if n]
+    figures = attrgetter("node_id", *(f"{name}_{what}" for name, _ in asked for what in ("free", "total", "used")))
+    wanted = [(3 * k + 1, n, most_of(ask.item.limits, name)) for k, (name, n) in enumerate(asked)]
+
+    def missing(room: Room) -> float | None:
+        part, has = 0.0, figures(room)
+        for at, needed, most in wanted:
+            free = has[at]
+            if free >= needed <= has[at + 1] and has[at + 2] + needed <= most:
+                continue
+            if free == -UNLIMITED:
+                return None
+            part += (needed - min(free, has[at + 1], most - has[at + 2])) / needed
+        return part
+
+    return missing
+
+
+def _only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:
+    if room.lacks is None:
+        return allowed(room)
+    return all(lack.resource in RESOURCES for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay))
+
+
+def by_score(passed: list[Room], ask: Ask, policy: Policy) -> tuple[list[int], list[Weighed]]:
+    """Highest score first; equal ones in the order of their tie keys. Alternates are of the partition of the best."""
+    scores, columns = weigh(passed, policy.pairs)
+    best = _top(None, scores, passed, ask.seed, BEST_FEW)
+    partition = passed[best[0]].partition
+    beside = [at for at, room in enumerate(passed) if room.partition == partition]
+    places = _top(beside, scores, passed, ask.seed, policy.alternates_max + 1)
+    return places, [_weighed(passed[at], scores[at], columns, at) for at in best]
+
+
+def in_order(passed: list[Room], ask: Ask, policy: Policy) -> tuple[list[int], list[Weighed]]:
+    """The first, and the next of its partition."""
+    del ask
+    partition = passed[0].partition
+    return list(islice((at for at, room in enumerate(passed) if room.partition == partition), policy.alternates_max + 1)), []
+
+
+def tie_key(room: Room, seed: int) -> int:
+    """Where a node stands among equals: the same for whoever decides again with this seed, different for other seeds."""
+    return ((room.mark ^ seed) * _MIX) & _MASK_64
+
+
+def _top(places: list[int] | None, scores: list[float], rooms: list[Room], seed: int, count: int) -> list[int]:
+    """The `count` best of `places` (None: of all). Tie keys are worked out only for those that can be among them."""
+    if places is None:
+        least = nlargest(count, scores)[-1]
+        places = [at for at, score in enumerate(scores) if score >= least]
+    elif len(places) > count:
+        least = nlargest(count, [scores[at] for at in places])[-1]
+        places = [at for at in places if scores[at] >= least]
+    return sorted(places, key=lambda at: (-scores[at], tie_key(rooms[at], seed)))[:count]
+
+
+def _weighed(room: Room, score: float, columns: list[Column], at: int) -> Weighed:
+    return Weighed(node_id=room.node_id, score=score, weights=tuple([column.weight(at) for column in columns]))
+

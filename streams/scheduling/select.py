@@ -1,0 +1,28 @@
+"""The engines by name: ways to the same kind of decision. A new one is a row here and must give what `reference` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from schemas.results import Decision
+from streams.scheduling.ask import Ask
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy
+from streams.scheduling.reference import first_fit_select, reference_select
+
+Engine = Callable[[Fleet, Ask, Policy, str], Decision]
+"""Fleet, ask, policy and the policy's digest to a decision. Pure: the same arguments give the same decision."""
+
+ENGINES: Mapping[str, Engine] = {
+    "reference": reference_select,
+    "first-fit": first_fit_select,
+}
+"""`first-fit` weighs nothing: it shows what the log itself can do."""
+
+
+def engine(name: str) -> Engine:
+    """The engine of that name. Raises ValueError that lists those there are."""
+    try:
+        return ENGINES[name]
+    except KeyError:
+        raise ValueError(f"engine {name!r} is not known; known: {', '.join(ENGINES)}") from None
