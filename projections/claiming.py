@@ -192,6 +192,8 @@ def released(ledger: Ledger, event: say.ClaimReleased, step: Step) -> None:
         if event.claim_id not in ledger.remembered:
             ledger.released_early[event.claim_id] = step.offset
             ledger.expiry.append((step.offset, event.claim_id))
+        if event.node_id in ledger.nodes:
+            step.node_ids = (event.node_id,)  # It may be the owner's late word on a claim that vanished: a finding less.
         step.outcomes.append(_absent("not-held", event.claim_id, event.node_id, ledger.partition, step.offset))
         return
     step.node_ids = (claim.node_id,)

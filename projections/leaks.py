@@ -125,8 +125,10 @@ class Leaks(Struct):
             if event.change in {"departed", "deleted"}:
                 self._explain(event.node_id, event.instance.instance_id)
         elif kind is ClaimReleased:
-            instances = [claim.instance_id for claim in step.closed]
-            touched[event.node_id] = instances or self._acknowledged(event)
+            for claim in step.closed:
+                touched[claim.node_id] = [claim.instance_id]
+            if not step.closed:
+                touched[event.node_id] = self._acknowledged(event)
         elif kind is ClaimRenewed:
             touched[event.node_id] = [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]
         elif kind in _TOUCHES_NODE:

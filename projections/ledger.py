@@ -276,9 +276,9 @@ def _silent(ledger: Ledger, event: say.NodeSilent, step: Step) -> None:
     if any(seen > (event.epoch, event.counter) for source, seen in node.sources.items() if source.startswith("audits|")):
         step.ignored = "a newer audit is applied"
         return
+    step.node_ids = (event.node_id,)
     if node.silent_since_ms is None:
         node.silent_since_ms = event.silent_since_ms
-        step.node_ids = (event.node_id,)
 
 
 _HANDLERS: dict[type, Callable[[Ledger, Any, Step], None]] = {

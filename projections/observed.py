@@ -165,15 +165,13 @@ class Observed(Struct):
 
         Without this an orphan's release would leave its gap behind, and only a forged life-cycle event could mend it.
         """
+        gone = [(claim.node_id, claim.instance_id) for claim in step.closed]
         view = self.nodes.get(event.node_id)
-        if view is None or view.tracked is None:
-            return
-        node = ledger.nodes[event.node_id]
-        instances = [claim.instance_id for claim in step.closed]
-        if not instances and event.claim_id in view.lost:
-            instances = [view.lost[event.claim_id]]
-        for instance_id in instances:
-            if instance_id not in node.shown and instance_id not in node.claims:
+        if not gone and view is not None and event.claim_id in view.lost:
+            gone = [(event.node_id, view.lost[event.claim_id])]
+        for node_id, instance_id in gone:
+            node, view = ledger.nodes[node_id], self.nodes.get(node_id)
+            if view is not None and instance_id not in node.shown and instance_id not in node.claims:
                 view.untrack(instance_id)
 
 
