@@ -23,6 +23,7 @@ class Verb(NamedTuple):
 
 
 VERBS = (
+    Verb("nodes", "streams.cli.nodes:nodes", "every node: limit, reported, tracked, claimed, gap and free"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 

@@ -40,7 +40,10 @@ def plain(value: object) -> str:
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One column: the item's key `name`, how a cell is `shown`, whether it is for `-o wide` only, and which values are an `alarm`."""
+    """One column: the item's key `name` (`memory_mib.free` for a part of a value), how a cell is `shown`, which values are an `alarm`.
+
+    `wide` columns are for `-o wide` only.
+    """
 
     name: str
     title: str = ""
@@ -74,6 +77,15 @@ class Style(Struct, frozen=True, kw_only=True):
     colour: bool = False
 
 
+def value_of(item: Item, name: str) -> Any:
+    """The value under a key, or of the part of a value that `key.part` names; None if there is none."""
+    if name in item or "." not in name:
+        return item.get(name)
+    key, _, part = name.partition(".")
+    inner = item.get(key)
+    return value_of(inner, part) if isinstance(inner, Mapping) else None
+
+
 def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     """Print `answer` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
 
@@ -92,7 +104,7 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
         case "jsonl":
             out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
         case "value":
-            out.writelines("\t".join(_printable(_raw(item.get(column.name))) for column in columns) + "\n" for item in items)
+            out.writelines("\t".join(_printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
         case "table" | "wide":
             out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
     if answer.cut is not None and style.format != "json":
@@ -101,7 +113,7 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
 
 def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
     """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
-    cells = [[_printable(column.shown(item.get(column.name))) for column in columns] for item in items]
+    cells = [[_printable(column.shown(value_of(item, column.name))) for column in columns] for item in items]
     lines = [[_printable(column.heading) for column in columns], *cells] if headers else cells
     widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
     padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
@@ -115,7 +127,7 @@ def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[I
         padded[0] = [f"{_BOLD}{text}{_PLAIN}" for text in padded[0]]
     for line, item in zip(padded[1:] if headers else padded, items, strict=True):
         for place, column in enumerate(columns):
-            if column.alarm is not None and column.alarm(item.get(column.name)):
+            if column.alarm is not None and column.alarm(value_of(item, column.name)):
                 line[place] = f"{_RED}{line[place]}{_PLAIN}"
 
 
@@ -130,12 +142,12 @@ def _document(answer: Answer, items: list[Item]) -> str:
 def _check(names: Iterable[str], columns: Sequence[Column], first: Sequence[Item]) -> None:
     known = dict.fromkeys([*(column.name for column in columns), *(key for item in first for key in item)])
     for name in names:
-        if name not in known:
+        if name not in known and not any(value_of(item, name) is not None for item in first):
             raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(known)}")
 
 
 def _chosen(item: Item, chosen: Sequence[str]) -> Item:
-    return {name: item.get(name) for name in chosen} if chosen else item
+    return {name: value_of(item, name) for name in chosen} if chosen else item
 
 
 def _columns(columns: Sequence[Column], style: Style) -> list[Column]:
@@ -149,12 +161,12 @@ def _sorted(items: Iterable[Item], sort: str) -> list[Item]:
     """By the value, not by its text; `-NAME` descends; what has no value comes last either way."""
     listed = list(items)
     name, descending = sort.removeprefix("-"), sort.startswith("-")
-    having = [item for item in listed if item.get(name) is not None]
+    having = [item for item in listed if value_of(item, name) is not None]
     try:
-        having.sort(key=lambda item: item[name], reverse=descending)
+        having.sort(key=lambda item: value_of(item, name), reverse=descending)
     except TypeError:  # values of several kinds have no order of their own
-        having.sort(key=lambda item: plain(item[name]), reverse=descending)
-    return having + [item for item in listed if item.get(name) is None]
+        having.sort(key=lambda item: plain(value_of(item, name)), reverse=descending)
+    return having + [item for item in listed if value_of(item, name) is None]
 
 
 def _raw(value: object) -> str:

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from projections.cut import Cut
+from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
 from projections.ledger import Ledger, Step
 from projections.node import Node
@@ -56,6 +57,7 @@ class State(Struct, kw_only=True):
     ledgers: dict[int, Ledger]
     observed: dict[int, Observed]
     leaks: dict[int, Leaks]
+    doubles: DoubleClaims
     ends: dict[int, int]
     as_of_ms: int
     cut: Cut = Cut()
@@ -81,13 +83,17 @@ class State(Struct, kw_only=True):
         ledger = self.ledger_of(node_id)
         if ledger is None:
             raise KeyError(node_id)
-        row = node_resources(ledger, node_id, self.observed[ledger.partition], self.leaks[ledger.partition].count(node_id))
+        doubles = sum(finding.node_id == node_id for finding in self.doubles.open_findings())
+        leaks = self.leaks[ledger.partition].count(node_id) + doubles
+        row = node_resources(ledger, node_id, self.observed[ledger.partition], leaks)
         return replace(row, offset=min(row.offset, self.ends[ledger.partition] - 1))
 
     def findings(self) -> list[LeakSuspected | LeakConfirmed]:
         """Every open finding, by node; causes are named by where they really stand."""
-        found = [self._placed(finding) for leaks in self.leaks.values() for finding in leaks.open_findings()]
-        return sorted(found, key=lambda finding: (finding.node_id, finding.finding_id))
+        found = [*self.doubles.open_findings()]
+        for leaks in self.leaks.values():
+            found += leaks.open_findings()
+        return sorted(map(self._placed, found), key=lambda finding: (finding.node_id, finding.finding_id))
 
     def _placed(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed:
         if not any((cause.partition, cause.offset) in self.laid for cause in finding.causes):
@@ -105,6 +111,7 @@ class State(Struct, kw_only=True):
         if step is not None:
             observed.apply(ledger, step)
             self.leaks[partition].apply(ledger, observed, step)
+            self.doubles.apply(partition, step)
         return step
 
     def follow(self, log: Log, partition: int, until: int) -> Iterator[Step]:
@@ -144,14 +151,17 @@ def state_at(
     stderr = sys.stderr if stderr is None else stderr
     partitions = ledger_partitions(log)
     # In this order: what is carried up to here stands in `claims` before their ends are read.
-    carried = {topic: log.committed(GROUP, topic) for topic in SOURCES}
+    there = log.topics()
+    carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at) for topic in SOURCES}
     ends = _ends(log, CLAIMS, at)
+    ledgers = {number: Ledger(number, partitions) for number in range(partitions)}
     state = State(
         partitions=partitions,
-        ledgers={number: Ledger(number, partitions) for number in range(partitions)},
+        ledgers=ledgers,
         observed={number: Observed(number) for number in range(partitions)},
         leaks={number: Leaks(number) for number in range(partitions)},
+        doubles=DoubleClaims(ledgers),
         ends={number: ends.get(number, 0) for number in range(partitions)},
         as_of_ms=0,
     )

@@ -126,3 +126,13 @@ def test_no_text_from_a_message_breaks_a_table(cells: list[tuple[str, str]]) -> 
 
 def test_names_of_double_width_stay_aligned() -> None:
     assert table([Column(name="a"), Column(name="b")], [{"a": "計算", "b": 1}, {"a": "c1", "b": 2}]) == "a     b\n計算  1\nc1    2\n"
+
+
+def test_a_dotted_column_names_a_part_of_a_value_in_every_format() -> None:
+    items = [{"node": "b", "memory_mib": {"free": 5}}, {"node": "a", "memory_mib": {"free": 7}}, {"node": "c", "memory_mib": {"free": None}}]
+    out, err = io.StringIO(), io.StringIO()
+
+    style = Style(format="value", columns=("node", "memory_mib.free"), sort="-memory_mib.free")
+    write(Answer(columns=[Column(name="node")], items=items), style, out, err)
+
+    assert out.getvalue() == "a\t7\nb\t5\nc\t\n"

@@ -1,0 +1,129 @@
+"""`claimlog nodes`: every node's limit, the three views, the gap between them and what is free."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from schemas.resources import RESOURCES
+from schemas.results import NodeResources, ResourceRow
+from streams.cli import units
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.output import Answer, Column, plain, write
+from streams.cli.state import State, moment_of, state_at
+
+MEMORY = ("memory_mib", "disk_mib")
+VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
+TITLES = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpus", "pcpus": "pcpus"}
+NAMED_MAX = 10
+
+NodeNames = Annotated[tuple[str, ...], Parameter(help="Only these; patterns such as 'c0*' are welcome.", show_default=False)]
+
+
+def nodes(names: NodeNames = (), /, *, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+    """Every node: limit, reported, tracked, claimed, gap, free, and how old the last audit is.
+
+    reported is what the last complete audit lists, tracked what life-cycle events add up to, claimed what held claims keep.
+    gap = tracked - reported. free = limit - used, where an instance counts with the larger of what is observed and what is claimed
+    but not yet confirmed. limit = (total - reserved) x ratio. A view that nothing reports is shown as -, which is not 0.
+    """
+    with opened(log) as source:
+        state = state_at(source, moment_of(at))
+    chosen = matching(state, names)
+    items = [node_item(state.row(node_id), state.as_of_ms) for node_id in chosen]
+    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+def matching(state: State, names: Sequence[str]) -> list[str]:
+    """The known nodes that `names` (or patterns) name, sorted; all without names. Raises UsageProblem for one that names none."""
+    known = state.node_ids()
+    if not names:
+        return known
+    chosen: set[str] = set()
+    for name in names:
+        found = [node_id for node_id in known if node_id == name] or [node_id for node_id in known if fnmatchcase(node_id, name)]
+        if not found:
+            raise UsageProblem(unknown_node(name, known))
+        chosen.update(found)
+    return sorted(chosen)
+
+
+def unknown_node(name: str, known: Sequence[str]) -> str:
+    """What to say of a node that the ledger does not know."""
+    if not known:
+        return f"node {name!r} is not known: no node has been reported yet"
+    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
+    return f"node {name!r} is not known; known: {', '.join(known[:NAMED_MAX])}{more}"
+
+
+def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
+    """The row as an item: the fields of `node-resources`, all of them, and the age of the last audit."""
+    item: dict[str, Any] = {name: _spelled(getattr(row, name)) for name in row.__struct_fields__}
+    item["audit_age_ms"] = None if row.audit_taken_at_ms is None else as_of_ms - row.audit_taken_at_ms
+    return item
+
+
+def _spelled(value: object) -> Any:
+    """A resource with every field, known or not; anything else as it is."""
+    if isinstance(value, ResourceRow):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    return to_builtins(value)
+
+
+def columns() -> list[Column]:
+    """The columns of a table of nodes; vCPUs shortened and the other resources in `wide` only."""
+    ordered = ("memory_mib", "vcpus", "disk_mib", "pcpus")
+    return [
+        Column(name="node_id", title="node"),
+        Column(name="status", alarm=lambda status: status != "enabled"),
+        Column(name="zone", shown=lambda zone: zone or "-"),
+        *(_amount(resource, view) for resource in ordered for view in VIEWS),
+        Column(name="audit_age_ms", title="audit", shown=_age, right=True),
+        Column(name="instances", right=True, wide=True),
+        Column(name="claims", right=True),
+        Column(name="leaks", right=True, alarm=bool),
+        Column(name="aggregates", shown=lambda aggregates: plain([each["name"] for each in aggregates]) or "-", wide=True),
+    ]
+
+
+def _amount(resource: str, view: str) -> Column:
+    title = f"{TITLES[resource]} {view}" if view == "limit" or resource != "memory_mib" else view
+    is_short = resource == "memory_mib" or (resource == "vcpus" and view in {"limit", "gap", "free"})
+    return Column(
+        name=f"{resource}.{view}",
+        title=title,
+        shown=lambda amount: amount_text(resource, amount, signed=view == "gap"),
+        right=True,
+        wide=not is_short,
+        alarm=bool if view == "gap" else (lambda amount: view == "free" and amount is not None and amount < 0),
+    )
+
+
+def amount_text(resource: str, amount: int | None, *, signed: bool = False) -> str:
+    """An amount of a resource as people read it; `-` for unknown."""
+    if amount is None:
+        return "-"
+    text = units.mib(amount) if resource in MEMORY else units.count(amount)
+    if resource in MEMORY and amount == 0:
+        text = "0"
+    return units.signed(text) if signed else text
+
+
+def _age(age_ms: int | None) -> str:
+    return "never" if age_ms is None else units.span(age_ms)
+
+
+def sized(amounts: Iterable[int | None]) -> str:
+    """`4 vCPUs, 4 GiB, 40 GiB disk` for a vector in the order of RESOURCES; what is 0 or unknown is left out."""
+    said = []
+    for resource, amount in zip(RESOURCES, amounts, strict=True):
+        if amount:
+            said.append(amount_text(resource, amount) + {"vcpus": " vCPUs", "pcpus": " pCPUs", "disk_mib": " disk"}.get(resource, ""))
+    return ", ".join(said) or "nothing"

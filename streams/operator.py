@@ -1,0 +1,71 @@
+"""What operators and requesters say, as messages ready to append. Pure: ids and times come in as arguments.
+
+Each record carries an id of its own, so that one appended twice is known for a copy (rule 8); `source` in the headers names who wrote it.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from schemas.claims import ClaimReleased, ClaimRenewed, NodeConfigured, NodeStatus, ReleaseReason
+from schemas.codec import encode, event_type, key_of
+from schemas.envelope import Envelope, to_headers
+from schemas.inventory import OperatorFields
+from schemas.requests import PlacementCancelled, PlacementRequested
+from schemas.topics import CLAIMS, REQUESTS
+from streams.log.base import Message
+
+SOURCE = "claimlog/operator"
+
+
+class Stamp(Struct, frozen=True):
+    """The id of a record and when it is written (wall clock, ms)."""
+
+    record_id: str
+    time_ms: int
+
+
+def configure(
+    node_id: str, stamp: Stamp, *, fields: OperatorFields | None = None, status: NodeStatus | UnsetType = UNSET, reason: str = ""
+) -> Message:
+    """The operator's word on a node; fields that are left out stay as they are. `reason` goes with a status."""
+    event = NodeConfigured(node_id=node_id, record_id=stamp.record_id, fields=fields or OperatorFields(), status=status, reason=reason)
+    return _message(CLAIMS, event, stamp, subject=node_id)
+
+
+def release(claim_id: str, node_id: str, stamp: Stamp, *, reason: ReleaseReason, note: str = "") -> Message:
+    """Give a claim back (rule 9)."""
+    event = ClaimReleased(node_id=node_id, record_id=stamp.record_id, claim_id=claim_id, reason=reason, note=note)
+    return _message(CLAIMS, event, stamp, subject=claim_id)
+
+
+def renew(claim_id: str, node_id: str, stamp: Stamp, *, ttl_ms: int) -> Message:
+    """Hold a claim for `ttl_ms` more, from the append of this record on (rule 9)."""
+    event = ClaimRenewed(node_id=node_id, record_id=stamp.record_id, claim_id=claim_id, ttl_ms=ttl_ms)
+    return _message(CLAIMS, event, stamp, subject=claim_id)
+
+
+def ask(request: PlacementRequested, stamp: Stamp) -> Message:
+    """Publish a request; its id is the request's own, so that the same request asked twice has one answer."""
+    return _message(REQUESTS, request, Stamp(request.request_id, stamp.time_ms), subject=request.request_id)
+
+
+def cancel(request_id: str, stamp: Stamp, *, reason: str = "") -> Message:
+    """The requester no longer wants it (DESIGN section 3: it acts only by becoming the counting result, or as a release)."""
+    event = PlacementCancelled(request_id=request_id, record_id=stamp.record_id, reason=reason)
+    return _message(REQUESTS, event, stamp, subject=request_id)
+
+
+def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str) -> Message:
+    key = key_of(event)
+    if key is None:
+        raise ValueError(f"{event_type(event)} has no key of its own; it is not an operator's record")
+    envelope = Envelope(
+        event_id=stamp.record_id,
+        event_type=event_type(event),
+        source=SOURCE,
+        time_ms=stamp.time_ms,
+        subject=subject,
+        correlation_id=subject if topic == REQUESTS else "",
+    )
+    return Message(topic, key, encode(event), to_headers(envelope))
