@@ -1,88 +1,106 @@
-"""How many records of `claims` one core folds a second: decode, rules and digest, from records already in memory.
+"""How many records of `claims` does one core fold a second: decode, rules and digest, from records already in memory?
 
-`python -m benchmarks.bench_fold [--records N] [--nodes N] [--kinds] [--json]`. With `--kinds` the cost of each kind of record is told apart
-(in a run of its own: looking at the clock for each record costs too). What is measured is checked: the claims held at the end are those
-whose guests run.
+Beside it decoding alone, and the same fold kept in RocksDB batch by batch. What is measured is checked: the table gives the state back that
+the fold has. Run `python -m benchmarks.bench_fold [--records N] [--nodes N] [--kinds] [--json]`; `--kinds` tells the cost of each kind of
+record apart, in a run of its own, because looking at the clock costs too.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from benchmarks.ledger_log import LedgerLog, LogRecord, kind_of
-from benchmarks.results import Report
+from benchmarks.report import Report, arguments, seconds
+from producers.ledger_load import LedgerRecord, ledger_records
 from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
+from projections.rocks import RocksTable
+from projections.snapshots import encoded
 from schemas.codec import CLAIMS_DECODER
 
-
-def decoded(records: Sequence[LogRecord]) -> float:
-    """Seconds to decode every record and drop it: the floor under the fold."""
-    decode = CLAIMS_DECODER.decode
-    began = time.perf_counter()
-    for record in records:
-        decode(record.value)
-    return time.perf_counter() - began
-
-
-def folded(records: Sequence[LogRecord]) -> tuple[float, Ledger]:
-    """Seconds to fold every record, and the state."""
-    ledger = Ledger(0, 1)
-    apply = ledger.apply
-    began = time.perf_counter()
-    for offset, time_ms, key, value in records:
-        apply(offset, time_ms, key, value)
-    return time.perf_counter() - began, ledger
-
-
-def cost_by_kind(records: Sequence[LogRecord]) -> dict[str, tuple[int, float]]:
-    """Number of records and mean microseconds of each kind."""
-    ledger, clock = Ledger(0, 1), time.perf_counter
-    spent: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    for offset, time_ms, key, value in records:
-        began = clock()
-        step = ledger.apply(offset, time_ms, key, value)
-        took = clock() - began
-        assert step is not None
-        kind = kind_of(step.event) if step.event is not None else "dead"
-        spent[kind] += round(took * 1e9)
-        seen[kind] += 1
-    return {kind: (seen[kind], spent[kind] / seen[kind] / 1_000) for kind in seen}
-
-
-def check(ledger: Ledger, log: LedgerLog) -> None:
-    """The fold read what the generator wrote."""
-    held = len(ledger.claims)
-    assert held == log.guests_running, f"the fold holds {held} claims, {log.guests_running} guests run"
-    unconfirmed = sum(claim.confirmed_ms is None for claim in ledger.claims.values())
-    assert unconfirmed <= 1, f"{unconfirmed} claims are not confirmed, only that of the last record may be"
+HELD_PER_NODE = 20
+BATCHES = (1_000, 10_000)
+"""Records of one RocksDB batch: as a host that keeps up has them, and as one that catches up."""
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = arguments(__doc__ or "", add)
+    records = list(ledger_records(1, nodes=asked.nodes, records=asked.records, held_max=HELD_PER_NODE * asked.nodes))
+    gc.collect()
+    gc.freeze()  # The list is the benchmark's own: the collector shall not walk it in every run.
+    said = {"records": len(records), "nodes": asked.nodes}
+    with Report("fold", as_json=asked.json) as report:
+        report.add("decode only", len(records) / seconds(lambda: decode(records)), "records/s", **said)
+        ledger = Ledger(0, 1)
+        report.add("memory", len(records) / seconds(lambda: fold(ledger, records)), "records/s", **said, claims=len(ledger.claims))
+        for batch in BATCHES:
+            kept(report, records, batch, ledger, said)
+        if asked.kinds:
+            by_kind(report, records)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--kinds", action="store_true", help="tell the cost of each kind of record apart")
-    parser.add_argument("--json", action="store_true", help="an object a line")
-    options = parser.parse_args()
-    log = LedgerLog(nodes=options.nodes)
-    records = list(log.records(options.records))
-    gc.collect()
-    gc.freeze()  # The list of records is the benchmark's own: the collector shall not walk it in every run.
-    report = Report("bench_fold", as_json=options.json)
-    said = {"records": len(records), "nodes": options.nodes, "claims": log.guests_running}
-    report.row("decode only", len(records) / decoded(records), "records/s", said)
-    seconds, ledger = folded(records)
-    check(ledger, log)
-    report.row("memory", len(records) / seconds, "records/s", said)
-    if options.kinds:
-        for kind, (count, cost_us) in sorted(cost_by_kind(records).items(), key=lambda item: -item[1][0] * item[1][1]):
-            report.row(f"memory, {kind}", cost_us, "us/record", {"records": count, "share": f"{count / len(records):.1%}"})
+    parser.add_argument("--kinds", action="store_true")
+
+
+def decode(records: Sequence[LedgerRecord]) -> None:
+    for record in records:
+        CLAIMS_DECODER.decode(record.value)
+
+
+def fold(ledger: Ledger, records: Sequence[LedgerRecord]) -> None:
+    apply = ledger.apply
+    for offset, (_, time_ms, key, value) in enumerate(records):
+        apply(offset, time_ms, key, value)
+
+
+def kept(report: Report, records: Sequence[LedgerRecord], batch: int, expected: Ledger, said: dict[str, Any]) -> None:
+    """The fold with its state in RocksDB, then the start from there."""
+    with tempfile.TemporaryDirectory() as folder, RocksTable.open(Path(folder) / "table") as table:
+        kept_in, ledger = LedgerTable(table), Ledger(0, 1)
+
+        def run() -> None:
+            for first in range(0, len(records), batch):
+                applied = [ledger.apply(first + at, *record[1:]) for at, record in enumerate(records[first : first + batch])]
+                kept_in.write(ledger, [step for step in applied if step is not None])
+
+        report.add("rocksdb", len(records) / seconds(run), "records/s", **said, batch=batch)
+        loaded: list[Ledger | None] = []
+        report.add("rocksdb, load", seconds(lambda: loaded.append(kept_in.load())), "s", **said, batch=batch)
+        assert loaded[0] is not None
+        assert encoded(loaded[0]) == encoded(ledger) == encoded(expected), "the table does not give back what was folded"
+
+
+def by_kind(report: Report, records: Sequence[LedgerRecord]) -> None:
+    """Mean microseconds of each kind of record, the dearest in sum first."""
+    ledger, clock = Ledger(0, 1), time.perf_counter_ns
+    spent: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    for offset, (_, time_ms, key, value) in enumerate(records):
+        began = clock()
+        step = ledger.apply(offset, time_ms, key, value)
+        took = clock() - began
+        kind = kind_of(step.event) if step is not None and step.event is not None else "dead"
+        spent[kind] += took
+        seen[kind] += 1
+    for kind, took in spent.most_common():
+        report.add(f"memory, {kind}", took / seen[kind] / 1_000, "us/record", records=seen[kind], share=round(seen[kind] / len(records), 3))
+
+
+def kind_of(event: Any) -> str:
+    """The type as a benchmark tells it apart: a full audit is other work than an unchanged one."""
+    name: str = event.__struct_config__.tag
+    if name == "node-observed":
+        return "audit in full" if event.instances is not None else "audit unchanged"
+    return f"{name} {event.change}" if name == "instance-observed" else name
 
 
 if __name__ == "__main__":
