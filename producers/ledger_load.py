@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
@@ -116,7 +117,8 @@ class _Maker:
         """Records without end."""
         for partition in range(self.partitions):
             opened = PartitionOpened(ledger_id="load", partition=partition, partitions=self.partitions)
-            yield self.record(partition, str(partition).encode(), opened)
+            candidates = (b"partition-%d" % number for number in count())
+            yield self.record(partition, next(key for key in candidates if partition_of(key, self.partitions) == partition), opened)
         for node in self.nodes:
             yield self.audit(node)
         audits_below, claims_below = MIX["audit"] / 100, (MIX["audit"] + MIX["claim"]) / 100

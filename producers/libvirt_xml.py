@@ -1,0 +1,258 @@
+"""What libvirt's XML says of a host and its domains, in our units. Pure: text in, records out.
+
+Sizes are the defined ones: `<vcpu>` (the most it may use, not how many are plugged in now) and `<memory>` (not the balloon's current
+target), because that is what the host has promised. Field by field after Nova's libvirt driver (docs: facts on `get_available_resource`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from xml.etree import ElementTree as ET
+
+from msgspec import Struct
+
+from schemas.audits import InstanceReport, PowerState
+from schemas.inventory import CpuInfo, HugePages, NumaCell, PciDevice, SupportedGuest
+from schemas.resources import ObservedResources
+
+KIB_OF = {
+    "b": 1 / 1024,
+    "bytes": 1 / 1024,
+    "KB": 1000 / 1024,
+    "k": 1,
+    "KiB": 1,
+    "MB": 1_000_000 / 1024,
+    "M": 1024,
+    "MiB": 1024,
+    "GB": 1_000_000_000 / 1024,
+    "G": 1024**2,
+    "GiB": 1024**2,
+    "TB": 1_000_000_000_000 / 1024,
+    "T": 1024**3,
+    "TiB": 1024**3,
+}
+"""libvirt's units of memory in KiB; without a unit it means KiB."""
+
+HUGE_KIB_MIN = 1024
+"""Pages from 1 MiB on are huge on every architecture; smaller ones are the base pages (4, 8, 64 KiB), which need no reservation."""
+
+NOVA_NAMESPACE = "{http://openstack.org/xmlns/libvirt/nova/"
+DEVICE_TYPES = {"phys_function": "type-VF", "virt_functions": "type-PF"}
+"""A device that names its physical function is a virtual one, and the other way round."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """A host as its capabilities describe it."""
+
+    host_uuid: str
+    cpu_info: CpuInfo
+    cells: tuple[NumaCell, ...]
+    guests: tuple[SupportedGuest, ...]
+
+
+class Disk(Struct, frozen=True, kw_only=True):
+    """Where a disk's bytes are: a path, or a volume in a pool; neither if it is on the network, where libvirt knows no size."""
+
+    path: str = ""
+    pool: str = ""
+    volume: str = ""
+
+
+class Domain(Struct, frozen=True, kw_only=True):
+    """A domain as its XML defines it."""
+
+    instance_id: str
+    name: str
+    vcpus: int
+    memory_mib: int
+    pinned_cpus: tuple[int, ...]
+    numa_cells: tuple[int, ...]
+    pci_addresses: tuple[str, ...]
+    disks: tuple[Disk, ...]
+    project_id: str = ""
+
+    def report(self, power_state: PowerState, disk_mib: int | None, dedicated_cpus: frozenset[int] = frozenset()) -> InstanceReport:
+        """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are vcpus only."""
+        pcpus = sum(cpu in dedicated_cpus for cpu in self.pinned_cpus)
+        return InstanceReport(
+            instance_id=self.instance_id,
+            resources=ObservedResources(
+                vcpus=max(0, self.vcpus - pcpus), pcpus=pcpus if dedicated_cpus else None, memory_mib=self.memory_mib, disk_mib=disk_mib
+            ),
+            name=self.name,
+            power_state=power_state,
+            project_id=self.project_id,
+            numa_cells=self.numa_cells,
+            pinned_cpus=self.pinned_cpus,
+            pci_addresses=self.pci_addresses,
+        )
+
+
+def read_capabilities(text: str, node_info: tuple[int, int, int, int], dedicated_cpus: frozenset[int] = frozenset()) -> Capabilities:
+    """Capabilities XML; `node_info` is cells, sockets a cell, cores and threads as getInfo has them, for hosts whose XML is silent."""
+    root = _parsed(text)
+    cpu = root.find("host/cpu")
+    cells = tuple(
+        sorted((_cell(cell, dedicated_cpus) for cell in root.iterfind("host/topology/cells/cell")), key=lambda each: each.cell_id)
+    )
+    topology = None if cpu is None else cpu.find("topology")
+    count, sockets, cores, threads = node_info
+    if topology is not None:
+        sockets, cores, threads = (int(topology.get(name, "0")) for name in ("sockets", "cores", "threads"))
+    bits = None if cpu is None else cpu.find("maxphysaddr")
+    return Capabilities(
+        host_uuid=root.findtext("host/uuid", ""),
+        cpu_info=CpuInfo(
+            architecture=root.findtext("host/cpu/arch", ""),
+            model=root.findtext("host/cpu/model", ""),
+            vendor=root.findtext("host/cpu/vendor", ""),
+            cells=len(cells) or count,
+            sockets=sockets,
+            cores=cores,
+            threads=threads,
+            maxphysaddr_bits=int(bits.get("bits", "0")) or None if bits is not None else None,
+            features=tuple(sorted({feature.get("name", "") for feature in root.iterfind("host/cpu/feature")} - {""})),
+        ),
+        cells=cells,
+        guests=_guests(root),
+    )
+
+
+def read_domain(text: str) -> Domain:
+    """Domain XML. Raises ValueError if it has no uuid or no size."""
+    root = _parsed(text)
+    memory, vcpu, uuid = root.find("memory"), root.findtext("vcpu"), root.findtext("uuid")
+    if memory is None or vcpu is None or not uuid:
+        raise ValueError("domain XML: expected <uuid>, <memory> and <vcpu>")
+    return Domain(
+        instance_id=uuid,
+        name=root.findtext("name", ""),
+        vcpus=int(vcpu),
+        memory_mib=-(-_kib(memory) // 1024),
+        pinned_cpus=tuple(sorted(_pinned(root))),
+        numa_cells=tuple(sorted({cell for place in root.iterfind("numatune/*[@nodeset]") for cell in cpuset(place.get("nodeset", ""))})),
+        pci_addresses=tuple(sorted(_hostdevs(root))),
+        disks=tuple(_disk(disk) for disk in root.iterfind("devices/disk") if disk.get("device", "disk") in {"disk", "lun"}),
+        project_id=_project(root),
+    )
+
+
+def read_pci(text: str) -> PciDevice | None:
+    """Node device XML; None if it is no PCI device."""
+    capability = _parsed(text).find("capability[@type='pci']")
+    if capability is None:
+        return None
+    domain, bus, slot, function = (int(capability.findtext(name, "0")) for name in ("domain", "bus", "slot", "function"))
+    kinds = {inner.get("type", ""): inner for inner in capability.iterfind("capability")}
+    parent = kinds["phys_function"].find("address") if "phys_function" in kinds else None
+    numa = capability.find("numa")
+    return PciDevice(
+        address=f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}",
+        vendor_id=_hex_id(capability.find("vendor")),
+        product_id=_hex_id(capability.find("product")),
+        device_type=next((name for kind, name in DEVICE_TYPES.items() if kind in kinds), "type-PCI"),
+        numa_cell=None if numa is None else int(numa.get("node", "0")),
+        physical_function="" if parent is None else pci_address(parent.attrib),
+    )
+
+
+def read_system_uuid(text: str) -> str:
+    """The machine's uuid in the XML of the node device `computer`, or nothing."""
+    return _parsed(text).findtext("capability[@type='system']/hardware/uuid", "")
+
+
+def cpuset(text: str) -> set[int]:
+    """libvirt's list of CPUs or cells: `0-3,^2,8`. Raises ValueError."""
+    chosen: set[int] = set()
+    excluded: set[int] = set()
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        first, _, last = part.removeprefix("^").partition("-")
+        (excluded if part.startswith("^") else chosen).update(range(int(first), int(last or first) + 1))
+    return chosen - excluded
+
+
+def pci_address(attributes: Mapping[str, str]) -> str:
+    """`0000:81:00.1` of the attributes of an <address>, whose numbers are hexadecimal with or without 0x."""
+    domain, bus, slot, function = (int(attributes.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _parsed(text: str) -> ET.Element:
+    try:
+        return ET.fromstring(text)  # noqa: S314 - libvirt writes this XML itself, without entities, from what it has parsed and checked
+    except ET.ParseError as error:
+        raise ValueError(f"expected XML from libvirt: {error}: {text[:80]!r}") from error
+
+
+def _kib(element: ET.Element) -> int:
+    unit = element.get("unit", "KiB")
+    if unit not in KIB_OF:
+        raise ValueError(f"<{element.tag} unit={unit!r}>: expected one of {', '.join(KIB_OF)}")
+    return -int(-float(element.text or 0) * KIB_OF[unit] // 1)
+
+
+def _cell(cell: ET.Element, dedicated_cpus: frozenset[int]) -> NumaCell:
+    cpus = [cpu for cpu in cell.iterfind("cpus/cpu") if cpu.get("id")]
+    ids = sorted(int(cpu.get("id", "")) for cpu in cpus)
+    siblings = {tuple(sorted(cpuset(cpu.get("siblings", "")))) for cpu in cpus}
+    sockets = {cpu.get("socket_id") for cpu in cpus}
+    socket = sockets.pop() if len(sockets) == 1 else None
+    memory = cell.find("memory")
+    return NumaCell(
+        cell_id=int(cell.get("id", "0")),
+        cpus=tuple(ids),
+        dedicated_cpus=tuple(cpu for cpu in ids if cpu in dedicated_cpus),
+        siblings=tuple(sorted(group for group in siblings if len(group) > 1)),
+        memory_mib=0 if memory is None else _kib(memory) // 1024,
+        socket=None if socket is None else int(socket),
+        pages=tuple(_pages(cell)),
+    )
+
+
+def _pages(cell: ET.Element) -> Iterable[HugePages]:
+    for pages in sorted(cell.iterfind("pages"), key=lambda each: int(each.get("size", "0"))):
+        size_kib = int(int(pages.get("size", "0")) * KIB_OF[pages.get("unit", "KiB")])
+        if size_kib >= HUGE_KIB_MIN:
+            yield HugePages(size_kib=size_kib, total=int(pages.text or 0))
+
+
+def _guests(root: ET.Element) -> tuple[SupportedGuest, ...]:
+    found = {
+        (arch.get("name", ""), domain.get("type", ""), guest.findtext("os_type", ""))
+        for guest in root.iterfind("guest")
+        for arch in guest.iterfind("arch")
+        for domain in arch.iterfind("domain")
+    }
+    return tuple(SupportedGuest(architecture=arch, hypervisor_type=kind, vm_mode=mode) for arch, kind, mode in sorted(found))
+
+
+def _pinned(root: ET.Element) -> set[int]:
+    """CPUs that one vCPU is bound to alone; a pin to several CPUs binds nothing."""
+    pins = [cpuset(pin.get("cpuset", "")) for pin in root.iterfind("cputune/vcpupin")]
+    return {cpu for pin in pins if len(pin) == 1 for cpu in pin}
+
+
+def _hostdevs(root: ET.Element) -> set[str]:
+    places = ("devices/hostdev[@type='pci']/source/address", "devices/interface[@type='hostdev']/source/address[@type='pci']")
+    return {pci_address(address.attrib) for place in places for address in root.iterfind(place)}
+
+
+def _disk(disk: ET.Element) -> Disk:
+    source = disk.find("source")
+    attributes = {} if source is None else source.attrib
+    if disk.get("type") == "volume":
+        return Disk(pool=attributes.get("pool", ""), volume=attributes.get("volume", ""))
+    return Disk(path=attributes.get("file") or attributes.get("dev") or "")
+
+
+def _project(root: ET.Element) -> str:
+    """The project in Nova's metadata, whatever version of its namespace."""
+    metadata = root.find("metadata")
+    for element in () if metadata is None else metadata.iter():
+        if element.tag.startswith(NOVA_NAMESPACE) and element.tag.endswith("}project"):
+            return element.get("uuid", "")
+    return ""
+
+
+def _hex_id(element: ET.Element | None) -> str:
+    return "" if element is None else element.get("id", "").removeprefix("0x")

@@ -1,0 +1,303 @@
+"""Audits and life-cycle events from a driver inside the real libvirt: test:///default, and a node file of our own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+from producers.libvirt_audit import Options, take_audit
+from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, Worker, connect
+from producers.libvirt_lifecycle import DomainWatch
+from producers.source import AuditSource, EventSource
+from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
+from schemas.codec import decode, encode
+from schemas.inventory import CpuInfo, PciDevice, SupportedGuest
+from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
+from schemas.resources import ObservedResources
+from schemas.topics import AUDITS
+
+TEST_UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
+NEW_UUID = "0c7f4f0e-5d4b-4a39-9d41-0b7d5a0c1e11"
+DOMAIN = f"""<domain type='test'><name>web-1</name><uuid>{NEW_UUID}</uuid><memory unit='MiB'>512</memory><vcpu>2</vcpu>
+<os><type arch='i686'>hvm</type></os></domain>"""
+NODE = """<node>
+  <cpu><mhz>2600</mhz><model>x86_64</model><active>64</active><nodes>2</nodes><sockets>1</sockets><cores>16</cores><threads>2</threads></cpu>
+  <memory>268435456</memory>
+  <domain type='test'><name>one</name><uuid>11111111-0000-4000-8000-000000000001</uuid><memory unit='KiB'>2097153</memory>
+    <vcpu current='1'>4</vcpu><os><type arch='x86_64'>hvm</type></os>
+    <devices><disk type='file' device='disk'><source file='/pool/one.qcow2'/><target dev='vda'/></disk>
+      <hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x81' slot='0' function='0x1'/></source></hostdev>
+    </devices></domain>
+  <domain type='test' xmlns:test='http://libvirt.org/schemas/domain/test/1.0'>
+    <name>off</name><uuid>11111111-0000-4000-8000-000000000002</uuid><memory unit='GiB'>1</memory><vcpu>2</vcpu>
+    <os><type arch='x86_64'>hvm</type></os><test:runstate>5</test:runstate></domain>
+  <pool type='dir'><name>instances</name><uuid>22222222-0000-4000-8000-000000000001</uuid><target><path>/pool</path></target>
+    <volume type='file'><name>one.qcow2</name><capacity unit='GiB'>20</capacity><allocation>0</allocation>
+      <target><path>/pool/one.qcow2</path></target></volume></pool>
+  <device><name>computer</name><capability type='system'><hardware><uuid>33333333-0000-4000-8000-000000000001</uuid></hardware>
+    <firmware/></capability></device>
+  <device><name>pci_0000_81_00_1</name><parent>computer</parent><capability type='pci'><class>0x020000</class>
+    <domain>0</domain><bus>129</bus><slot>0</slot><function>1</function><product id='0x154d'>NIC</product><vendor id='0x8086'>Intel</vendor>
+    <capability type='phys_function'><address domain='0x0000' bus='0x81' slot='0x00' function='0x0'/></capability>
+    <numa node='1'/></capability></device>
+</node>"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def events() -> Iterator[EventLoop]:
+    loop = EventLoop()
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture
+def host() -> Iterator[Connection]:
+    """test:///default with its one domain as it was; all connections of a process share it."""
+    connection = connect("test:///default", read_only=False)
+    yield connection
+    for domain in connection.handle.listAllDomains(0):
+        if domain.UUIDString() == NEW_UUID:
+            if domain.isActive():
+                domain.destroy()
+            if domain.isPersistent():
+                domain.undefine()
+        elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+            domain.resume()
+    connection.close()
+
+
+def audit(connection: Connection, source: AuditSource | None = None, **options: Any) -> Any:
+    source = source or AuditSource("vm", "libvirt", 1)
+    return take_audit(connection, source, Options(**options), taken_at_ms=1_000, mono_ms=10)
+
+
+def watch(connection: Connection) -> tuple[DomainWatch, list[Any]]:
+    """A started watch, and what its resync said."""
+    ticks = iter(range(100, 10_000))
+    domain_watch = DomainWatch(connection, EventSource("vm", "libvirt", 5), Options(), lambda: next(ticks))
+    return domain_watch, list(domain_watch.start())
+
+
+def drained(domain_watch: DomainWatch, count: int) -> list[Any]:
+    """The next `count` events at least; libvirt's thread delivers within milliseconds."""
+    deadline = time.monotonic() + 5
+    found: list[Any] = []
+    while len(found) < count and time.monotonic() < deadline:
+        found += domain_watch.drain(wait_seconds=0.2)
+    return found + domain_watch.drain(wait_seconds=0.05)
+
+
+def test_an_audit_of_the_default_host_says_what_libvirt_reports(host: Connection) -> None:
+    found = audit(host)
+
+    assert isinstance(found, HypervisorAudited)
+    assert found.hypervisor is not None
+    assert (found.hypervisor.vcpus, found.hypervisor.memory_mib, found.hypervisor.disk_mib) == (16, 3_072, 102_400)
+    assert (found.hypervisor.hypervisor_type, found.hypervisor.hypervisor_version) == ("TEST", 2)
+    assert found.hypervisor.host_uuid == "11111111-2222-3333-4444-555555555555"
+    assert [(cell.cell_id, cell.memory_mib, len(cell.cpus), cell.socket) for cell in found.hypervisor.numa_cells] == [
+        (0, 2_048, 8, 0),
+        (1, 4_096, 8, 1),
+    ]
+    assert [[(page.size_kib, page.total) for page in cell.pages] for cell in found.hypervisor.numa_cells] == [
+        [(2_048, 0), (1_048_576, 0)]
+    ] * 2
+    assert found.hypervisor.supported_guests == tuple(
+        SupportedGuest(architecture="i686", hypervisor_type="test", vm_mode=mode) for mode in ("hvm", "xen")
+    )
+    assert found.hypervisor.cpu_info == CpuInfo(architecture="i686", cells=2, sockets=2, cores=2, threads=2)
+    assert found.instances == (
+        InstanceReport(instance_id=TEST_UUID, name="test", resources=ObservedResources(vcpus=2, memory_mib=8_192), power_state="running"),
+    )
+    assert found.complete
+    assert decode(AUDITS, encode(found)) == found
+
+
+def test_a_node_file_is_audited_with_stopped_domains_disks_and_devices(tmp_path: Path) -> None:
+    (tmp_path / "node.xml").write_text(NODE)
+    connection = connect(f"test://{tmp_path}/node.xml")
+
+    found = audit(connection, host_ip="192.0.2.1", dedicated_cpus=frozenset({2, 3}))
+    connection.close()
+
+    assert isinstance(found, HypervisorAudited)
+    assert found.hypervisor is not None
+    assert found.instances is not None
+    assert (found.hypervisor.vcpus, found.hypervisor.pcpus, found.hypervisor.memory_mib) == (62, 2, 262_144)
+    assert (found.hypervisor.host_uuid, found.hypervisor.host_ip) == ("33333333-0000-4000-8000-000000000001", "192.0.2.1")
+    assert found.hypervisor.pci_devices == (
+        PciDevice(
+            address="0000:81:00.1",
+            vendor_id="8086",
+            product_id="154d",
+            device_type="type-VF",
+            numa_cell=1,
+            physical_function="0000:81:00.0",
+        ),
+    )
+    one, off = found.instances
+    assert one.resources == ObservedResources(vcpus=4, pcpus=0, memory_mib=2_049, disk_mib=20_480)
+    assert (one.power_state, one.pci_addresses) == ("running", ("0000:81:00.1",))
+    assert (off.resources, off.power_state) == (ObservedResources(vcpus=2, pcpus=0, memory_mib=1_024, disk_mib=0), "stopped")
+
+
+def test_the_second_audit_of_an_idle_host_is_short_and_a_new_domain_makes_it_full(host: Connection) -> None:
+    source = AuditSource("vm", "libvirt", 1)
+    full, short = audit(host, source), audit(host, source)
+
+    host.handle.defineXML(DOMAIN)
+
+    changed = audit(host, source)
+    assert (short.instances, short.digest) == (None, full.digest)
+    assert [report.instance_id for report in changed.instances] == [NEW_UUID, TEST_UUID]
+    assert changed.instances[0].power_state == "stopped"
+
+
+def test_a_pool_that_is_not_there_fails_the_audit_with_its_name(host: Connection) -> None:
+    found = audit(host, pools=("default-pool", "nvme"))
+
+    assert isinstance(found, AuditFailed)
+    assert "storage pools nvme: not active on this host" in found.reason
+
+
+def test_a_closed_connection_fails_the_audit(host: Connection) -> None:
+    connection = connect("test:///default")
+    connection.close()
+
+    assert audit(connection).reason == "test:///default: closed by us"
+
+
+def test_a_watch_starts_with_what_is_there(host: Connection) -> None:
+    domain_watch, resync = watch(host)
+    domain_watch.stop()
+
+    assert [(type(event), event.instance.instance_id, event.resync, event.epoch, event.counter) for event in resync] == [
+        (InstanceArrived, TEST_UUID, True, 5, 1)
+    ]
+
+
+def test_the_life_of_a_domain_is_told_event_by_event(host: Connection) -> None:
+    domain_watch, _ = watch(host)
+
+    domain = host.handle.defineXML(DOMAIN)
+    domain.create()
+    told = drained(domain_watch, 2)
+    domain.suspend()
+    told += drained(domain_watch, 1)
+    domain.resume()
+    told += drained(domain_watch, 1)
+    domain.destroy()
+    told += drained(domain_watch, 1)
+    domain.undefine()
+    told += drained(domain_watch, 1)
+
+    domain_watch.stop()
+    assert [type(event) for event in told] == [
+        InstanceArrived,
+        InstanceStarted,
+        InstancePaused,
+        InstanceStarted,
+        InstanceStopped,
+        InstanceDeparted,
+    ]
+    assert {event.instance.instance_id for event in told} == {NEW_UUID}
+    assert {event.instance.resources.memory_mib for event in told} == {512}
+    assert [event.instance.power_state for event in told[1:5]] == ["running", "paused", "running", "stopped"]
+    assert [event.counter for event in told] == [2, 3, 4, 5, 6, 7]
+    assert [event.event_time_ms for event in told] == sorted(event.event_time_ms for event in told)
+    assert not any(event.resync for event in told)
+
+
+def test_a_transient_domain_that_stops_has_departed(host: Connection) -> None:
+    domain_watch, _ = watch(host)
+
+    domain = host.handle.createXML(DOMAIN, 0)
+    told = drained(domain_watch, 2)
+    domain.destroy()
+    told += drained(domain_watch, 1)
+
+    domain_watch.stop()
+    assert [type(event) for event in told] == [InstanceArrived, InstanceStarted, InstanceDeparted]
+
+
+def test_a_domain_defined_anew_with_another_size_is_resized(host: Connection) -> None:
+    domain_watch, _ = watch(host)
+
+    host.handle.defineXML(DOMAIN)
+    told = drained(domain_watch, 1)
+    host.handle.defineXML(DOMAIN.replace("<vcpu>2</vcpu>", "<vcpu>4</vcpu>"))
+    told += drained(domain_watch, 1)
+
+    domain_watch.stop()
+    assert [(type(event), event.instance.resources.vcpus) for event in told] == [(InstanceArrived, 2), (InstanceResized, 4)]
+
+
+def test_a_domain_that_came_and_went_unseen_still_arrived_and_departed(host: Connection) -> None:
+    """Both events wait when the watch looks: the domain is gone, so its size is not reported, which is not zero."""
+    domain_watch, _ = watch(host)
+
+    domain = host.handle.defineXML(DOMAIN)
+    domain.undefine()
+    time.sleep(0.3)
+
+    told = drained(domain_watch, 2)
+    domain_watch.stop()
+    assert [(type(event), event.instance.resources) for event in told] == [
+        (InstanceArrived, ObservedResources()),
+        (InstanceDeparted, ObservedResources()),
+    ]
+
+
+def test_undefining_a_running_domain_is_no_departure_until_it_stops(host: Connection) -> None:
+    domain_watch, _ = watch(host)
+    domain = host.handle.defineXML(DOMAIN)
+    domain.create()
+    drained(domain_watch, 2)
+
+    domain.undefine()
+    told = drained(domain_watch, 0)
+    domain.destroy()
+    told += drained(domain_watch, 1)
+
+    domain_watch.stop()
+    assert [type(event) for event in told] == [InstanceDeparted]
+
+
+def test_a_host_that_is_not_there_is_named_with_libvirts_words() -> None:
+    with pytest.raises(HypervisorUnreachable, match=r"test:///no/such/node.xml: .*\(libvirt error \d+\)"):
+        connect("test:///no/such/node.xml")
+
+
+def test_a_call_that_hangs_is_given_up_and_the_next_is_refused_until_it_returns() -> None:
+    worker, gate = Worker("stuck"), threading.Event()
+
+    with pytest.raises(HypervisorUnreachable, match=r"stuck: no answer in 0.05 s"):
+        worker.call(gate.wait, 0.05)
+    with pytest.raises(HypervisorUnreachable, match="an earlier call is still waiting"):
+        worker.call(lambda: 1, 5)
+    gate.set()
+
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            assert worker.call(lambda: 7, 5) == 7
+            break
+        except HypervisorUnreachable:
+            time.sleep(0.01)
+    else:
+        pytest.fail("the worker did not come back")
+    worker.close()
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    worker = Worker("w")
+
+    with pytest.raises(ZeroDivisionError):
+        worker.call(lambda: 1 // 0, 5)
+    worker.close()
