@@ -248,7 +248,8 @@ def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
         return
     lasted_ms = event.mono_ms - claim.run_mono_ms
     shown_once = claim.confirmed_ms is not None
-    if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
+    # By the log's clock too, which made the deadline: an audit of a host far ahead that comes late may be older than the claim itself.
+    if not shown_once and min(event.taken_at_ms, step.time_ms) < claim.deadline_ms - SKEW_MS:
         return
     if claim.departed_ms is not None:
         if lasted_ms >= GRACE_MS:

@@ -311,6 +311,16 @@ def test_a_clock_that_jumps_ahead_does_not_expire_a_claim_before_its_ttl_on_the_
     assert fates(step) == [("expired", "c")]
 
 
+def test_a_late_audit_of_a_host_whose_clock_is_ahead_does_not_expire_a_claim_before_its_deadline() -> None:
+    history = claimed()
+
+    history.audit(at_s=101, taken_s=100_040, mono_s=40)
+    step = history.audit(at_s=111, taken_s=100_111, mono_s=111)
+
+    assert fates(step) == []
+    assert history.held() == HELD
+
+
 def test_another_epoch_of_the_producer_ends_the_run() -> None:
     history = claimed()
 
