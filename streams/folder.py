@@ -1,0 +1,298 @@
+"""The stream processor's folder: folds the owned partitions of `claims`, keeps the state in tables, and publishes what follows from it.
+
+Order within a batch: fold in memory, append everything derived, and only then write rows and next offset to the table in one batch. So the
+table never says more than was published, and a crash repeats a batch, which publishes the same bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from projections.differences import Closed
+from projections.doubles import DoubleClaims
+from projections.leaks import Leaks, Mark, OpenFinding
+from projections.ledger import Ledger, Step
+from projections.ledger_table import LedgerTable
+from projections.observed import NodeView, Observed
+from projections.projection import OffsetGap
+from projections.rocks import RocksTable
+from projections.rows import node_resources
+from projections.rules import DIGEST_EVERY
+from projections.snapshots import chunks_of, misfit
+from projections.table import Table
+from schemas import topics
+from schemas.codec import encode, event_type, key_of
+from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
+from schemas.results import LedgerDigest
+from streams.dead_letters import dead_letter
+from streams.leak_audit import LeakAudit, finding_messages
+from streams.log.base import ClockMs, Log, Message, Partition, Record, wall_clock_ms
+from streams.metrics import Metrics
+
+BATCH_RECORDS = 2000
+"""As in `engines`: one transaction of derived records and one table batch for so many."""
+SNAPSHOT_EVERY = 10_000
+"""Records of a partition between snapshots: a reader that starts folds at most so many, a twentieth of a second's work."""
+SNAPSHOTS_KEPT = 3
+"""One to start from, one before it should its chunks be incomplete, and one for a digest that differs."""
+AUDIT_INTERVAL_MS = 60_000
+"""Nova audits every 60 s, and so do our producers unless they are told otherwise."""
+COMPACT_EVERY = 50_000
+"""Records published to compacted topics between two compactions."""
+
+
+class _Companions(msgspec.Struct, array_like=True):
+    """What is kept of one node beside the ledger: its views and its findings."""
+
+    view: NodeView | None
+    mark: Mark | None
+    open: dict[str, OpenFinding]
+    closed: dict[str, Closed]
+
+
+class _Doubles(msgspec.Struct, array_like=True):
+    """Open double claims by instance. They span partitions, so each table keeps them, and the highest `changes` is the newest."""
+
+    changes: int = 0
+    open: dict[str, OpenFinding] = {}
+
+
+_NODE_KEY, _DOUBLES_KEY = b"n", b"d"
+"""Rows beside the ledger: of a node, by its id, and of the doubles."""
+_HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"), ("content-type", CONTENT_TYPE))
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(_Companions).decode
+_DECODE_DOUBLES = msgspec.msgpack.Decoder(_Doubles).decode
+
+
+class Fold:
+    """One partition's state: ledger, views, findings, and the table that keeps them."""
+
+    def __init__(self, log: Log, partition: int, table: Table, tell: Callable[[str], None]) -> None:
+        self.partition = partition
+        self.table = LedgerTable(table)
+        self._close = table.close
+        self.doubles_kept = 0
+        self.doubles: _Doubles | None = None
+        self.ledger, self.observed, leaks = self._begin(log, tell)
+        self.audit = LeakAudit(partition, leaks)
+        self.silences_ms = 0
+        self.snapshot_starts: list[int] = []
+        self.published = 0
+
+    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
+        """The state in the table if it belongs to this log, else an empty one: the log has it all."""
+        ledger = self.table.load(tell)
+        reason = misfit(ledger, log) if ledger is not None else None
+        if ledger is None or reason is not None:
+            if reason is not None:
+                tell(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
+            self.table.clear()
+            return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
+        observed, leaks = Observed(self.partition), Leaks(self.partition)
+        for key, row in self.table.extras():
+            if key == _DOUBLES_KEY:
+                self.doubles = _DECODE_DOUBLES(row)
+                continue
+            kept = _DECODE(row)
+            node_id = key.removeprefix(_NODE_KEY).decode()
+            if kept.view is not None:
+                observed.nodes[node_id] = kept.view
+            if kept.mark is not None:
+                leaks.marks[node_id] = kept.mark
+            if kept.open:
+                leaks.open[node_id] = kept.open
+            if kept.closed:
+                leaks.closed[node_id] = kept.closed
+        return ledger, observed, leaks
+
+    def keep(self, steps: Sequence[Step], node_ids: set[str], doubles: _Doubles) -> None:
+        """Write what the steps changed, with the views and findings of the nodes they touched, and the doubles if they changed."""
+        extra = {_NODE_KEY + node_id.encode(): self._companions(node_id) for node_id in node_ids}
+        if doubles.changes != self.doubles_kept:
+            extra[_DOUBLES_KEY] = _ENCODE(doubles)
+            self.doubles_kept = doubles.changes
+        self.table.write(self.ledger, steps, extra)
+
+    def _companions(self, node_id: str) -> bytes:
+        leaks = self.audit.leaks
+        return _ENCODE(
+            _Companions(
+                view=self.observed.nodes.get(node_id),
+                mark=leaks.marks.get(node_id),
+                open=leaks.open.get(node_id, {}),
+                closed=leaks.closed.get(node_id, {}),
+            )
+        )
+
+    def close(self) -> None:
+        """Close the table."""
+        self._close()
+
+
+class Folder:
+    """See the module.
+
+    `directory` holds one table a partition; `process` names this process in digests; `tell` hears what people should. `audit_interval_ms`
+    is how often producers audit a node: three times that without an audit is silence.
+    """
+
+    name = "folder"
+
+    def __init__(
+        self,
+        log: Log,
+        directory: Path,
+        process: str,
+        metrics: Metrics,
+        tell: Callable[[str], None],
+        *,
+        clock: ClockMs = wall_clock_ms,
+        audit_interval_ms: int = AUDIT_INTERVAL_MS,
+    ) -> None:
+        self._log, self._directory, self._process, self._metrics, self._tell = log, directory, process, metrics, tell
+        self._clock, self._audit_interval_ms = clock, audit_interval_ms
+        self.folds: dict[int, Fold] = {}
+        self._doubles = DoubleClaims({})
+        self._doubles_changes = 0
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        """One batch of each owned partition; returns how many records were folded."""
+        if partitions != self.folds.keys():
+            self._share(partitions)
+        return sum(self._batch(fold) for _, fold in sorted(self.folds.items()))
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """See `Engine`."""
+        return {Partition(topics.CLAIMS, number): self.folds[number].ledger.next_offset for number in partitions if number in self.folds}
+
+    def close(self) -> None:
+        """Close the tables."""
+        for fold in self.folds.values():
+            fold.close()
+        self.folds.clear()
+
+    def _share(self, partitions: frozenset[int]) -> None:
+        """Take over and give up partitions: another process may have had their tables until just now."""
+        for lost in sorted(self.folds.keys() - partitions):
+            self.folds.pop(lost).close()
+        kept = [_Doubles(self._doubles_changes, self._doubles.open)]
+        for partition in sorted(partitions - self.folds.keys()):
+            table = RocksTable.open(self._directory / f"{topics.CLAIMS}-{partition}")
+            fold = self.folds[partition] = Fold(self._log, partition, table, self._tell)
+            if fold.doubles is not None:
+                kept.append(fold.doubles)
+        newest = max(kept, key=lambda doubles: doubles.changes)
+        self._doubles_changes = newest.changes
+        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+
+    def _batch(self, fold: Fold) -> int:
+        """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped."""
+        records = self._log.read(topics.CLAIMS, fold.partition, fold.ledger.next_offset, BATCH_RECORDS)
+        if not records:
+            return self._silences(fold)
+        steps: list[Step] = []
+        derived: list[Message] = []
+        touched: set[str] = set()
+        for record in records:
+            step = self._folded(fold, record)
+            steps.append(step)
+            touched.update(step.node_ids)
+            derived.extend(self._derived(fold, record, step))
+        derived.extend(self._rows(fold, touched))
+        if records[-1].offset // SNAPSHOT_EVERY != (records[0].offset - 1) // SNAPSHOT_EVERY:
+            derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in chunks_of(fold.ledger))
+        if derived:
+            self._published(fold, derived, self._log.append(derived))
+        fold.keep(steps, touched, _Doubles(self._doubles_changes, self._doubles.open))
+        self._count(fold, steps)
+        return len(records)
+
+    def _folded(self, fold: Fold, record: Record) -> Step:
+        step = fold.ledger.apply(record.offset, record.time_ms, record.key, record.value)
+        if step is None:
+            raise OffsetGap(f"{record.position}: read again although it is folded; this is a fault of the log, see `claimlog doctor`")
+        fold.observed.apply(fold.ledger, step)
+        return step
+
+    def _derived(self, fold: Fold, record: Record, step: Step) -> list[Message]:
+        """What one step says to others: outcomes, findings, a dead letter, now and then a digest."""
+        messages = [self._message(topics.VERDICTS, outcome, number) for number, outcome in enumerate(step.outcomes)]
+        doubles = self._doubles.apply(fold.partition, step)
+        self._doubles_changes += len(doubles)
+        found = (*fold.audit.step(fold.ledger, fold.observed, step), *doubles)
+        messages.extend(message for finding in found for message in finding_messages(finding.partition, (finding,)))
+        if step.dead is not None:
+            self._metrics.dead_letters.labels(record.topic, step.dead.kind).inc()
+            messages.append(dead_letter(record, step.dead))
+        if record.offset % DIGEST_EVERY == 0:
+            messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
+        return messages
+
+    def _silences(self, fold: Fold) -> int:
+        """With everything folded, say which nodes have gone silent; now and then, as reading the clock is enough of a cost."""
+        now_ms = self._clock()
+        if now_ms - fold.silences_ms < self._audit_interval_ms // 4:
+            return 0
+        fold.silences_ms = now_ms
+        messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms)
+        if messages:
+            self._log.append(messages)
+        return len(messages)
+
+    def _digest(self, ledger: Ledger) -> LedgerDigest:
+        return LedgerDigest(
+            ledger_id=ledger.ledger_id or "?",
+            partition=ledger.partition,
+            process=self._process,
+            offset=ledger.next_offset - 1,
+            digest=ledger.digest.hex(),
+            rules_version=ledger.rules_version,
+        )
+
+    def _rows(self, fold: Fold, touched: set[str]) -> list[Message]:
+        rows = [
+            node_resources(fold.ledger, node_id, fold.observed, fold.audit.leaks.count(node_id))
+            for node_id in sorted(touched)
+            if node_id in fold.ledger.nodes
+        ]
+        return [self._message(topics.NODE_RESOURCES, row) for row in rows]
+
+    def _message(self, topic: str, event: Any, number: int = 0) -> Message:
+        """A derived record: in the partition of the ledger that it comes from, under its own key.
+
+        Its id names the record of `claims` that it comes from, so a batch published again has the same ids; `number` tells records of one
+        origin apart.
+        """
+        kind, key, partition = event_type(event), key_of(event), event.partition
+        origin = f"{topics.CLAIMS}/{partition}@{event.offset}"
+        headers = (*_HEADERS, ("ce_type", f"{TYPE_PREFIX}{kind}".encode()), ("ce_id", f"{origin}/{kind}/{number}".encode()))
+        return Message(topic, b"" if key is None else key, encode(event), (*headers, ("ce_causationid", origin.encode())), partition)
+
+    def _published(self, fold: Fold, derived: Sequence[Message], offsets: Sequence[int]) -> None:
+        """Drop old snapshots and replaced rows, now and then."""
+        snapshots = [offset for message, offset in zip(derived, offsets, strict=True) if message.topic == topics.SNAPSHOTS]
+        if snapshots:
+            fold.snapshot_starts.append(snapshots[0])
+            if len(fold.snapshot_starts) > SNAPSHOTS_KEPT:
+                fold.snapshot_starts = fold.snapshot_starts[-SNAPSHOTS_KEPT:]
+                self._log.truncate(topics.SNAPSHOTS, fold.partition, fold.snapshot_starts[0])
+        fold.published += len(derived)
+        if fold.published >= COMPACT_EVERY:
+            fold.published = 0
+            self._log.compact(topics.NODE_RESOURCES, fold.partition)
+            self._log.compact(topics.DIGESTS, fold.partition)
+
+    def _count(self, fold: Fold, steps: Sequence[Step]) -> None:
+        metrics, ledger = self._metrics, fold.ledger
+        metrics.records.labels(self.name, topics.CLAIMS).inc(len(steps))
+        for step in steps:
+            for outcome in step.outcomes:
+                metrics.outcomes.labels(outcome.outcome).inc()
+        label = str(fold.partition)
+        metrics.offset.labels(label).set(ledger.next_offset)
+        metrics.lag.labels(label).set(self._log.end(topics.CLAIMS, fold.partition) - ledger.next_offset)

@@ -1,0 +1,192 @@
+"""The folder: what a batch of claims publishes, and that a folder that starts again goes on exactly where its table stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from projections.ledger import Ledger
+from projections.snapshots import load_newest
+from schemas import topics
+from schemas.audits import InstanceReport
+from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
+from schemas.codec import decode_keyed, encode, key_of
+from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.inventory import Hypervisor
+from schemas.resources import ObservedResources, Resources
+from schemas.results import ClaimOutcome, NodeResources
+from streams import folder as folder_module
+from streams.dead_letters import DeadLetter, read_letter
+from streams.folder import Folder
+from streams.log.base import Message
+from streams.log.memory import MemoryLog
+from streams.metrics import Metrics
+from streams.topology import open_ledger
+
+ALL = frozenset({0})
+
+
+class World:
+    """A log with one partition, and the time that stamps its records."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.log = MemoryLog(clock=lambda: self.now_ms)
+        self.said: list[str] = []
+        self.path = tmp_path / "state"
+        open_ledger(self.log, ledger_partitions=1, request_partitions=1)
+
+    def folder(self) -> Folder:
+        return Folder(self.log, self.path, "p1", Metrics("test"), self.said.append, clock=lambda: self.now_ms, audit_interval_ms=60_000)
+
+    def append(self, *events: object) -> None:
+        self.log.append([Message(topics.CLAIMS, key_of(event) or b"", encode(event), (), 0) for event in events])  # type: ignore[arg-type]
+
+    def read(self, topic: str) -> list[object]:
+        return [decode_keyed(r.topic, r.key, r.value) for r in self.log.read(topic, 0, self.log.start(topic, 0), 100_000)]
+
+    def audit(self, counter: int, instances: tuple[InstanceReport, ...] = ()) -> NodeObserved:
+        return NodeObserved(
+            node_id="n1",
+            producer="a",
+            epoch=1,
+            counter=counter,
+            taken_at_ms=self.now_ms,
+            mono_ms=self.now_ms,
+            digest=f"d{counter}",
+            hypervisor=Hypervisor(vcpus=8, memory_mib=8192, disk_mib=100_000),
+            instances=instances,
+        )
+
+
+def claim(number: int, vcpus: int = 1) -> ClaimRequested:
+    item = ClaimItem(claim_id=f"r{number}/0/s-1.1", instance_id=f"i{number}", nodes=("n1",), resources=Resources(vcpus=vcpus, memory_mib=512))
+    return ClaimRequested(request_id=f"r{number}", owner="s", basis=0, ttl_ms=600_000, items=(item,))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def folded(world: World) -> Ledger:
+    ledger = Ledger(0, 1)
+    for record in world.log.read(topics.CLAIMS, 0, 0, 1_000_000):
+        ledger.apply(record.offset, record.time_ms, record.key, record.value)
+    return ledger
+
+
+def test_a_batch_publishes_verdicts_and_the_row_of_each_node_it_touched(world: World) -> None:
+    world.append(world.audit(1), claim(1), claim(2, vcpus=9))
+    host = world.folder()
+
+    done = host.turn(ALL)
+
+    assert done == 4
+    outcomes = [event for event in world.read(topics.VERDICTS) if isinstance(event, ClaimOutcome)]
+    assert [(event.outcome, event.claim_id) for event in outcomes] == [("granted", "r1/0/s-1.1"), ("refused", "r2/0/s-1.1")]
+    (row,) = world.read(topics.NODE_RESOURCES)
+    assert isinstance(row, NodeResources)
+    assert (row.offset, row.vcpus.used, row.vcpus.free, row.memory_mib.claimed) == (3, 1, 7, 512)
+    host.close()
+
+
+def test_what_counts_for_nothing_is_a_dead_letter_with_its_position(world: World) -> None:
+    world.log.append([Message(topics.CLAIMS, b"n1", b'{"type":"no-such"}', (), 0)])
+    host = world.folder()
+
+    host.turn(ALL)
+
+    (letter,) = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
+    assert isinstance(letter, DeadLetter)
+    assert (letter.position, letter.kind) == ("claims/0@1", "unknown-type")
+    host.close()
+
+
+def test_a_folder_that_starts_again_goes_on_where_its_table_stands(world: World) -> None:
+    world.append(world.audit(1), claim(1))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    world.append(claim(2))
+    before = world.log.end(topics.VERDICTS, 0)
+
+    again = world.folder()
+    again.turn(ALL)
+
+    assert world.log.end(topics.VERDICTS, 0) == before + 1
+    assert again.folds[0].ledger.digest == folded(world).digest
+    assert again.folds[0].ledger.nodes == folded(world).nodes
+    again.close()
+
+
+def test_findings_survive_a_restart_and_are_confirmed_by_the_audit_after_it(world: World) -> None:
+    ghost = InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1, memory_mib=512))
+    world.append(world.audit(1, (ghost,)))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    world.now_ms += 60_000
+    world.append(world.audit(2, (ghost,)))
+
+    again = world.folder()
+    again.turn(ALL)
+
+    findings = world.read(topics.FINDINGS)
+    assert [(type(event), getattr(event, "kind", "")) for event in findings] == [
+        (LeakSuspected, "ghost-instance"),
+        (LeakConfirmed, "ghost-instance"),
+    ]
+    again.close()
+
+
+def test_a_state_of_another_log_is_discarded_and_folded_anew(world: World, tmp_path: Path) -> None:
+    world.append(world.audit(1), claim(1))
+    host = world.folder()
+    host.turn(ALL)
+    host.close()
+    other = World(tmp_path)
+    other.now_ms += 1
+    other.append(other.audit(1), claim(7))
+
+    again = other.folder()
+    again.turn(ALL)
+
+    assert any("discarded" in said for said in other.said)
+    assert set(again.folds[0].ledger.claims) == {"r7/0/s-1.1"}
+    again.close()
+
+
+def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(world: World) -> None:
+    world.append(world.audit(1))
+    host = world.folder()
+    host.turn(ALL)
+    world.now_ms += 181_000
+
+    said = host.turn(ALL)
+    host.turn(ALL)
+    world.now_ms += 15_000
+    host.turn(ALL)
+
+    assert said == 1
+    assert host.folds[0].ledger.nodes["n1"].silent_since_ms == 1_700_000_000_000
+    assert world.log.end(topics.CLAIMS, 0) == 3
+    host.close()
+
+
+def test_snapshots_are_written_as_the_log_grows_and_old_ones_are_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 10)
+    world.append(world.audit(1))
+    host = world.folder()
+    for number in range(60):
+        world.append(claim(number))
+        host.turn(ALL)
+
+    newest = load_newest(world.log, 0)
+
+    assert newest is not None
+    assert world.log.end(topics.CLAIMS, 0) - newest.next_offset < 10
+    assert world.log.start(topics.SNAPSHOTS, 0) > 0
+    assert len(world.read(topics.SNAPSHOTS)) == folder_module.SNAPSHOTS_KEPT
+    host.close()
