@@ -24,6 +24,8 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("nodes", "streams.cli.nodes:nodes", "every node: limit, reported, tracked, claimed, gap and free"),
+    Verb("node", "streams.cli.node:app", "one node in full; enable, disable, drain or withdraw it"),
+    Verb("claims", "streams.cli.claims:app", "the claims that are held; hold one for longer, give one back"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 

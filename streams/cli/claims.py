@@ -1,0 +1,148 @@
+"""`claimlog claims`: which claims are held, holding one for longer, and giving one back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from schemas.claims import ReleaseReason
+from schemas.requests import TTL_MS_DEFAULT
+from schemas.resources import RESOURCES
+from schemas.results import OutcomeKind
+from streams.cli import units
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.node import claim_item
+from streams.cli.nodes import sized
+from streams.cli.output import Answer, Column, write
+from streams.cli.state import State, moment_of, state_at
+from streams.cli.units_in import duration_ms
+from streams.cli.writing import appended, new_stamp
+from streams.log.base import Log, Message, Position
+from streams.operator import release as release_message
+from streams.operator import renew
+
+app = App(name="claims", help="The claims that are held; holding one for longer, giving one back.")
+
+ClaimStates = Literal["held", "unconfirmed", "confirmed", "overdue"]
+ClaimName = Annotated[str, Parameter(help="The claim's id, as placement results and `claims list` name it.")]
+NodeOfClaim = Annotated[str, Parameter(name="--node", help="Its node, where the ledger does not know the claim (yet).", show_default=False)]
+
+COLUMNS = [
+    Column(name="claim_id", title="claim"),
+    Column(name="state", alarm=lambda state: state == "overdue"),
+    Column(name="node_id", title="node"),
+    Column(name="instance_id", title="instance"),
+    Column(name="resources"),
+    Column(name="age_ms", title="age", shown=lambda age_ms: "-" if age_ms is None else units.span(age_ms), right=True),
+    Column(name="request_id", title="request", wide=True),
+    Column(name="owner", wide=True),
+    Column(name="deadline_ms", title="deadline", shown=units.moment, wide=True),
+    Column(name="group_id", title="group", shown=lambda group: group or "-", wide=True),
+    Column(name="position", wide=True),
+]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    node: Annotated[str, Parameter(help="Only those on this node.", show_default=False)] = "",
+    instance: Annotated[str, Parameter(help="Only those of this instance.", show_default=False)] = "",
+    request: Annotated[str, Parameter(help="Only those of this request.", show_default=False)] = "",
+    state: Annotated[ClaimStates, Parameter(help="overdue: unconfirmed after its deadline.")] = "held",
+    at: MomentFlag = "now",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """The claims held at a moment, oldest first."""
+    with opened(log) as source:
+        folded = state_at(source, moment_of(at))
+    claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
+    claims = [
+        claim
+        for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
+        if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
+    ]
+    items = [claim_item(claim, folded) for claim in claims]
+    wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
+    items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
+    write(Answer(columns=COLUMNS, items=items, cut=folded.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+def _listed(item: dict[str, Any]) -> dict[str, Any]:
+    return item | {"resources": sized([item[resource] for resource in RESOURCES])}
+
+
+@app.command
+def hold(
+    claim: ClaimName,
+    /,
+    *,
+    ttl: Annotated[str, Parameter(help="For how long from now, such as 10m.")] = f"{TTL_MS_DEFAULT // 1000}s",
+    node: NodeOfClaim = "",
+    log: LogFlag = None,
+) -> int:
+    """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1."""
+    ttl_ms = duration_ms(ttl)
+    with opened(log) as source:
+        state = state_at(source, pending=False)
+        node_id = _node_of(state, claim, node)
+        if node_id is None:
+            return _not_held(claim)
+        position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
+    print("held" if outcome == "renewed" else "not held")
+    sys.stderr.write(f"{claim}: {outcome} at {position}\n")
+    return 0 if outcome == "renewed" else 1
+
+
+@app.command
+def release(
+    claim: ClaimName,
+    /,
+    *,
+    reason: Annotated[ReleaseReason, Parameter(help="cancelled acts only on a claim that nobody confirmed or renewed.")] = "operator",
+    note: Annotated[str, Parameter(help="Words for those who read it later.", show_default=False)] = "",
+    node: NodeOfClaim = "",
+    log: LogFlag = None,
+) -> int:
+    """Give a claim back: prints released and exits 0; in-use or not-held exits 1."""
+    with opened(log) as source:
+        state = state_at(source, pending=False)
+        node_id = _node_of(state, claim, node)
+        if node_id is None:
+            return _not_held(claim)
+        position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
+    print(outcome)
+    hint = "; its guest must be deleted first" if outcome == "in-use" else ""
+    sys.stderr.write(f"{claim}: {outcome} at {position}{hint}\n")
+    return 0 if outcome == "released" else 1
+
+
+def _node_of(state: State, claim_id: str, node: str) -> str | None:
+    """The node of a claim; the one the asker names if the ledger holds no such claim. Raises UsageProblem if they differ."""
+    held = next((ledger.claims[claim_id] for ledger in state.ledgers.values() if claim_id in ledger.claims), None)
+    if held is None:
+        return node or None
+    if node and node != held.node_id:
+        raise UsageProblem(f"claim {claim_id} is held on {held.node_id}, not on {node}; leave out --node")
+    return held.node_id
+
+
+def _not_held(claim_id: str) -> int:
+    """Nothing is written: without its node nobody knows where a word about the claim would belong."""
+    print("not held")
+    sys.stderr.write(f"{claim_id}: no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way\n")
+    return 1
+
+
+def _written(log: Log, state: State, message: Message, claim_id: str) -> tuple[Position, OutcomeKind]:
+    """Append, fold up to it, and return what it did to the claim."""
+    position = appended(log, message)
+    outcome: OutcomeKind = "not-held"
+    for step in state.follow(log, position.partition, position.offset + 1):
+        if step.offset == position.offset:
+            outcome = next((done.outcome for done in step.outcomes if done.claim_id == claim_id), "not-held")
+    return position, outcome

@@ -1,0 +1,45 @@
+"""Amounts and lengths of time as people write them: `4GiB`, `512`, `10m`. Whatever would have to be rounded is refused."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from schemas.units import AMOUNT_MAX
+from streams.cli.exits import UsageProblem
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(MiB|GiB|TiB|M|G|T)?", re.ASCII)
+_MIB = {"MiB": 1, "M": 1, "GiB": 1 << 10, "G": 1 << 10, "TiB": 1 << 20, "T": 1 << 20}
+_DURATION = re.compile(r"(?:\d{1,12}(?:d|h|ms|m|s))+", re.ASCII)
+_PART = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+def amount_mib(text: str, flag: str) -> int:
+    """MiB of `4GiB`, `1.5TiB`, `512MiB` or `512`. Raises UsageProblem, which names `flag`."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise UsageProblem(f"{flag} {text!r}: write an amount such as 4GiB, 512MiB or 512 (MiB)")
+    amount = Decimal(found[1]) * _MIB[found[2] or "MiB"]
+    if amount != int(amount):
+        raise UsageProblem(f"{flag} {text!r}: that is {amount} MiB; only whole MiB are counted")
+    if amount > AMOUNT_MAX:
+        raise UsageProblem(f"{flag} {text!r}: at most {AMOUNT_MAX} MiB")
+    return int(amount)
+
+
+def amount_gib(text: str, flag: str) -> int:
+    """Whole GiB of `40GiB`, `1TiB` or `40` (GiB). Raises UsageProblem, which names `flag`."""
+    bare = text.strip()
+    size_mib = amount_mib(f"{bare}GiB" if bare.replace(".", "", 1).isdigit() else bare, flag)
+    if size_mib % 1024:
+        raise UsageProblem(f"{flag} {text!r}: root and ephemeral disks are whole GiB, as in Nova's flavors")
+    return size_mib // 1024
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of `10m`, `1h30m`, `45s`. Raises UsageProblem."""
+    text = text.strip()
+    if not _DURATION.fullmatch(text):
+        raise UsageProblem(f"{text!r} is no length of time; write one such as 45s, 10m or 1h30m")
+    return min(AMOUNT_MAX, sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text)))

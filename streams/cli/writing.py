@@ -1,0 +1,28 @@
+"""What verbs that write have in common: a stamp for each record, and where it stands once it is in the log."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+from streams.log.base import Log, LogError, Message, Position
+from streams.operator import Stamp
+
+
+def new_stamp() -> Stamp:
+    """An id that nobody else has, and now."""
+    return Stamp(uuid4().hex, time.time_ns() // 1_000_000)
+
+
+def appended(log: Log, message: Message) -> Position:
+    """Append one message, read it back, and return where it stands.
+
+    Raises as `append` does, and LogError if the log holds other bytes there.
+    """
+    number = log.partition(message.topic, message.key) if message.partition is None else message.partition
+    (offset,) = log.append([message])
+    position = Position(message.topic, number, offset)
+    records = log.read(message.topic, number, offset, 1)
+    if not records or records[0].value != message.value:
+        raise LogError(f"{position}: appended, but read back with other bytes; run `claimlog doctor`")
+    return position

@@ -1,0 +1,94 @@
+"""`claimlog node`: the arithmetic is printed with its numbers, and the operator's word stands in the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.claims import NodeConfigured
+from schemas.codec import decode
+from schemas.topics import CLAIMS
+from tests.cli_log import PARTITIONS, FleetLog
+
+
+def words(fleet: FleetLog) -> list[NodeConfigured]:
+    """Every word of the operator in the ledger."""
+    records = [record for number in range(PARTITIONS) for record in fleet.log.read(CLAIMS, number, 0)]
+    return [event for record in records if isinstance(event := decode(CLAIMS, record.value), NodeConfigured)]
+
+
+def test_show_prints_the_arithmetic_of_what_is_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1204}, memory_mib=8192)
+    fleet.claim("r1/0/s-1.1", "i2", "c01", memory_mib=1024)
+
+    said = fleet.run(capsys, "node", "show", "c01")
+
+    assert said.code == 0
+    assert "memory      free 5,964 MiB = limit 8 GiB - used 2,228 MiB" in said.out
+    assert "limit 8 GiB = (total 8 GiB - reserved 0) x 1" in said.out
+    assert "r1/0/s-1.1  i2  1 GiB  unconfirmed" in said.out
+    assert "(no claim)  i1  1,204 MiB" in said.out
+    assert "ghost-instance i1" in said.out
+
+
+def test_show_as_json_has_the_claims_the_instances_and_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1204})
+    fleet.claim("r1/0/s-1.1", "i2", "c01", memory_mib=1024)
+
+    (node,) = fleet.run(capsys, "node", "show", "c01", "-o", "json").json["items"]
+
+    assert [claim["claim_id"] for claim in node["claims_held"]] == ["r1/0/s-1.1"]
+    assert [report["instance_id"] for report in node["instances_shown"]] == ["i1"]
+    assert [finding["kind"] for finding in node["findings"]] == ["ghost-instance"]
+    assert node["memory_mib"]["free"] == 8192 - 1204 - 1024
+
+
+@pytest.mark.parametrize(("verb", "status"), [("disable", "disabled"), ("drain", "draining"), ("withdraw", "withdrawn")])
+def test_a_status_is_written_with_its_reason_and_taken_back_by_enable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, status: str
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+
+    said = fleet.run(capsys, "node", verb, "c01", "--reason", "new DIMMs")
+    (node,) = fleet.run(capsys, "nodes", "-o", "json").json["items"]
+    back = fleet.run(capsys, "node", "enable", "c01")
+
+    assert (said.code, said.out) == (0, f"c01: enabled -> {status} (new DIMMs)\n")
+    assert said.err.startswith("claims/")
+    assert (node["status"], node["status_reason"]) == (status, "new DIMMs")
+    assert back.out == f"c01: {status} -> enabled\n"
+    assert [word.status for word in words(fleet)] == [status, "enabled"]
+
+
+def test_an_unknown_node_is_refused_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+
+    said = fleet.run(capsys, "node", "disable", "c1", "--reason", "typo")
+
+    assert said.code == 2
+    assert "node 'c1' is not known; known: c01; --new writes it" in said.err
+    assert words(fleet) == []
+
+
+def test_new_writes_the_word_on_a_node_before_its_first_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+
+    said = fleet.run(capsys, "node", "disable", "c77", "--reason", "not racked yet", "--new")
+    fleet.audit("c77", {})
+
+    assert (said.code, said.out) == (0, "c77: new -> disabled (not racked yet)\n")
+    assert fleet.run(capsys, "nodes", "-o", "value", "-c", "status").out == "disabled\n"
+
+
+def test_a_node_that_is_reported_but_not_carried_yet_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, carry=False)
+
+    said = fleet.run(capsys, "node", "disable", "c01", "--reason", "x")
+
+    assert (said.code, said.out) == (0, "c01: new -> disabled (x)\n")
