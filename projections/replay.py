@@ -1,0 +1,221 @@
+"""Replay: the ledger as it was at an end, a time or a cut, from the first record or a snapshot; and the proof that both are the same.
+
+State at time T is the state just before the first record with an append time at or after T, partition by partition.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from projections.cut import Cut
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from projections.projection import HistoryMissing, ProjectionError, Readable
+from projections.rows import node_resources
+from projections.snapshots import Tell, encoded, load_newest
+from schemas.codec import decode
+from schemas.results import LedgerDigest, NodeResources
+from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES
+
+READ_RECORDS = 5_000
+
+Kind = TypeVar("Kind")
+
+Each = Callable[[Ledger, Step], None]
+"""Called for every folded record, after the ledger has it: where further projections fold."""
+Progress = Callable[[int], None]
+"""Hears how many more records are folded."""
+Until = Cut | int | None
+"""A cut, a time in ms since 1970, or None for the ends as they are now."""
+
+
+class Replayed(Struct, kw_only=True):
+    """One partition's replay. `begun` is the offset it began at: 0, or the one after a snapshot. `outcomes` counts what happened since."""
+
+    ledger: Ledger
+    begun: int
+    outcomes: Counter[str]
+    dead: int = 0
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """Two that must be equal and are not: what was compared, as of which offset, and how each has it."""
+
+    partition: int
+    what: str
+    offset: int
+    expected: str
+    found: str
+
+
+class Checks(Struct, kw_only=True):
+    """What `verified` compared, and what differed."""
+
+    digests: int = 0
+    rows: int = 0
+    snapshots: int = 0
+    differences: list[Difference] = []
+
+
+def replay(
+    log: Readable,
+    *,
+    until: Until = None,
+    from_snapshots: bool = True,
+    each: Each | None = None,
+    progress: Progress | None = None,
+    tell: Tell | None = None,
+) -> dict[int, Replayed]:
+    """All partitions as of `until`; with `from_snapshots` each begins at the newest snapshot that fits, so `each` sees the rest only.
+
+    `tell` hears of snapshots passed over. Raises HistoryMissing if records that are needed are not at hand, and the fold's own errors.
+    """
+    found = {}
+    for number, end in ends_of(log, until).items():
+        ledger = load_newest(log, number, at_most=end, tell=tell) if from_snapshots else None
+        if ledger is None:
+            ledger = Ledger(number, log.topics()[CLAIMS])
+        found[number] = fold(log, ledger, end, each, progress)
+    return found
+
+
+def cut_of(partitions: Mapping[int, Replayed]) -> Cut:
+    """What a replay is true for."""
+    return Cut.of({(CLAIMS, number): partition.ledger.next_offset for number, partition in partitions.items()})
+
+
+def ends_of(log: Readable, until: Until) -> dict[int, int]:
+    """The next offset of each partition at a moment. Raises HistoryMissing for a cut of another log, ProjectionError for no ledger."""
+    count = log.topics().get(CLAIMS)
+    if count is None:
+        raise ProjectionError(f"this log has no topic {CLAIMS}, so there is no ledger to fold; `claimlog run` makes it")
+    if until is None:
+        return dict(log.ends(CLAIMS))
+    if isinstance(until, int):
+        return {number: log.at_time(CLAIMS, number, until) for number in range(count)}
+    ends = {place.partition: place.next_offset for place in until.places if place.topic == CLAIMS}
+    if sorted(ends) != list(range(count)):
+        raise HistoryMissing(f"the cut ({until.described() or 'empty'}) does not have the {count} partitions of {CLAIMS} in this log")
+    for number, end in ends.items():
+        there = log.end(CLAIMS, number)
+        if end > there:
+            raise HistoryMissing(f"the cut includes {CLAIMS}/{number} up to {end}, this log ends at {there}: it is the cut of another log")
+    return ends
+
+
+def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, progress: Progress | None = None) -> Replayed:
+    """Fold `ledger` on up to the offset `end`, exclusive. Raises HistoryMissing."""
+    number = ledger.partition
+    partition = Replayed(ledger=ledger, begun=ledger.next_offset, outcomes=Counter())
+    while ledger.next_offset < end:
+        at = ledger.next_offset
+        start = log.start(CLAIMS, number)
+        records = log.read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ()
+        if not records:
+            there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
+            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; archived ones are read with --archive DIR")
+        for record in records[: end - at]:
+            step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+            if step is None:
+                continue
+            for outcome in step.outcomes:
+                partition.outcomes[outcome.outcome] += 1
+            partition.dead += step.dead is not None
+            if each is not None:
+                each(ledger, step)
+        if progress is not None:
+            progress(ledger.next_offset - at)
+    return partition
+
+
+def verified(
+    log: Readable, *, until: Until = None, progress: Progress | None = None, tell: Tell | None = None
+) -> tuple[dict[int, Replayed], Checks]:
+    """Replay from the first record and compare with everything that was published: digests, rows of nodes, snapshots.
+
+    Rows and digests are compared at their own offsets; a row's number of leaks is taken over. The newest snapshot is compared where it was
+    taken and folded on to the end, where both ledgers must have the same bytes. Raises as `replay`.
+    """
+    checks = Checks()
+    found = {}
+    for number, end in ends_of(log, until).items():
+        watch = _Watch(log, number, end, checks)
+        ledger = Ledger(number, log.topics()[CLAIMS])
+        found[number] = fold(log, ledger, end, watch, progress)
+        begun = load_newest(log, number, at_most=end, tell=tell)
+        if begun is None:
+            continue
+        checks.snapshots += 1
+        offset = begun.next_offset - 1
+        fold(log, begun, end, None, progress)
+        whole, restored = (ledger.digest, encoded(ledger)), (begun.digest, encoded(begun))
+        if whole != restored:
+            what = f"the state folded on from the snapshot of offset {offset}"
+            expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, restored))
+            checks.differences.append(Difference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
+    return found, checks
+
+
+class _Watch:
+    """Compares one partition's fold with what was published of it, at each offset of which something was."""
+
+    def __init__(self, log: Readable, number: int, end: int, checks: Checks) -> None:
+        self._number, self._checks = number, checks
+        self._observed = Observed(number)
+        self._digests: dict[int, list[LedgerDigest]] = {}
+        for digest in _published(log, DIGESTS, number, LedgerDigest):
+            if digest.offset < end:
+                self._digests.setdefault(digest.offset, []).append(digest)
+        newest: dict[str, NodeResources] = {}
+        for row in _published(log, NODE_RESOURCES, number, NodeResources):
+            if row.offset < end and (row.node_id not in newest or newest[row.node_id].offset <= row.offset):
+                newest[row.node_id] = row
+        self._rows: dict[int, list[NodeResources]] = {}
+        for row in newest.values():
+            self._rows.setdefault(row.offset, []).append(row)
+
+    def __call__(self, ledger: Ledger, step: Step) -> None:
+        self._observed.apply(ledger, step)
+        for digest in self._digests.get(step.offset, ()):
+            self._checks.digests += 1
+            self._compare(f"the digest of process {digest.process}", step.offset, ledger.digest.hex(), digest.digest)
+        for row in self._rows.get(step.offset, ()):
+            self._checks.rows += 1
+            known = row.node_id in ledger.nodes
+            expected = node_resources(ledger, row.node_id, self._observed, row.leaks) if known else "no such node"
+            self._compare(f"the row of {row.node_id}", step.offset, expected, row)
+
+    def _compare(self, what: str, offset: int, expected: object, found: object) -> None:
+        if expected != found:
+            said, got = _apart(expected, found)
+            self._checks.differences.append(Difference(partition=self._number, what=what, offset=offset, expected=said, found=got))
+
+
+def _apart(expected: object, found: object) -> tuple[str, str]:
+    """Both as text; of two rows only the fields that differ."""
+    if not (isinstance(expected, NodeResources) and isinstance(found, NodeResources)):
+        return str(expected), str(found)
+    names = [name for name in expected.__struct_fields__ if getattr(expected, name) != getattr(found, name)]
+    return (
+        ", ".join(f"{name}={getattr(expected, name)}" for name in names),
+        ", ".join(f"{name}={getattr(found, name)}" for name in names),
+    )
+
+
+def _published(log: Readable, topic: str, number: int, kind: type[Kind]) -> list[Kind]:
+    """Every readable record of a derived topic's partition; what somebody else wrote there is no claim of ours."""
+    if number >= log.topics().get(topic, 0):
+        return []
+    found = []
+    at, end = log.start(topic, number), log.end(topic, number)
+    while at < end:
+        records = log.read(topic, number, at, READ_RECORDS)
+        if not records:
+            break
+        found += [event for record in records if isinstance(event := decode(topic, record.value), kind)]
+        at = records[-1].offset + 1
+    return found
