@@ -40,6 +40,17 @@ class Engine(Protocol):
         ...
 
 
+class NoShare:
+    """The lease of a process that owns no part of the ledger, such as one that hosts a scheduler only."""
+
+    def partitions(self) -> frozenset[int]:
+        """None."""
+        return frozenset()
+
+    def release(self) -> None:
+        """There is nothing to give up."""
+
+
 class Host:
     """One process: its engines, its share of the partitions, its health."""
 

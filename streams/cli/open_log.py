@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from streams.cli.exits import UsageProblem
-from streams.log.base import Log, LogUnreachable
+from streams.log.base import ClockMs, Log, LogUnreachable, wall_clock_ms
 
 ENVIRONMENT = "CLAIMLOG_LOG"
 FORMS = "sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin"
 
 
-def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False) -> Log:
+def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False, clock: ClockMs = wall_clock_ms) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`; with `create` an SQLite log is made if it is missing.
+    `clock` stamps what is appended to it.
 
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
     """
@@ -25,7 +26,7 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
     if scheme == "sqlite" and rest:
         from streams.log.sqlite import SqliteLog
 
-        return SqliteLog.open(rest, create=create)
+        return SqliteLog.open(rest, create=create, clock=clock)
     if scheme == "kafka" and separator:
         raise UsageProblem(f"{spec}: this version has no Kafka log yet; pass {FORMS}")
     if spec == "-":

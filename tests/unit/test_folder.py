@@ -61,7 +61,8 @@ class World:
 
 
 def claim(number: int, vcpus: int = 1) -> ClaimRequested:
-    item = ClaimItem(claim_id=f"r{number}/0/s-1.1", instance_id=f"i{number}", nodes=("n1",), resources=Resources(vcpus=vcpus, memory_mib=512))
+    size = Resources(vcpus=vcpus, memory_mib=512)
+    item = ClaimItem(claim_id=f"r{number}/0/s-1.1", instance_id=f"i{number}", nodes=("n1",), resources=size)
     return ClaimRequested(request_id=f"r{number}", owner="s", basis=0, ttl_ms=600_000, items=(item,))
 
 

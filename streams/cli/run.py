@@ -1,0 +1,134 @@
+"""`claimlog run`: the long-running process. It hosts the stream processor and a scheduler on one log, or only one of the two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from schemas.topics import STREAM_PARTITIONS
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import LogFlag
+from streams.cli.open_log import ENVIRONMENT, open_log
+from streams.clock import Clock, parse
+from streams.log.base import Log
+from streams.metrics import Health, Metrics, serve
+from streams.runner import Engine, Host, NoShare
+
+Only = Literal["processor", "scheduler"]
+
+
+def run(
+    *,
+    log: LogFlag = None,
+    only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
+    state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
+    policy: Annotated[Path | None, Parameter(help="TOML file with the scheduler's policy; default: Nova's filters and weighers.")] = None,
+    engine: Annotated[str, Parameter(help="How a scheduler selects: reference, or first-fit, which measures the log alone.")] = "reference",
+    name: Annotated[str, Parameter(help="What this process is called in records; default: the host's name and the process id.")] = "",
+    audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
+    lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
+    ledger_partitions: Annotated[int, Parameter(help="Partitions of claims, if the ledger is new.")] = 4,
+    metrics: Annotated[int | None, Parameter(help="Serve Prometheus metrics and health at this port.")] = None,
+    metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = "127.0.0.1",
+    until_idle: Annotated[bool, Parameter(negative=(), help="End when there is nothing left to do.")] = False,
+    clock: Annotated[str, Parameter(show=False)] = "",
+) -> int:
+    """Carry observations into the ledger, fold it, publish what follows, and place instances, until stopped.
+
+    A second process on the same log takes over when the first ends; schedulers share the requests among themselves.
+    """
+    from streams.topology import open_ledger
+
+    timing = _clock(clock)
+    process = name or f"{socket.gethostname()}-{os.getpid()}"
+    stopped = _stopped_by_signals()
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=timing.wall_ms))
+        open_ledger(opened, ledger_partitions=ledger_partitions)
+        series, health = Metrics(_version()), Health(time.monotonic)
+        if metrics is not None:
+            server = serve(series, health, metrics, metrics_address)
+            stack.callback(server.shutdown)
+            print(f"metrics and health at http://{metrics_address}:{server.server_port}/metrics", file=sys.stderr)
+        engines: list[Engine] = []
+        if only != "scheduler":
+            engines += _processor(opened, state or _state_folder(log), process, series, timing, round(audit_interval * 1000))
+        if only != "processor":
+            engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
+        share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
+        host = Host(opened, engines, share, health, sys.stderr)
+        host.run(stopped, until_idle=until_idle)
+    return 0
+
+
+def _clock(text: str) -> Clock:
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise UsageProblem(f"--clock: {problem}") from None
+
+
+def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int) -> list[Engine]:
+    from streams.engines import Carrier, Watcher
+    from streams.folder import Folder
+
+    folder = Folder(log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=audit_interval_ms)
+    return [Carrier(log), folder, Watcher(log)]
+
+
+def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
+    from streams.scheduling.loading import PolicyError, from_toml
+    from streams.scheduling.policy import DEFAULT
+    from streams.scheduling.select import ENGINES
+    from streams.scheduling_engine import SchedulerEngine
+
+    if engine not in ENGINES:
+        raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
+    try:
+        chosen = DEFAULT if policy is None else from_toml(policy.read_text(), source=str(policy))
+    except (OSError, PolicyError) as problem:
+        raise UsageProblem(f"--policy: {problem}") from None
+    return SchedulerEngine(
+        log, process, chosen, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version()
+    )
+
+
+def _state_folder(log: str | None) -> Path:
+    """Tables lie beside the log they come from."""
+    spec = log or os.environ.get(ENVIRONMENT, "")
+    return Path(f"{spec.removeprefix('sqlite:')}-state")
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _stopped_by_signals() -> Callable[[], bool]:
+    """SIGTERM and SIGINT end the process after the present turn; nothing is done inside the handler but taking note."""
+    asked: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return lambda: bool(asked)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("claimlog")
+    except PackageNotFoundError:
+        return "checkout"

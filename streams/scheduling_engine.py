@@ -1,0 +1,81 @@
+"""A scheduler as an engine of the host: it starts from the newest snapshots, takes its turns, and tells the metrics what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from projections.ledger import Ledger
+from projections.snapshots import load_newest
+from schemas.topics import CLAIMS, REQUESTS
+from streams.clock import Clock
+from streams.log.base import Log, Partition
+from streams.metrics import Metrics
+from streams.scheduler import Clocks, Scheduler
+from streams.scheduling.policy import Policy
+
+
+class SchedulerEngine:
+    """One scheduler. It owns partitions of requests by a lease of its own; the host's share of the ledger is none of its business."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        log: Log,
+        process: str,
+        policy: Policy,
+        engine: str,
+        clock: Clock,
+        metrics: Metrics,
+        tell: Callable[[str], None],
+        *,
+        lease_timeout_seconds: float,
+        version: str,
+    ) -> None:
+        self._metrics = metrics
+        self._seen = {"placed": 0, "conflicts": 0}
+        self._failed: dict[str, int] = {}
+        self._scheduler = Scheduler(
+            log,
+            process,
+            policy,
+            engine,
+            clocks=Clocks(clock.wall_ms, clock.boot_ms),
+            ledgers=materialized(log, tell),
+            lease_timeout_seconds=lease_timeout_seconds,
+            version=version,
+        )
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        """See `Engine`."""
+        moved = self._scheduler.turn(0.0)
+        if moved:
+            self._count(moved)
+        return moved
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """See `Engine`."""
+        return self._scheduler.positions()
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._scheduler.close()
+
+    def _count(self, moved: int) -> None:
+        """Bring the counters of the metrics up to those of the placer."""
+        counters, metrics = self._scheduler.placer.counters, self._metrics
+        metrics.records.labels(self.name, REQUESTS).inc(moved)
+        metrics.placements.labels("placed").inc(counters.placed - self._seen["placed"])
+        metrics.conflicts.inc(counters.conflicts - self._seen["conflicts"])
+        self._seen = {"placed": counters.placed, "conflicts": counters.conflicts}
+        for reason, count in counters.failed.items():
+            metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))
+            self._failed[reason] = count
+        while counters.latencies_ms:
+            metrics.placing.observe(counters.latencies_ms.popleft() / 1000)
+
+
+def materialized(log: Log, tell: Callable[[str], None]) -> list[Ledger]:
+    """The ledgers of all partitions, each from its newest snapshot where there is one."""
+    partitions = log.topics()[CLAIMS]
+    return [load_newest(log, number, tell=tell) or Ledger(number, partitions) for number in range(partitions)]
