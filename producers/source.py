@@ -16,7 +16,7 @@ from schemas.audits import AuditFailed, AuditRecord, HypervisorAudited, Instance
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, Headers, to_headers
 from schemas.inventory import Hypervisor, Physical
-from schemas.lifecycle import LifecycleEvent, LifecycleRecord
+from schemas.lifecycle import LifecycleEvent
 
 Publish = Callable[[str, bytes, bytes, Headers], None]
 """`publish(topic, key, value, headers)`: returns once the record is durable, or raises."""
@@ -172,7 +172,7 @@ class Said(Struct, frozen=True, gc=False):
     headers: Headers
 
 
-def said(topic: str, record: AuditRecord | LifecycleRecord) -> Said:
+def said(topic: str, record: AuditRecord | LifecycleEvent) -> Said:
     """The observation as key, bytes and CloudEvents headers; its id is the same for a copy of it."""
     key = key_of(record)
     if key is None:
@@ -188,7 +188,7 @@ def said(topic: str, record: AuditRecord | LifecycleRecord) -> Said:
     return Said(topic, key, encode(record), to_headers(envelope))
 
 
-def send(publish: Publish, topic: str, record: AuditRecord | LifecycleRecord) -> None:
+def send(publish: Publish, topic: str, record: AuditRecord | LifecycleEvent) -> None:
     """Publish one observation. What `publish` raises goes through."""
     message = said(topic, record)
     publish(message.topic, message.key, message.value, message.headers)

@@ -1,0 +1,245 @@
+"""`claimlog produce`: facts from outside into the log, from libvirt, from a generated load, from the Azure trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+from cyclopts import App, Parameter
+
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.progress import Progress
+from streams.clock import SystemClock
+from streams.topology import open_ledger
+
+if TYPE_CHECKING:
+    from producers.libvirt_host import LibvirtHost
+    from producers.load import Arrival, Departure
+    from streams.cli.driving import Driver
+
+DATA_ENVIRONMENT = "CLAIMLOG_DATA"
+DATA_DEFAULT = Path("..") / "shared" / "data"
+RETRY_SECONDS = 5.0
+"""Pause before a host whose name is not even known yet is tried again."""
+WAIT_SECONDS = 0.5
+"""Longest sleep: how late an interrupt is heard."""
+
+Seconds = Annotated[float, Parameter(help="Seconds from one audit of a host to its next.")]
+Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
+Seed = Annotated[int, Parameter(help="The same seed gives the same stream.")]
+Nodes = Annotated[int, Parameter(help="How many hosts are simulated; 0: requests only.")]
+Limit = Annotated[int | None, Parameter(help="How many VMs; default: all there are.")]
+UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
+Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
+
+app = App(name="produce", help="Bring facts from outside into the log: from libvirt, from a generated load, from a trace.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a fleet is to be played, and when it is over."""
+
+    nodes: int
+    seed: int
+    speed: float
+    interval_seconds: float
+    once: bool
+    until_answered: bool
+    instances: int | None
+
+    def check(self) -> None:
+        """Raise UsageProblem for what cannot be played."""
+        if self.nodes < 0 or self.speed <= 0 or self.interval_seconds <= 0:
+            flags = f"--nodes {self.nodes} --speed {self.speed:g} --interval {self.interval_seconds:g}"
+            raise UsageProblem(f"{flags}: nodes must not be negative, the others must be above 0")
+
+    def fulfilled(self, driver: Driver) -> bool:
+        """Whether there is nothing left to play."""
+        if self.until_answered and self.instances is not None and driver.tally.instances >= self.instances:
+            return not driver.waiting
+        # Without hosts nobody would start a guest, so the requests are all there is.
+        return driver.exhausted and (not self.nodes or not driver.waiting)
+
+
+@app.command
+def libvirt(
+    *,
+    uri: Annotated[str, Parameter(help="As for virsh: qemu:///system, qemu+tls://HOST/system, test:///default.")] = "test:///default",
+    log: LogFlag = None,
+    once: Once = False,
+    interval: Seconds = 60.0,
+    node: Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")] = "",
+    pool: Annotated[
+        tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")
+    ] = (),
+    dedicated_cpus: Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")] = "",
+    host_ip: Annotated[str, Parameter(help="The address that other hosts reach it by.")] = "",
+    timeout: Annotated[float, Parameter(help="Seconds until a look at the host counts as failed.")] = 30.0,
+) -> int:
+    """Audits and life-cycle events of one hypervisor, from libvirt itself."""
+    try:
+        from producers.libvirt_audit import Options
+        from producers.libvirt_connect import EventLoop
+        from producers.libvirt_host import LibvirtHost
+        from producers.libvirt_xml import cpuset
+    except ModuleNotFoundError as missing:
+        if missing.name != "libvirt":
+            raise
+        raise UsageProblem(
+            "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
+        ) from None
+    from streams.cli.producing import last_epoch, publisher
+
+    if interval <= 0 or timeout <= 0:
+        raise UsageProblem(f"--interval {interval:g} --timeout {timeout:g}: both must be above 0 seconds")
+    try:
+        dedicated = frozenset(cpuset(dedicated_cpus))
+    except ValueError:
+        raise UsageProblem(f"--dedicated-cpus {dedicated_cpus!r}: expected a list such as 4-7,12-15") from None
+    clock = SystemClock()
+    with opened(log, create=True) as target:
+        open_ledger(target)
+        loop = EventLoop()
+        host = LibvirtHost(
+            uri,
+            publisher(target),
+            options=Options(pools=pool or None, dedicated_cpus=dedicated, host_ip=host_ip),
+            last_epoch=last_epoch(target, "libvirt"),
+            wall_ms=clock.wall_ms,
+            mono_ms=clock.boot_ms,
+            node_id=node,
+            audit_timeout_seconds=timeout,
+        )
+        try:
+            return _once(host, sys.stderr) if once else _forever(host, interval, sys.stderr)
+        finally:
+            host.close()
+            loop.stop()
+
+
+@app.command
+def load(
+    *,
+    log: LogFlag = None,
+    nodes: Nodes = 50,
+    seed: Seed = 1,
+    limit: Limit = 1000,
+    speed: Speed = 60.0,
+    interval: Seconds = 10.0,
+    once: Once = False,
+    until_answered: UntilAnswered = False,
+    batch: Annotated[int, Parameter(help="Most instances of one request; VMs of a batch that share a flavor come together.")] = 1,
+) -> int:
+    """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say."""
+    from producers.load import workload
+
+    def events() -> Iterator[Arrival | Departure]:
+        return workload(seed, instances=1_000_000 if limit is None else limit, count_max=batch, prefix="load")
+
+    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
+    return _drive(log, events, plan)
+
+
+@app.command
+def trace(
+    *,
+    data: Annotated[Path | None, Parameter(help=f"Folder of the Azure extract; default: {DATA_ENVIRONMENT}, else {DATA_DEFAULT}.")] = None,
+    log: LogFlag = None,
+    nodes: Nodes = 500,
+    seed: Seed = 1,
+    limit: Limit = 10_000,
+    speed: Speed = 60.0,
+    interval: Seconds = 10.0,
+    once: Once = False,
+    until_answered: UntilAnswered = False,
+) -> int:
+    """Real arrivals and lifetimes: the Azure extract, on a generated fleet."""
+    from producers.traces import TraceUnreadable
+    from producers.traces import trace as read_trace
+
+    folder = data_folder(data, os.environ)
+    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
+    try:
+        return _drive(log, lambda: read_trace(folder, seed=seed, instances=limit), plan)
+    except TraceUnreadable as problem:
+        raise UsageProblem(str(problem)) from None
+
+
+def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where the trace is: as given, else as the environment says, else beside the checkout."""
+    return given or Path(environ.get(DATA_ENVIRONMENT) or DATA_DEFAULT)
+
+
+def _once(host: LibvirtHost, err: TextIO) -> int:
+    from producers.libvirt_connect import HypervisorUnreachable
+    from schemas.audits import AuditFailed
+
+    try:
+        record = host.audit()
+    except HypervisorUnreachable as problem:
+        print(f"{problem}; nothing was published, since the node's name is not known: pass --node to publish the failure", file=err)
+        return Exit.ERROR
+    host.pump(0.0)
+    if isinstance(record, AuditFailed):
+        print(f"{host.node_id}: the audit failed, which is published: {record.reason}", file=err)
+        return Exit.ERROR
+    print(f"{host.node_id}: audited, {len(record.instances or ())} domains, {host.events_published} life-cycle events", file=err)
+    return Exit.DONE
+
+
+def _forever(host: LibvirtHost, interval_seconds: float, err: TextIO) -> int:
+    """Audit, then events until the next audit is due; what changes between answering and not is said on `err`."""
+    from producers.libvirt_connect import HypervisorUnreachable
+    from schemas.audits import AuditFailed
+
+    state = ""
+    while True:
+        due = time.monotonic() + interval_seconds
+        try:
+            record = host.audit()
+            now = f"not answering: {record.reason}" if isinstance(record, AuditFailed) else "audited"
+        except HypervisorUnreachable as problem:
+            now = f"not reached yet: {problem}"
+            due = time.monotonic() + min(RETRY_SECONDS, interval_seconds)
+        if now != state:
+            print(f"{host.node_id or host.uri}: {now}", file=err)
+            state = now
+        while (left := due - time.monotonic()) > 0:
+            if host.connected:
+                host.pump(min(left, WAIT_SECONDS))
+            else:
+                # Lost: come back soon rather than at the next full interval; the failed audit has said so.
+                time.sleep(min(left, WAIT_SECONDS))
+                due = min(due, time.monotonic() + RETRY_SECONDS)
+
+
+def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:
+    """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
+    from producers.load import Fleet
+    from streams.cli.driving import Driver
+
+    plan.check()
+    clock = SystemClock()
+    with opened(log, create=True) as target:
+        open_ledger(target)
+        fleet = Fleet(plan.nodes, seed=plan.seed, epoch=clock.wall_ms())
+        coming = iter(()) if plan.once else events()
+        driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
+        progress = Progress("instances", plan.instances, sys.stderr, time.monotonic)
+        try:
+            driver.step()
+            while not plan.fulfilled(driver):
+                driver.wait(WAIT_SECONDS)
+                before = driver.tally.instances
+                driver.step()
+                progress.add(driver.tally.instances - before)
+        finally:
+            progress.close()
+            print(driver.tally, file=sys.stderr)
+    return Exit.DONE

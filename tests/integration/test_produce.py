@@ -1,0 +1,141 @@
+"""`claimlog produce` from its command line into a real log file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producers.traces import FLAVORS_FILE, TRACE_FILE
+from schemas.audits import HypervisorAudited
+from schemas.codec import decode_keyed
+from schemas.lifecycle import InstanceArrived
+from schemas.topics import AUDITS, LIFECYCLE, REQUESTS
+from streams.cli.main import run
+from streams.log.sqlite import SqliteLog
+
+
+def records(path: Path, topic: str) -> list[Any]:
+    with SqliteLog.open(str(path)) as log:
+        found = [record for number in range(log.topics()[topic]) for record in log.read(topic, number, 0)]
+    return [decode_keyed(topic, record.key, record.value) for record in found]
+
+
+def claimlog(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from streams.cli.main import main; main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_one_look_at_a_real_libvirt_host_is_on_the_log(tmp_path: Path) -> None:
+    process = claimlog("produce", "libvirt", "--uri", "test:///default", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
+
+    out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out) == (0, "")
+    assert err.endswith(": audited, 1 domains, 1 life-cycle events\n")
+    (audit,) = records(tmp_path / "l.sqlite", AUDITS)
+    assert isinstance(audit, HypervisorAudited)
+    assert audit.hypervisor is not None
+    assert (audit.hypervisor.vcpus, audit.hypervisor.memory_mib) == (16, 3_072)
+    (event,) = records(tmp_path / "l.sqlite", LIFECYCLE)
+    assert isinstance(event, InstanceArrived)
+    assert (event.instance.name, event.resync) == ("test", True)
+
+
+def test_nodes_then_shows_what_libvirt_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = claimlog("produce", "libvirt", "--once", "--node", "c01", "--log", f"sqlite:{tmp_path}/l.sqlite")
+    assert process.wait(60) == 0
+    process.communicate()
+
+    assert run(["nodes", "--log", f"sqlite:{tmp_path}/l.sqlite", "-o", "json"]) == 0
+
+    (node,) = json.loads(capsys.readouterr().out)["items"]
+    assert (node["node_id"], node["vcpus"]["total"], node["memory_mib"]["reported"], node["instances"]) == ("c01", 16, 8_192, 1)
+
+
+def test_a_host_that_is_not_there_is_an_error_and_with_its_name_a_published_failure(tmp_path: Path) -> None:
+    unnamed = claimlog("produce", "libvirt", "--uri", "test:///no/such.xml", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
+    named = claimlog("produce", "libvirt", "--uri", "test:///no/such.xml", "--once", "--node", "c9", "--log", f"sqlite:{tmp_path}/l.sqlite")
+
+    said = [process.communicate(timeout=60)[1] for process in (unnamed, named)]
+
+    assert (unnamed.returncode, named.returncode) == (1, 1)
+    assert "pass --node to publish the failure" in said[0]
+    assert "c9: the audit failed, which is published: test:///no/such.xml" in said[1]
+    assert [record.node_id for record in records(tmp_path / "l.sqlite", AUDITS)] == ["c9"]
+
+
+def test_a_running_producer_audits_again_and_ends_on_interrupt(tmp_path: Path) -> None:
+    process = claimlog("produce", "libvirt", "--interval", "0.2", "--log", f"sqlite:{tmp_path}/l.sqlite")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not (tmp_path / "l.sqlite").exists():
+        time.sleep(0.05)
+    time.sleep(2.0)
+
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "audited" in err
+    audits = records(tmp_path / "l.sqlite", AUDITS)
+    assert [audit.counter for audit in audits] == list(range(1, len(audits) + 1))
+    assert len(audits) >= 3
+    assert [audit.instances is not None for audit in audits[:3]] == [True, False, False]
+
+
+def test_a_restarted_producer_has_a_higher_epoch(tmp_path: Path) -> None:
+    for _ in range(2):
+        process = claimlog("produce", "libvirt", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
+        assert process.wait(60) == 0
+        process.communicate()
+
+    first, second = records(tmp_path / "l.sqlite", AUDITS)
+
+    assert second.epoch > first.epoch
+    assert (first.counter, second.counter) == (1, 1)
+
+
+def test_a_generated_fleet_reports_and_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = f"sqlite:{tmp_path}/l.sqlite"
+
+    assert run(["produce", "load", "--nodes", "7", "--once", "--log", log]) == 0
+    assert run(["produce", "load", "--nodes", "0", "--limit", "40", "--speed", "1e9", "--log", log]) == 0
+
+    assert {audit.node_id for audit in records(tmp_path / "l.sqlite", AUDITS)} == {f"node-{number:05d}" for number in range(7)}
+    assert len(records(tmp_path / "l.sqlite", REQUESTS)) == 40
+    assert "40 requested" in capsys.readouterr().err
+
+
+def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with gzip.open(tmp_path / TRACE_FILE, "wt") as file:
+        file.write("arrival_s,batch,flavor,life_lo_s,life_hi_s,censored\n" + "0,0,a,300,600,0\n" * 25)
+    (tmp_path / FLAVORS_FILE).write_text("flavor,vcpus,mem_gb,count\na,1,0.75,9\n")
+    log = f"sqlite:{tmp_path}/l.sqlite"
+
+    assert run(["produce", "trace", "--data", str(tmp_path), "--nodes", "0", "--speed", "1e9", "--limit", "20", "--log", log]) == 0
+    assert len(records(tmp_path / "l.sqlite", REQUESTS)) == 20
+
+    assert run(["produce", "trace", "--data", str(tmp_path / "none"), "--nodes", "0", "--log", log]) == 2
+    assert "with CLAIMLOG_DATA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["load", "--speed", "0"], "--speed 0"),
+        (["libvirt", "--interval", "-1"], "--interval -1"),
+        (["libvirt", "--dedicated-cpus", "some"], "--dedicated-cpus 'some': expected a list such as 4-7,12-15"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["produce", *flags, "--log", f"sqlite:{tmp_path}/l.sqlite"]) == 2
+
+    assert expected in capsys.readouterr().err

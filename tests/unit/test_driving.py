@@ -1,0 +1,209 @@
+"""A played fleet: requests come in their time, guests start where counting results say, lifetimes end, hosts report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from producers.load import Arrival, Departure, Fleet
+from schemas.audits import HypervisorAudited
+from schemas.codec import decode_keyed, encode
+from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceStarted
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import Resources
+from schemas.results import InstancesPlaced, Placement, PlacementFailed
+from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
+from streams.cli.driving import START_WITHIN_MS, Driver
+from streams.cli.producing import last_epoch, publisher
+from streams.log.base import Message
+from streams.log.memory import MemoryLog
+from streams.topology import open_ledger
+
+SIZE = Resources(vcpus=1, memory_mib=1_792)
+
+
+class HandClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def boot_ms(self) -> int:
+        return self.now_ms - 990_000
+
+    def seconds(self, duration_ms: int) -> float:
+        return 0.0
+
+
+class World:
+    """A log in memory, a fleet of two nodes and a driver, all on one clock."""
+
+    def __init__(self, events: list[Arrival | Departure], speed: float = 1.0) -> None:
+        self.clock = HandClock()
+        self.log = MemoryLog(clock=self.clock.wall_ms)
+        open_ledger(self.log, ledger_partitions=2, request_partitions=2)
+        self.fleet = Fleet(2, seed=1, epoch=5, name="n{}")
+        self.driver = Driver(self.log, self.fleet, iter(events), self.clock, speed=speed, audit_every_ms=10_000)
+
+    def records(self, topic: str) -> list[Any]:
+        found = [record for number in range(2) for record in self.log.read(topic, number, 0)]
+        return [decode_keyed(topic, record.key, record.value) for record in sorted(found, key=lambda each: (each.time_ms, each.offset))]
+
+    def at(self, ms_after_start: int) -> None:
+        self.clock.now_ms = 1_000_000 + ms_after_start
+        self.driver.step()
+
+    def placed(self, request_id: str, node_id: str = "n0", *, commit_by_ms: int = 1 << 40) -> None:
+        """A scheduler's result."""
+        instance_id = arrival(0, request_id).request.instance(0)
+        placement = Placement(instance_id=instance_id, claim_id=f"{request_id}/0/s-1.1", partition=0, node_id=node_id, resources=SIZE)
+        result = InstancesPlaced(request_id=request_id, owner="s", taken_up_ms=1, commit_by_ms=commit_by_ms, placements=(placement,))
+        self.log.append([Message(RESULTS, request_id.encode(), encode(result))])
+
+
+def arrival(time_ms: int, request_id: str) -> Arrival:
+    return Arrival(time_ms, PlacementRequested(request_id=request_id, flavor=Flavor(vcpus=1, memory_mib=1_792)))
+
+
+def departure(time_ms: int, request_id: str) -> Departure:
+    return Departure(time_ms, request_id, arrival(0, request_id).request.instance(0))
+
+
+def kinds(records: list[Any]) -> list[type]:
+    return [type(record) for record in records]
+
+
+def test_requests_come_when_they_are_due() -> None:
+    world = World([arrival(1_000, "a"), arrival(2_000, "b")])
+
+    world.at(1_500)
+
+    assert [request.request_id for request in world.records(REQUESTS)] == ["a"]
+    assert (world.driver.waiting, world.driver.exhausted) == (1, False)
+    world.at(2_000)
+    assert [request.request_id for request in world.records(REQUESTS)] == ["a", "b"]
+    assert world.driver.exhausted
+
+
+def test_a_faster_workload_comes_sooner() -> None:
+    world = World([arrival(60_000, "a")], speed=60)
+
+    world.at(1_000)
+
+    assert [request.request_id for request in world.records(REQUESTS)] == ["a"]
+
+
+def test_a_guest_starts_where_its_result_says_and_ends_with_its_lifetime() -> None:
+    world = World([arrival(0, "a"), departure(5_000, "a")])
+    world.at(0)
+    world.placed("a", "n1")
+
+    world.at(100)
+
+    started = world.records(LIFECYCLE)
+    assert kinds(started) == [InstanceArrived, InstanceStarted]
+    assert {(event.node_id, event.claim_id, event.event_time_ms) for event in started} == {("n1", "a/0/s-1.1", 1_000_100)}
+    world.at(5_000)
+    assert kinds(world.records(LIFECYCLE)) == [InstanceArrived, InstanceStarted, InstanceDeparted, InstanceDeleted]
+    assert world.fleet.guests == {}
+
+
+def test_only_the_counting_result_starts_a_guest() -> None:
+    world = World([arrival(0, "a")])
+    world.at(0)
+    world.placed("a", "n0", commit_by_ms=1)
+    world.placed("a", "n1")
+    world.placed("a", "n0")
+
+    world.at(100)
+
+    assert [guest.node_id for guest in world.fleet.guests.values()] == ["n1"]
+    assert (world.driver.tally.placed, world.driver.tally.started, world.driver.waiting) == (1, 1, 0)
+
+
+def test_a_guest_placed_after_its_lifetime_ended_ends_at_once() -> None:
+    world = World([arrival(0, "a"), departure(50, "a")])
+    world.at(60)
+    world.placed("a")
+
+    world.at(100)
+
+    assert kinds(world.records(LIFECYCLE)) == [InstanceArrived, InstanceStarted, InstanceDeparted, InstanceDeleted]
+
+
+def test_a_failure_starts_nothing_and_a_late_result_is_left_out() -> None:
+    world = World([arrival(0, "a"), arrival(0, "b")])
+    world.at(0)
+    failed = PlacementFailed(request_id="a", owner="s", taken_up_ms=1, reason="no-valid-node")
+    world.log.append([Message(RESULTS, b"a", encode(failed))])
+    world.placed("b")
+
+    world.at(START_WITHIN_MS + 1)
+
+    assert world.fleet.guests == {}
+    assert (world.driver.tally.failed, world.driver.tally.too_late) == (1, 1)
+
+
+def test_a_guest_on_a_node_that_is_not_of_this_fleet_is_somebody_elses() -> None:
+    world = World([])
+    world.placed("z", "real-host")
+
+    world.at(100)
+
+    assert world.records(LIFECYCLE) == []
+
+
+def test_every_host_reports_at_once_and_then_in_its_interval() -> None:
+    world = World([])
+    for second in range(31):
+        world.at(second * 1_000)
+
+    audits: list[HypervisorAudited] = world.records(AUDITS)
+    assert [audit.node_id for audit in audits[:2]] == ["n0", "n1"]
+    times = {node_id: [audit.taken_at_ms for audit in audits if audit.node_id == node_id] for node_id in ("n0", "n1")}
+    assert times["n0"] == [1_000_000, 1_010_000, 1_020_000, 1_030_000]
+    assert times["n1"] == [1_000_000, 1_015_000, 1_025_000]
+    assert [audit.mono_ms for audit in audits if audit.node_id == "n1"] == [10_000, 25_000, 35_000]
+
+
+def test_the_last_epoch_of_a_producer_is_found_on_the_log() -> None:
+    world = World([])
+    world.at(0)
+    look = last_epoch(world.log, "load")
+
+    assert (look(AUDITS, "n0"), look(AUDITS, "n7"), look(LIFECYCLE, "n0")) == (5, None, None)
+    assert last_epoch(world.log, "libvirt")(AUDITS, "n0") is None
+
+
+def test_what_is_published_stands_on_the_log() -> None:
+    world = World([])
+
+    publisher(world.log)(AUDITS, b"n9", b"{}", (("ce_id", b"1"),))
+
+    found = [record for number in range(2) for record in world.log.read(AUDITS, number, 0)]
+    assert [(record.key, record.value, record.headers) for record in found] == [(b"n9", b"{}", (("ce_id", b"1"),))]
+
+
+def test_an_endless_workload_is_read_only_as_far_as_it_is_due() -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[Arrival]:
+        number = 0
+        while True:
+            taken.append(number)
+            yield arrival(number * 1_000, f"r{number}")
+            number += 1
+
+    clock = HandClock()
+    log = MemoryLog(clock=clock.wall_ms)
+    open_ledger(log, ledger_partitions=2, request_partitions=2)
+    driver = Driver(log, Fleet(0), endless(), clock, speed=1, audit_every_ms=10_000)
+    clock.now_ms += 3_500
+
+    driver.step()
+
+    assert taken == [0, 1, 2, 3, 4]
+    assert driver.tally.requested == 4
