@@ -1,0 +1,357 @@
+"""Placement: requests in, claims and results out. A pure state machine: no clock, no log; the shell is `streams.scheduler`.
+
+The rules are those of DESIGN section 3:
+
+- A claim is a proposal, the fold's verdict on it the answer; a refused one is decided again on the newer fold.
+- The result is the commit point. It is written when all claims of the request are held, and acted on when it is read back and counts.
+- Claims are released only after the request's counting result was read and does not name them. A failure is a result first.
+- A cancellation acts by becoming the counting failure, or after a placement as a release with reason `cancelled`.
+- What is not read back is not done: it stays laid over the fold, is sent again byte for byte, and holds the commit back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from projections.ledger import Step
+from projections.placements import Answered, Asked, Cancel, Named, Placements
+from projections.rules import SKEW_MS
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested
+from schemas.ids import claim_id as make_claim_id
+from schemas.partitioner import partition_of
+from schemas.requests import PlacementRequested
+from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
+from streams.evidence import shortened
+from streams.log.base import Message
+from streams.placement_messages import Sender
+from streams.placement_work import Cancelling, Counters, Desk, Seat, Work
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.select import Engine
+
+# Works in flight at once: enough to fill a batch, few enough that every request is answered soon after it is taken up.
+WORKS_MAX = 128
+# Decisions of one turn: the batch that shares one append, some tens of milliseconds of the plain scan.
+DECISIONS_PER_TURN = 64
+# One instance is decided at most this often; a conflict is rare and a second one in a row rarer.
+ATTEMPTS_MAX = 20
+# What ids made from a request's id add to it: index, process, epoch, counter, reason of a release. Names go up to 255 characters.
+NAME_CHARACTERS_MAX = 255
+_COUNTER_CHARACTERS = 16
+
+_CLOSING = frozenset({"released", "departed", "deleted", "expired", "vanished"})
+
+
+class Placer:
+    """One scheduler's state. `fleet` reads ledgers that the caller folds; every folded step is to be told to `folded`."""
+
+    def __init__(self, owner: str, epoch: int, fleet: Fleet, policy: Policy, engine: Engine, request_partitions: int) -> None:
+        self.owner = owner
+        self.epoch = epoch
+        self.fleet = fleet
+        self.policy = policy
+        self.policy_digest = digest(policy)
+        self.counters = Counters()
+        self.desks: dict[int, Desk] = {}
+        self._engine = engine
+        self._request_partitions = request_partitions
+        self._send = Sender(owner)
+        self._sent: dict[str, tuple[Work, Seat]] = {}
+        self._counter = 0
+        self._decided = 0
+        self._turn = 0
+
+    def own(self, partition: int, placements: Placements, claims_ends: Sequence[int]) -> None:
+        """Take over a partition of requests. `placements` must hold every result up to the end, `claims_ends` be read after that."""
+        desk = self.desks[partition] = Desk(placements)
+        desk.queue.extend((asked, tuple(claims_ends)) for asked in placements.open.values())
+        desk.cancels.update((request_id, Cancelling(cancel)) for request_id, cancel in placements.cancels.items())
+        for ledger in self.fleet.ledgers:
+            for claim in ledger.claims.values():
+                if self._partition_of(claim.request_id) == partition:
+                    desk.granted(claim.request_id, Named(claim.claim_id, ledger.partition, claim.node_id))
+
+    def disown(self, partition: int) -> None:
+        """Let go of a partition: its new owner answers with claims of its own, and releases ours if they are not named."""
+        desk = self.desks.pop(partition, None)
+        for work in desk.works.values() if desk is not None else ():
+            self._forget(work)
+
+    def asked(self, partition: int, found: Asked | Cancel, claims_ends: Sequence[int]) -> None:
+        """A request or cancellation was read. `claims_ends`: the ends of `claims`, read afterwards; nothing is refused before that fold."""
+        desk = self.desks[partition]
+        if isinstance(found, Asked):
+            desk.queue.append((found, tuple(claims_ends)))
+        else:
+            desk.cancels.setdefault(found.request_id, Cancelling(found))
+
+    def answered(self, partition: int, answered: Answered) -> None:
+        """A result was read and folded."""
+        desk, answer = self.desks[partition], answered.answer
+        work = desk.works.get(answer.request_id)
+        if not answered.counts:
+            if answer.late and work is not None and answer.owner == self.owner:
+                work.late = True
+                work.result_sent = False
+                self.counters.late_results += 1
+            return
+        if answer.owner == self.owner and answered.asked is not None:
+            self._count(answer.reason, answer.time_ms - answered.asked.time_ms)
+        if work is not None:
+            self.counters.lost_races += answer.owner != self.owner
+            self._forget(desk.works.pop(answer.request_id))
+        desk.release_losers(answer.request_id, answered.asked.offset if answered.asked is not None else -1)
+
+    def folded(self, partition: int, step: Step) -> None:
+        """A record of `claims` was folded: an own claim's verdict, a release read back, somebody else's claim."""
+        self.fleet.touch(partition, step.node_ids)
+        event = step.event
+        if type(event) is ClaimRequested and event.owner == self.owner:
+            for item in event.items:
+                self.fleet.lift(item.claim_id)
+        elif type(event) is ClaimReleased:
+            for desk in self.desks.values():
+                desk.releases.pop(event.record_id, None)
+        for outcome in step.outcomes:
+            self._outcome(partition, outcome)
+
+    def act(self, now_ms: int, boot_ms: int) -> list[Message]:
+        """Everything that is to be appended now, in order. `now_ms` is the wall clock, `boot_ms` a clock that only runs."""
+        messages: list[Message] = []
+        self._decided = 0
+        for desk in self.desks.values():
+            messages.extend(self._cancel(desk, now_ms))
+            for work in list(desk.works.values()):
+                if not work.result_sent:
+                    messages.extend(self._go_on(work, now_ms, boot_ms))
+            messages.extend(self._release(desk, now_ms))
+        # The desk that comes first may fill the batch: each turn another one does.
+        desks = list(self.desks.values())
+        self._turn = (self._turn + 1) % max(len(desks), 1)
+        for desk in desks[self._turn :] + desks[: self._turn]:
+            messages.extend(self._take_up(desk, now_ms, boot_ms))
+        return messages
+
+    def commit_offsets(self) -> dict[int, int]:
+        """The next offset of each owned partition of requests that a new owner would have to start at."""
+        return {partition: desk.commit_offset() for partition, desk in self.desks.items()}
+
+    def is_idle(self) -> bool:
+        """Whether nothing is open in any owned partition."""
+        return all(desk.is_idle() for desk in self.desks.values())
+
+    def may_act(self) -> bool:
+        """Whether `act` may have something to send without anything more being read: requests wait that a full batch left over."""
+        return any(desk.queue for desk in self.desks.values())
+
+    def _outcome(self, partition: int, outcome: ClaimOutcome) -> None:
+        kind, claim_id = outcome.outcome, outcome.claim_id
+        if kind == "granted":
+            if (sent := self._sent.pop(claim_id, None)) is not None:
+                _, seat = sent
+                seat.state, seat.node_id, seat.partition = "held", outcome.node_id, partition
+                self.counters.alternates_used += seat.decision is not None and seat.decision.chosen != outcome.node_id
+            if (desk := self._desk_of(outcome)) is not None:
+                desk.granted(outcome.request_id, Named(claim_id, partition, outcome.node_id))
+        elif kind == "refused":
+            if (sent := self._sent.pop(claim_id, None)) is not None:
+                _, seat = sent
+                seat.state, seat.refused = "open", outcome.shortfalls[0] if outcome.shortfalls else ()
+                self.counters.conflicts += 1
+        elif kind in _CLOSING and (desk := self._desk_of(outcome)) is not None:
+            desk.closed(outcome.request_id, claim_id)
+
+    def _desk_of(self, outcome: ClaimOutcome) -> Desk | None:
+        return self.desks.get(self._partition_of(outcome.request_id))
+
+    def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
+        """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
+        cut = self.fleet.cut
+        while desk.queue and len(desk.works) < WORKS_MAX and self._decided < DECISIONS_PER_TURN:
+            asked, ends = desk.queue[0]
+            if any(folded < end for folded, end in zip(cut, ends, strict=True)):
+                return
+            desk.queue.popleft()
+            request = asked.request
+            if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
+                continue  # Answered in the meantime, or cancelled before it was taken up.
+            work = Work(asked, now_ms, boot_ms, [Seat(index) for index in range(request.count)])
+            desk.works[request.request_id] = work
+            unfit = self._unfit(request)
+            if unfit:
+                yield self._fail(work, "invalid", unfit, now_ms)
+            else:
+                yield from self._decide(work, work.seats, now_ms)
+
+    def _go_on(self, work: Work, now_ms: int, boot_ms: int) -> Iterable[Message]:
+        """What a work needs next: give up, decide refused seats again, or commit."""
+        if work.late:
+            by_ms = self._commit_by_ms(work)
+            message = f"its result was appended after its commit_by of {by_ms} ms: this scheduler was held up, or its clock is behind"
+            return [self._fail(work, "gave-up", message, now_ms)]
+        if boot_ms - work.taken_up_boot_ms > work.give_up_ms:
+            states = [seat.state for seat in work.seats]
+            counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
+            message = f"not placed within {work.give_up_ms} ms: {counts}"
+            return [self._fail(work, "gave-up", message, now_ms)]
+        for seat in work.seats:
+            if seat.state == "held" and not self._is_held(seat):
+                seat.state = "open"  # It was closed since: expired, or released by an operator.
+        undecided = [seat for seat in work.seats if seat.state == "open"]
+        if undecided:
+            return self._decide(work, undecided, now_ms)
+        if all(seat.state == "held" for seat in work.seats):
+            return [self._commit(work, now_ms)]
+        return ()
+
+    def _decide(self, work: Work, seats: Sequence[Seat], now_ms: int) -> Iterable[Message]:
+        """Choose a node for each seat, each choice laid over the fold for the next, and claim them; or fail if one has none."""
+        request = work.asked.request
+        items: dict[int, list[ClaimItem]] = {}
+        for seat in seats:
+            seat.attempt += 1
+            if seat.attempt > ATTEMPTS_MAX:
+                self._lift(items)
+                lacks = "; ".join(map(str, seat.refused))
+                return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
+            decision = self._choose(request, seat)
+            if not decision.chosen:
+                self._lift(items)
+                return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+            seat.partition = self.fleet.partition_of_node(decision.chosen)
+            seat.claim_id = self._claim_id(request, seat.index)
+            item = self._item(request, seat, decision)
+            self.fleet.lay(item, decision.chosen, seat.partition)
+            items.setdefault(seat.partition, []).append(item)
+        if request.dry_run:
+            self._lift(items)
+            return [self._placed(work, (), now_ms)]
+        for seat in seats:
+            seat.state = "sent"
+            self._sent[seat.claim_id] = (work, seat)
+        self.counters.claims += len(seats)
+        return [message for partition in sorted(items) for message in self._claims(request, partition, items[partition], now_ms)]
+
+    def _choose(self, request: PlacementRequested, seat: Seat) -> Decision:
+        ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt)
+        decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
+        if seat.refused:
+            decision = msgspec.structs.replace(decision, refused=seat.refused)
+        seat.decision = decision
+        self._decided += 1
+        self.counters.decisions += 1
+        return decision
+
+    def _item(self, request: PlacementRequested, seat: Seat, decision: Decision) -> ClaimItem:
+        ask = self.fleet.ask_seeded(request, seat.index, seed=decision.seed)
+        return msgspec.structs.replace(ask.item, claim_id=seat.claim_id, nodes=(decision.chosen, *decision.alternates))
+
+    def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
+        return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)
+
+    def _commit(self, work: Work, now_ms: int) -> Message:
+        """All claims are held in this fold: write the result that makes them a placement."""
+        request = work.asked.request
+        placements = [
+            Placement(
+                instance_id=request.instance(seat.index),
+                claim_id=seat.claim_id,
+                partition=seat.partition,
+                node_id=seat.node_id,
+                resources=request.resources,
+            )
+            for seat in work.seats
+        ]
+        return self._placed(work, placements, now_ms)
+
+    def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int) -> Message:
+        work.result_sent = True
+        request_id = work.asked.request.request_id
+        return self._send.placed(request_id, work.taken_up_ms, self._commit_by_ms(work), placements, _evidence(work), now_ms)
+
+    def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
+        work.result_sent = True
+        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, _evidence(work), now_ms)
+
+    def _cancel(self, desk: Desk, now_ms: int) -> Iterator[Message]:
+        for request_id, cancelling in list(desk.cancels.items()):
+            answer = desk.placements.answers.get(request_id)
+            if answer is None:
+                if not cancelling.failure_sent:
+                    cancelling.failure_sent = True
+                    work = desk.works.get(request_id)
+                    decisions = _evidence(work) if work is not None else ()
+                    if work is not None:
+                        work.result_sent = True
+                    taken_up_ms = work.taken_up_ms if work is not None else now_ms
+                    yield self._send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
+            elif cancelling.releases is None:
+                cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in answer.named}
+            if cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
+                del desk.cancels[request_id]
+
+    def _release(self, desk: Desk, now_ms: int) -> Iterator[Message]:
+        for release in desk.releases.values():
+            if not release.sent:
+                release.sent = True
+                self.counters.releases += 1
+                yield self._send.release(release, now_ms)
+
+    def _is_held(self, seat: Seat) -> bool:
+        claim = self.fleet.ledgers[seat.partition].claims.get(seat.claim_id)
+        return claim is not None and claim.node_id == seat.node_id
+
+    def _lift(self, items: dict[int, list[ClaimItem]]) -> None:
+        for each in items.values():
+            for item in each:
+                self.fleet.lift(item.claim_id)
+
+    def _forget(self, work: Work) -> None:
+        """The work is over. Claims in flight stay laid over the fold until they are read back."""
+        for seat in work.seats:
+            self._sent.pop(seat.claim_id, None)
+
+    def _count(self, reason: FailureReason | None, latency_ms: int) -> None:
+        counters = self.counters
+        counters.latencies_ms.append(latency_ms)
+        if reason is None:
+            counters.placed += 1
+        else:
+            counters.failed[reason] = counters.failed.get(reason, 0) + 1
+
+    def _claim_id(self, request: PlacementRequested, index: int) -> str:
+        self._counter += 1
+        return make_claim_id(request.request_id, index, self.owner, self.epoch, self._counter)
+
+    def _commit_by_ms(self, work: Work) -> int:
+        return work.taken_up_ms + work.give_up_ms + SKEW_MS
+
+    def _partition_of(self, request_id: str) -> int:
+        return partition_of(request_id.encode(), self._request_partitions)
+
+    def _unfit(self, request: PlacementRequested) -> str:
+        """Why this scheduler cannot act on a well-formed request; empty if it can."""
+        longest = len(make_claim_id(request.request_id, request.count, self.owner, self.epoch, 10**_COUNTER_CHARACTERS)) + len("/cancelled")
+        if longest > NAME_CHARACTERS_MAX:
+            room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
+            return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
+        if request.numa or request.pci:
+            return "NUMA cells and PCI devices cannot be placed by this version; leave numa and pci out"
+        return ""
+
+
+def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
+    """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
+    rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
+    text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
+    miss = decision.nearest_miss
+    return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
+
+
+def _evidence(work: Work) -> tuple[Decision, ...]:
+    seats = [seat for seat in work.seats if seat.decision is not None]
+    return shortened([seat.decision for seat in seats if seat.decision is not None], [seat.claim_id for seat in seats])
+
+

@@ -1,0 +1,138 @@
+"""What a scheduler keeps of requests it is answering: seats, works, cancellations and the desk of each partition it owns."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from msgspec import Struct, field
+
+from projections.placements import Asked, Cancel, Named, Placements
+from schemas.claims import ReleaseReason
+from schemas.resources import Shortfall
+from schemas.results import Decision
+
+LATENCIES_KEPT = 10_000
+
+
+class Seat(Struct, gc=False):
+    """One instance of a work: `open` (to be decided), `sent` (its claim is not read back yet) or `held` (granted on `node_id`)."""
+
+    index: int
+    state: Literal["open", "sent", "held"] = "open"
+    decision: Decision | None = None
+    claim_id: str = ""
+    partition: int = -1
+    node_id: str = ""
+    attempt: int = 0
+    refused: tuple[Shortfall, ...] = ()
+
+
+class Work(Struct):
+    """One request taken up. `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps."""
+
+    asked: Asked
+    taken_up_ms: int
+    taken_up_boot_ms: int
+    seats: list[Seat]
+    result_sent: bool = False
+    late: bool = False
+
+    @property
+    def give_up_ms(self) -> int:
+        """How long it may take: a quarter of the time that claims may stay unconfirmed, so that the rest is left for the start."""
+        return self.asked.request.ttl_ms // 4
+
+
+class Cancelling(Struct):
+    """A cancellation at work: first the failure that may count, or after a placement the releases (`releases`, by record id)."""
+
+    cancel: Cancel
+    failure_sent: bool = False
+    releases: set[str] | None = None
+
+
+class Release(Struct, gc=False):
+    """A release that is to be sent, or sent and not read back. `offset` is that of the request or cancellation it holds back, −1: none."""
+
+    claim: Named
+    reason: ReleaseReason
+    offset: int
+    sent: bool = False
+
+    @property
+    def record_id(self) -> str:
+        """The same for every scheduler that sends it, so that copies are known for copies."""
+        return f"{self.claim.claim_id}/{self.reason}"
+
+
+class Counters(Struct):
+    """What a scheduler did since it started; for metrics. `lost_races`: works whose request another owner's result answered first."""
+
+    placed: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    decisions: int = 0
+    claims: int = 0
+    conflicts: int = 0
+    alternates_used: int = 0
+    lost_races: int = 0
+    late_results: int = 0
+    releases: int = 0
+    latencies_ms: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
+    """From the append of a request to the append of its counting result, for own results."""
+
+
+class Desk:
+    """One owned partition of requests: its answers, what is open, and what stands in the way of a commit."""
+
+    def __init__(self, placements: Placements) -> None:
+        self.placements = placements
+        self.queue: deque[tuple[Asked, tuple[int, ...]]] = deque()
+        """Requests not taken up, each with the ends of `claims` as they were when it was read."""
+        self.works: dict[str, Work] = {}
+        self.cancels: dict[str, Cancelling] = {}
+        self.releases: dict[str, Release] = {}
+        self.held: dict[str, dict[str, Named]] = {}
+        """Held claims of requests without counting result, by request and claim."""
+
+    def commit_offset(self) -> int:
+        """Everything below is done with: answered, and its cancellation and loser releases read back."""
+        placements = self.placements
+        offsets = [placements.requests_next]
+        for asked in placements.open.values():
+            offsets.append(asked.offset)
+            break  # They are in the order of the log.
+        offsets += [cancelling.cancel.offset for cancelling in self.cancels.values()]
+        offsets += [release.offset for release in self.releases.values() if release.offset >= 0]
+        return min(offsets)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is open."""
+        return not (self.queue or self.works or self.cancels or self.releases)
+
+    def granted(self, request_id: str, claim: Named) -> None:
+        """A claim of this partition's request is held: remember it until the request is answered; a loser goes at once."""
+        answer = self.placements.answers.get(request_id)
+        if answer is None:
+            self.held.setdefault(request_id, {})[claim.claim_id] = claim
+        elif not answer.names(claim.claim_id):
+            self.release(claim, "loser", -1)
+
+    def closed(self, request_id: str, claim_id: str) -> None:
+        """A claim is no longer held."""
+        claims = self.held.get(request_id)
+        if claims is not None and claims.pop(claim_id, None) is not None and not claims:
+            del self.held[request_id]
+
+    def release_losers(self, request_id: str, offset: int) -> None:
+        """The request has its counting result: release what is held and not named."""
+        answer = self.placements.answers[request_id]
+        for claim in self.held.pop(request_id, {}).values():
+            if not answer.names(claim.claim_id):
+                self.release(claim, "loser", offset)
+
+    def release(self, claim: Named, reason: ReleaseReason, offset: int) -> str:
+        """Have the claim released; returns the id of the record."""
+        release = Release(claim, reason, offset)
+        self.releases.setdefault(release.record_id, release)
+        return release.record_id

@@ -1,0 +1,269 @@
+"""The scheduler's shell: reads requests, results and claims from a log, lets the placer act, and appends what it says.
+
+It decides on its own fold of `claims`, so it is fresh to the millisecond and needs no stream processor. Any number of schedulers may run on
+one log; a lease shares the partitions of requests among them, and one that goes on without its lease does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+
+from msgspec import Struct
+
+from projections.ledger import Ledger
+from projections.placements import Answered, Asked, Cancel, Placements
+from schemas.codec import Unreadable, decode
+from schemas.partitioner import partition_of
+from schemas.results import SchedulerStarted
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Message, Partition, Record, wall_clock_ms
+from streams.placement import Placer
+from streams.placement_messages import Sender
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import DEFAULT, Policy, digest, text
+from streams.scheduling.select import engine
+
+GROUP = "schedulers"
+"""The group whose lease and committed offsets share `placement-requests`."""
+RECORDS_PER_READ = 2000
+# Records of `claims` folded in one turn: a second or so, so that a scheduler that catches up still renews its lease.
+FOLDED_PER_TURN = 20_000
+# Requests kept unanswered in memory; the rest waits in the log.
+OPEN_MAX = 4000
+# Committing is a write of its own and only saves a new owner some reading.
+COMMIT_EVERY_MS = 1000
+# How far back the start looks for the epoch of the last start of the same process.
+STARTS_LOOKED_THROUGH = 5000
+PAUSE_SECONDS = 0.5
+
+
+def boot_clock_ms() -> int:
+    """Milliseconds since boot, the machine's sleep included: what giving up is measured with (not on Linux: monotonic)."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
+class Clocks(Struct, frozen=True):
+    """The clocks a scheduler reads: the wall clock for records, the boot-time clock for giving up."""
+
+    wall_ms: ClockMs = wall_clock_ms
+    boot_ms: ClockMs = boot_clock_ms
+
+
+class Scheduler:
+    """One scheduler process on `log`. Call `turn` again and again, or `run`; then `close`.
+
+    `ledgers` are folds of `claims` to go on from (a snapshot), one for each partition or none; without them it folds from the start.
+    Raises what the log raises, and UnknownRules or WrongLedger where the log of claims cannot be folded.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        process_id: str,
+        policy: Policy = DEFAULT,
+        engine_name: str = "reference",
+        *,
+        clocks: Clocks | None = None,
+        ledgers: Sequence[Ledger] | None = None,
+        lease_timeout_seconds: float = 10.0,
+        version: str = "",
+    ) -> None:
+        topics = log.topics()
+        self._log = log
+        self._clocks = clocks or Clocks()
+        self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
+        self._request_partitions = topics[REQUESTS]
+        self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
+        self._placements: dict[int, Placements] = {}
+        self._committed: dict[int, int] = {}
+        self._commit_due_ms = 0
+        self._is_behind = False
+        self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
+        self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)
+        started = Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())
+        self._outbox: list[Message] = [started]
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """Its folds of `claims`, for metrics and health."""
+        return tuple(self._ledgers)
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """The partitions of requests it owns."""
+        return frozenset(self.placer.desks)
+
+    def turn(self, timeout_seconds: float = 0.0) -> int:
+        """One turn of the loop; waits at most `timeout_seconds` if there is nothing to do. Returns how many records it read and appended.
+
+        After an exception of the log what could not be appended is kept and appended first in the next turn, byte for byte.
+        """
+        moved = self._flush()
+        moved += self._share()
+        moved += self._read_results()
+        moved += self._read_requests()
+        moved += self._fold(self._log.ends(CLAIMS))
+        self._outbox.extend(self.placer.act(self._clocks.wall_ms(), self._clocks.boot_ms()))
+        moved += self._flush()
+        self._commit(force=False)
+        if not moved and not self._is_behind and not self.placer.may_act():
+            self._log.wait(self.positions(), timeout_seconds)
+        return moved
+
+    def run(self, stop: Event, report: Callable[[str], None], timeout_seconds: float = 0.2) -> None:
+        """Turn until `stop` is set. While the log is full or out of reach it tells `report` and tries again; nothing is lost meanwhile."""
+        while not stop.is_set():
+            try:
+                self.turn(timeout_seconds)
+            except (LogUnreachable, LogFull) as error:
+                report(f"{error}; trying again")
+                stop.wait(PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Commit how far it got and leave the others its partitions."""
+        self._commit(force=True)
+        self._lease.release()
+
+    def _flush(self) -> int:
+        if not self._outbox:
+            return 0
+        self._log.append(self._outbox)
+        sent, self._outbox = len(self._outbox), []
+        return sent
+
+    def _share(self) -> int:
+        """Follow the lease: let go of what others own now, take over what is new."""
+        mine = self._lease.partitions()
+        for partition in self.partitions - mine:
+            self.placer.disown(partition)
+        fresh = sorted(mine - self.partitions)
+        if not fresh:
+            return 0
+        read = 0
+        committed = self._log.committed(GROUP, REQUESTS)
+        for partition in fresh:
+            placements = self._placements.get(partition) or self._begin(partition, committed)
+            self._placements[partition] = placements
+            # Every result up to the end is known before anything is done (DESIGN section 3).
+            for record in self._records(RESULTS, partition, placements.results_next):
+                placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+                read += 1
+            ends = self._log.ends(CLAIMS)
+            self.placer.own(partition, placements, [ends[p] for p in sorted(ends)])
+        return read
+
+    def _begin(self, partition: int, committed: Mapping[int, int]) -> Placements:
+        return Placements(
+            partition,
+            self._request_partitions,
+            requests_next=max(committed.get(partition, 0), self._log.start(REQUESTS, partition)),
+            results_next=self._log.start(RESULTS, partition),
+        )
+
+    def _read_results(self) -> int:
+        read = 0
+        for partition, desk in self.placer.desks.items():
+            placements = desk.placements
+            for record in self._records(RESULTS, partition, placements.results_next):
+                read += 1
+                answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+                if isinstance(answered, Answered):
+                    self.placer.answered(partition, answered)
+        return read
+
+    def _read_requests(self) -> int:
+        """New requests and cancellations; the ends of `claims` are read after them, and nothing is refused before a fold up to there."""
+        found: list[tuple[int, Asked | Cancel]] = []
+        read = 0
+        for partition, desk in self.placer.desks.items():
+            placements = desk.placements
+            if len(placements.open) >= OPEN_MAX:
+                continue
+            for record in self._log.read(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
+                read += 1
+                asked = placements.apply_request(record.offset, record.time_ms, record.key, record.value)
+                if asked is not None and not isinstance(asked, Unreadable):
+                    found.append((partition, asked))
+        if found:
+            ends = self._log.ends(CLAIMS)
+            claims_ends = tuple([ends[p] for p in sorted(ends)])
+            for partition, asked in found:
+                self.placer.asked(partition, asked, claims_ends)
+        return read
+
+    def _fold(self, ends: Mapping[int, int]) -> int:
+        folded = 0
+        self._is_behind = False
+        for ledger in self._ledgers:
+            partition, end = ledger.partition, ends[ledger.partition]
+            while ledger.next_offset < end:
+                if folded >= FOLDED_PER_TURN:
+                    self._is_behind = True
+                    return folded
+                for record in self._log.read(CLAIMS, partition, ledger.next_offset, RECORDS_PER_READ):
+                    step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+                    folded += 1
+                    if step is not None:
+                        self.placer.folded(partition, step)
+        return folded
+
+    def _records(self, topic: str, partition: int, offset: int) -> list[Record]:
+        """All records from `offset` to the end."""
+        records: list[Record] = []
+        while found := self._log.read(topic, partition, offset, RECORDS_PER_READ):
+            records += found
+            offset = found[-1].offset + 1
+            if len(found) < RECORDS_PER_READ:
+                break
+        return records
+
+    def _commit(self, *, force: bool) -> None:
+        boot_ms = self._clocks.boot_ms()
+        if boot_ms < self._commit_due_ms and not force:
+            return
+        self._commit_due_ms = boot_ms + COMMIT_EVERY_MS
+        changed = {p: offset for p, offset in self.placer.commit_offsets().items() if self._committed.get(p) != offset}
+        if changed:
+            self._log.commit(GROUP, REQUESTS, changed)
+            self._committed |= changed
+
+    def positions(self) -> dict[Partition, int]:
+        """Where something new for it would stand."""
+        positions = {Partition(CLAIMS, ledger.partition): ledger.next_offset for ledger in self._ledgers}
+        for partition, desk in self.placer.desks.items():
+            positions[Partition(RESULTS, partition)] = desk.placements.results_next
+            if len(desk.placements.open) < OPEN_MAX:
+                positions[Partition(REQUESTS, partition)] = desk.placements.requests_next
+        return positions
+
+
+def _usable(log: Log, ledger: Ledger) -> Ledger:
+    """The ledger if it is a fold of this log's partition; else a new one, folded from the start (rule 13)."""
+    last = ledger.next_offset - 1
+    if last < 0:
+        return ledger
+    partition = ledger.partition
+    if last < log.end(CLAIMS, partition):
+        at_hand = last >= log.start(CLAIMS, partition)
+        if not at_hand or not ledger.last_value or log.read(CLAIMS, partition, last, 1)[0].value == ledger.last_value:
+            return ledger
+    return Ledger(partition, ledger.partitions)
+
+
+def _epoch(log: Log, process_id: str, request_partitions: int, now_ms: int) -> int:
+    """The start's number: the time in ms, but above that of any earlier start of the process, whatever the clock says."""
+    partition = partition_of(process_id.encode(), request_partitions)
+    end = log.end(RESULTS, partition)
+    epoch, offset = now_ms, max(log.start(RESULTS, partition), end - STARTS_LOOKED_THROUGH)
+    while offset < end:
+        for record in log.read(RESULTS, partition, offset, RECORDS_PER_READ):
+            offset = record.offset + 1
+            epoch = max(epoch, record.time_ms)
+            if record.key == process_id.encode():
+                started = decode(RESULTS, record.value)
+                if isinstance(started, SchedulerStarted):
+                    epoch = max(epoch, started.started_ms + 1)
+    return epoch

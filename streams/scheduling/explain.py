@@ -1,0 +1,122 @@
+"""Run a recorded decision again at its cut and see whether it comes out the same; and the funnel as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from projections.ledger import Ledger
+from schemas.claims import ClaimItem
+from schemas.ids import claim_id as make_claim_id
+from schemas.requests import PlacementRequested
+from schemas.results import Decision
+from streams.scheduling.ask import ask_of
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.select import engine
+
+
+class CannotRerun(ValueError):
+    """What the decision was made on is not at hand; the message says what is missing."""
+
+
+class Rerun(Struct, frozen=True):
+    """The recorded decision and the one made again. `differences` names the fields that differ; none: the same choice for the same reasons."""
+
+    recorded: Decision
+    again: Decision
+    differences: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+class FunnelLine(Struct, frozen=True):
+    """One filter: how many nodes came, were rejected and went on, and why the first was rejected."""
+
+    filter: str
+    entered: int
+    rejected: int
+    left: int
+    example: str
+
+
+def spelled_out(request: PlacementRequested, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The decisions of one result with every overlay in full: what `streams.evidence.shortened` left out put back.
+
+    A decision without overlay that shares its cut with the one before was made with that one's overlay and choice laid over.
+    """
+    full: list[Decision] = []
+    for index, decision in enumerate(decisions):
+        before = full[-1] if full else None
+        if before is not None and not decision.overlay and decision.cut == before.cut and before.chosen:
+            own = f"{make_claim_id(request.request_id, index - 1, 'own', 0, 0)}@{before.chosen}"
+            full.append(msgspec.structs.replace(decision, overlay=(*before.overlay, own)))
+        else:
+            full.append(decision)
+    return tuple(full)
+
+
+def rerun(
+    ledgers: Sequence[Ledger],
+    request: PlacementRequested,
+    index: int,
+    recorded: Decision,
+    items: Mapping[str, ClaimItem],
+    policy: Policy,
+) -> Rerun:
+    """Decide again for instance number `index` of `request`.
+
+    `ledgers` must be folded to `recorded.cut`, `policy` be the one of its digest, and `recorded.overlay` spelled out. `items` has the
+    overlaid claims of other requests by claim id, as they stand in `claims` after the cut. Raises CannotRerun.
+    """
+    fleet = Fleet(ledgers)
+    if fleet.cut != recorded.cut:
+        raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
+    if digest(policy) != recorded.policy_digest:
+        raise CannotRerun(
+            f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {digest(policy)}; its text is in a scheduler-started"
+        )
+    for text in recorded.overlay:
+        claim_id, _, node_id = text.rpartition("@")
+        fleet.lay(_item(request, claim_id, items), node_id, _partition(fleet, node_id))
+    ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt)
+    again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
+    fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused"}]
+    return Rerun(recorded, again, tuple(name for name in fields if getattr(recorded, name) != getattr(again, name)))
+
+
+def funnel(decision: Decision) -> list[FunnelLine]:
+    """The filters in order, as the decision counted them."""
+    return [
+        FunnelLine(
+            filter=each.filter,
+            entered=each.entered,
+            rejected=each.rejected,
+            left=each.entered - each.rejected,
+            example=f"{each.node_id}: {each.reason}" if each.rejected else "",
+        )
+        for each in decision.rejections
+    ]
+
+
+def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem]) -> ClaimItem:
+    """An overlaid claim: from the log, or of this very request, whose claims may never have been appended."""
+    if claim_id in items:
+        return items[claim_id]
+    prefix = f"{request.request_id}/"
+    number = claim_id.removeprefix(prefix).split("/")[0]
+    if claim_id.startswith(prefix) and number.isdigit() and int(number) < request.count:
+        return msgspec.structs.replace(ask_of(request, int(number), seed=0).item, claim_id=claim_id)
+    raise CannotRerun(f"{claim_id} was laid over the decision and is not among the claims at hand; read `claims` from the cut on")
+
+
+def _partition(fleet: Fleet, node_id: str) -> int:
+    for ledger in fleet.ledgers:
+        if node_id in ledger.nodes:
+            return ledger.partition
+    raise CannotRerun(f"node {node_id} is in no ledger at hand; fold all partitions to the decision's cut")
