@@ -9,7 +9,12 @@ from msgspec import UNSET
 
 from projections.node import amounts_of, observed_amounts
 from schemas import claims as say
-from schemas.results import ClaimOutcome
+from schemas.audits import AuditFailed, HypervisorAudited
+from schemas.codec import event_type
+from schemas.findings import Finding
+from schemas.lifecycle import LifecycleEvent
+from schemas.requests import PlacementCancelled, PlacementRequested
+from schemas.results import ClaimOutcome, InstancesPlaced, NodeResources, PlacementFailed
 
 _UNITS = ("vCPUs", "pCPUs", "MiB", "MiB disk")
 
@@ -49,7 +54,7 @@ def event_text(event: Any, instance_id: str = "") -> str:
             sized = f" with {amounts_text(size)}" if event.change not in {"departed", "deleted"} and any(size) else ""
             return f"instance {event.change}{sized}" + (" (found by a resync)" if event.resync else "")
         case say.NodeObserved():
-            return _audit_text(event, instance_id)
+            return f"the audit failed: {event.failed}" if event.failed else _audit_text(event, instance_id)
         case say.NodeSilent():
             return "no audit came for too long"
         case say.NodeConfigured():
@@ -67,15 +72,50 @@ def event_text(event: Any, instance_id: str = "") -> str:
             return ""
 
 
-def _audit_text(event: say.NodeObserved, instance_id: str) -> str:
-    if event.failed:
-        return f"the audit failed: {event.failed}"
+def _audit_text(event: say.NodeObserved | HypervisorAudited, instance_id: str) -> str:
     kind = "audit" if event.complete else "incomplete audit"
     if event.instances is None:
         return f"{kind}: unchanged"
     if not instance_id:
-        return f"{kind} lists {len(event.instances)} instances"
+        return f"{kind} lists {len(event.instances)} instance{'' if len(event.instances) == 1 else 's'}"
     for report in event.instances:
         if report.instance_id == instance_id:
             return f"{kind} lists it with {amounts_text(observed_amounts(report.resources))}"
     return f"{kind} does not list it"
+
+
+def record_text(event: Any, instance_id: str = "") -> str:
+    """What a record of any topic says, in one line."""
+    match event:
+        case HypervisorAudited():
+            return _audit_text(event, instance_id)
+        case AuditFailed():
+            return f"the audit failed: {event.reason}"
+        case LifecycleEvent():
+            return _life_text(event)
+        case PlacementRequested():
+            size = amounts_text(amounts_of(event.resources))
+            return f"{event.count} x {size} wanted" + (f" in zone {event.availability_zone}" if event.availability_zone else "")
+        case PlacementCancelled():
+            return f"no longer wanted{': ' + event.reason if event.reason else ''}"
+        case InstancesPlaced():
+            placements = [placement for placement in event.placements if instance_id in {"", placement.instance_id}]
+            nodes = ", ".join(placement.node_id for placement in placements[:3])
+            return f"placed on {nodes}" + (f" and {len(placements) - 3} more" if len(placements) > 3 else "")
+        case PlacementFailed():
+            return f"not placed: {event.reason}{': ' + event.message if event.message else ''}"
+        case Finding():
+            return f"{event.kind} {event.instance_id or event.node_id}: {event.note or event.missing}"
+        case ClaimOutcome():
+            return f"{event.claim_id} {outcome_text(event)}"
+        case NodeResources():
+            free = [row.free for row in (event.vcpus, event.pcpus, event.memory_mib, event.disk_mib)]
+            return f"free: {amounts_text(free)}; {event.instances} instances, {event.claims} claims"
+        case _:
+            return event_text(event, instance_id)
+
+
+def _life_text(event: LifecycleEvent) -> str:
+    change, size = event_type(event).removeprefix("instance-"), observed_amounts(event.instance.resources)
+    sized = f" with {amounts_text(size)}" if change not in {"departed", "deleted"} and any(size) else ""
+    return f"instance {change}{sized}" + (" (found by a resync)" if event.resync else "")

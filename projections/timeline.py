@@ -1,0 +1,201 @@
+"""What happened to one instance, node or request: the records that made a difference, in log order, each with what it changed.
+
+What changes is the use of the node, by the instance or by all of them.
+The ledger's partitions are folded by whoever reads the log; this looks at every step, and at the records of the topics around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from projections.node import NOTHING, Amounts, Node
+from projections.subjects import Subject, concerns, node_of
+from projections.wording import event_text, outcome_text, record_text
+from schemas import claims as say
+from schemas.codec import event_type
+from schemas.results import ClaimOutcome
+from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
+
+if TYPE_CHECKING:
+    from projections.ledger import Ledger, Step
+
+AROUND = (REQUESTS, RESULTS, FINDINGS)
+"""Topics whose records stand in a timeline beside those of `claims`; observations are there as their `claims` records."""
+_RANK = {REQUESTS: 0, CLAIMS: 1, VERDICTS: 2, FINDINGS: 3, RESULTS: 4}
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One record of the timeline.
+
+    `deltas` is what it added to the use of the node (vcpus, pcpus, memory_mib, disk_mib), `use` that use afterwards: of the instance on
+    the node, or of the whole node in a node's timeline.
+    """
+
+    time_ms: int
+    topic: str
+    partition: int
+    offset: int
+    event: str
+    node_id: str = ""
+    instance_id: str = ""
+    deltas: Amounts = NOTHING
+    use: Amounts = NOTHING
+    summary: str = ""
+
+    @property
+    def position(self) -> str:
+        """Where the record stands: `claims/0@1204`."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+class Timeline(Struct):
+    """Collects the entries of `subject`; `apply` for each step of each partition in order, `tell` for the topics around."""
+
+    subject: Subject
+    entries: list[Entry] = field(default_factory=list)
+    requests: set[str] = field(default_factory=set)
+    """Requests that claimed something for the subject instance."""
+    instances: set[str] = field(default_factory=set)
+    """Instances that the subject request claims for; the subject itself if it is an instance."""
+    last: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    """Use as of the last look, by node and instance (empty for the whole node)."""
+    limits: dict[str, Amounts] = field(default_factory=dict)
+    shown: set[tuple[str, str]] = field(default_factory=set)
+    """Where observations show which of the instances."""
+    claim_ids: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin with what the subject itself says."""
+        if self.subject.kind == "instance":
+            self.instances.add(self.subject.name)
+        elif self.subject.kind == "request":
+            self.requests.add(self.subject.name)
+
+    def apply(self, partition: int, ledger: Ledger, step: Step) -> None:
+        """Look at one step of a partition, right after the ledger applied it."""
+        if step.times_only or step.event is None:
+            return
+        if self.subject.kind == "node":
+            self._of_node(partition, ledger, step)
+        else:
+            self._of_instances(partition, ledger, step)
+
+    def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
+        """Look at one record of a topic of `AROUND`; after the ledger is folded, as claims tell which requests an instance had."""
+        mine = concerns(event, self.subject)
+        if not mine and self.subject.kind == "instance":
+            mine = any(concerns(event, Subject("request", request_id)) for request_id in self.requests)
+        if mine:
+            self._add(
+                Entry(
+                    time_ms=time_ms,
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                    event=event_type(event),
+                    node_id=node_of(event),
+                    summary=record_text(event, self.subject.name if self.subject.kind == "instance" else ""),
+                )
+            )
+
+    def ordered(self) -> list[Entry]:
+        """All entries in the order of the log: by append time, cause before effect where times are equal, and by offset."""
+        return sorted(self.entries, key=lambda entry: (entry.time_ms, _RANK.get(entry.topic, 9), entry.partition, entry.offset))
+
+    def _of_node(self, partition: int, ledger: Ledger, step: Step) -> None:
+        node_id = self.subject.name
+        outcomes = [outcome for outcome in step.outcomes if outcome.node_id == node_id or node_id in outcome.tried]
+        node = ledger.nodes.get(node_id) if node_id in step.node_ids else None
+        if node is None and not outcomes:
+            return
+        deltas = NOTHING if node is None else self._deltas(node, "", node.used)
+        limits = self.limits.get(node_id) if node is None else node.limits
+        new_limits = limits is not None and limits != self.limits.get(node_id)
+        if limits is not None:
+            self.limits[node_id] = limits
+        quiet = type(step.event) is say.NodeObserved and not step.event.failed and step.event.complete
+        if deltas == NOTHING and not outcomes and not new_limits and quiet:
+            return
+        self._enter(partition, step, node_id, "", deltas, outcomes)
+
+    def _of_instances(self, partition: int, ledger: Ledger, step: Step) -> None:
+        outcomes = [outcome for outcome in step.outcomes if self._mine(outcome)]
+        for outcome in outcomes:
+            self._learn(outcome)
+        entered: set[str] = set()
+        for node_id in step.node_ids:
+            node = ledger.nodes.get(node_id)
+            if node is None:
+                continue
+            for instance_id in sorted(self.instances):
+                use = node.uses.get(instance_id, NOTHING)
+                changed = use != self.last.get((node_id, instance_id), NOTHING)
+                deltas = self._deltas(node, instance_id, use) if changed else NOTHING
+                there = [outcome for outcome in outcomes if outcome.instance_id == instance_id and outcome.node_id in {"", node_id}]
+                moved = self._moved(node, instance_id)
+                if moved or deltas != NOTHING or there or self._observed(step, instance_id, node_id):
+                    entered.update(outcome.claim_id for outcome in there)
+                    self._enter(partition, step, node_id, instance_id, deltas, there)
+        rest = [outcome for outcome in outcomes if outcome.claim_id not in entered]
+        if rest:
+            self._enter(partition, step, rest[0].node_id, rest[0].instance_id, NOTHING, rest)
+        elif not step.node_ids and step.ignored and any(concerns(step.event, Subject("instance", i)) for i in self.instances):
+            self._enter(partition, step, node_of(step.event), "", NOTHING, [])
+
+    def _mine(self, outcome: ClaimOutcome) -> bool:
+        if self.subject.kind == "request":
+            return outcome.request_id == self.subject.name or outcome.claim_id in self.claim_ids
+        return outcome.instance_id == self.subject.name or outcome.claim_id in self.claim_ids
+
+    def _learn(self, outcome: ClaimOutcome) -> None:
+        self.claim_ids.add(outcome.claim_id)
+        if outcome.request_id:
+            self.requests.add(outcome.request_id)
+        if outcome.instance_id:
+            self.instances.add(outcome.instance_id)
+
+    def _moved(self, node: Node, instance_id: str) -> bool:
+        """Whether the instance came to the sight of observations of the node, or went out of it."""
+        place = (node.node_id, instance_id)
+        if (instance_id in node.shown) == (place in self.shown):
+            return False
+        self.shown ^= {place}
+        return True
+
+    def _observed(self, step: Step, instance_id: str, node_id: str) -> bool:
+        event = step.event
+        return type(event) is say.InstanceObserved and event.node_id == node_id and event.instance.instance_id == instance_id
+
+    def _deltas(self, node: Node, instance_id: str, use: Iterable[int]) -> Amounts:
+        vcpus, pcpus, memory_mib, disk_mib = use
+        before = self.last.get((node.node_id, instance_id), NOTHING)
+        self.last[node.node_id, instance_id] = (vcpus, pcpus, memory_mib, disk_mib)
+        return (vcpus - before[0], pcpus - before[1], memory_mib - before[2], disk_mib - before[3])
+
+    def _enter(
+        self, partition: int, step: Step, node_id: str, instance_id: str, deltas: Amounts, outcomes: list[ClaimOutcome]
+    ) -> None:
+        said = event_text(step.event, instance_id or (self.subject.name if self.subject.kind == "instance" else ""))
+        if step.ignored:
+            said = f"{said} (ignored: {step.ignored})"
+        results = [f"{outcome.claim_id} {outcome_text(outcome)}" for outcome in outcomes]
+        self._add(
+            Entry(
+                time_ms=step.time_ms,
+                topic=CLAIMS,
+                partition=partition,
+                offset=step.offset,
+                event=event_type(step.event),
+                node_id=node_id,
+                instance_id=instance_id,
+                deltas=deltas,
+                use=self.last.get((node_id, instance_id), NOTHING),
+                summary=": ".join(part for part in (said, "; ".join(results)) if part),
+            )
+        )
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)

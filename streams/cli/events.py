@@ -1,0 +1,176 @@
+"""`claimlog events`: the records themselves, of every topic, in the order of their append times; also as they come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from projections.cut import Cut
+from projections.subjects import Subject, concerns, node_of, subject_of
+from projections.wording import record_text
+from schemas.codec import Unreadable, decode_keyed, event_type
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
+from streams.cli import units
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.output import Answer, Column, write
+from streams.cli.records import Range, records_of
+from streams.dead_letters import read_letter
+from streams.log.base import Log, Partition, Record
+
+TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
+"""Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
+READ_RECORDS = 2_000
+WAIT_SECONDS = 1.0
+
+Chosen = Callable[[Record, Any], bool]
+
+AboutFlag = Annotated[str, Parameter(name="--for", show_default=False, help="Only what names node/N, instance/I, request/R.")]
+TypeFlag = Annotated[
+    tuple[str, ...], Parameter(name="--type", negative=(), show_default=False, help="Only of this type: claim-requested, 'leak-*' ...")
+]
+TopicFlag = Annotated[
+    tuple[str, ...], Parameter(name="--topic", negative=(), show_default=False, help=f"Only of this topic: {', '.join(TOPICS)}.")
+]
+WatchFlag = Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="Go on and print records as they come, until interrupted.")]
+
+
+def events(
+    *,
+    about: AboutFlag = "",
+    kind: TypeFlag = (),
+    topic: TopicFlag = (),
+    since: MomentFlag = "",
+    until: MomentFlag = "",
+    watch: WatchFlag = False,
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """The records of the log, oldest first: when, where, what. With -w also those to come; without --since it begins at the end."""
+    for name in topic:
+        if name not in TOPICS:
+            raise UsageProblem(f"there is no topic {name!r}; there are: {', '.join(TOPICS)}")
+    if watch and until:
+        raise UsageProblem("--until and --watch do not go together: a watch has no end")
+    now_ms = time.time_ns() // 1_000_000
+    within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
+    chosen = chooser(_subject(about), kind)
+    topics = topic or TOPICS_SHOWN
+    with opened(log) as source:
+        if watch:
+            _watch(source, topics, within.since, chosen, show)
+        else:
+            items = [record_item(record) for record in records_of(source, topics, within, READ_RECORDS) if chosen(record, None)]
+            write(Answer(columns=columns(), items=items, cut=_cut(source, topics, within)), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+def chooser(subject: Subject | None, types: tuple[str, ...]) -> Callable[..., bool]:
+    """Whether a record is asked for, by subject and type; an unreadable one has the type `unreadable` and is about nothing."""
+
+    def chosen(record: Record, event: Any = None) -> bool:
+        event = decoded(record) if event is None else event
+        if types and not any(fnmatchcase(type_of(record, event), pattern) for pattern in types):
+            return False
+        return subject is None or (not isinstance(event, Unreadable) and concerns(event, subject))
+
+    return chosen
+
+
+def decoded(record: Record) -> Any:
+    """What a record says, or `Unreadable`; a dead letter is what its headers say."""
+    if record.topic == DEAD_LETTERS:
+        return read_letter(record)
+    if TOPICS[record.topic].records is None:
+        return Unreadable("not-a-record", f"{record.topic} has no records of its own")
+    return decode_keyed(record.topic, record.key, record.value)
+
+
+def type_of(record: Record, event: Any) -> str:
+    """The type as `--type` and the table name it."""
+    if isinstance(event, Unreadable):
+        return "unreadable"
+    return "dead-letter" if record.topic == DEAD_LETTERS else event_type(event)
+
+
+def record_item(record: Record) -> dict[str, Any]:
+    """A record as an item: where it stands, what it is and says; `record` is its JSON, None where it has none."""
+    event = decoded(record)
+    if isinstance(event, Unreadable):
+        summary, value = event.reason, None
+    elif record.topic == DEAD_LETTERS:
+        summary, value = f"{event.position} {event.kind}: {event.reason}", None
+    else:
+        summary, value = record_text(event), msgspec.to_builtins(event)
+    return {
+        "time_ms": record.time_ms,
+        "position": str(record.position),
+        "type": type_of(record, event),
+        "key": record.key.decode(errors="replace"),
+        "node_id": "" if value is None else node_of(event),
+        "summary": summary,
+        "record": value,
+    }
+
+
+def columns() -> list[Column]:
+    """The columns of a table of records."""
+    return [
+        Column(name="time_ms", title="time", shown=units.moment),
+        Column(name="position"),
+        Column(name="type"),
+        Column(name="key"),
+        Column(name="node_id", title="node", shown=lambda name: name or "-", wide=True),
+        Column(name="summary", title="what"),
+    ]
+
+
+def _subject(text: str) -> Subject | None:
+    if not text:
+        return None
+    try:
+        return subject_of(text)
+    except ValueError as problem:
+        raise UsageProblem(f"--for {text}: {problem}") from None
+
+
+def _cut(log: Log, topics: tuple[str, ...], within: Range) -> Cut:
+    there = log.topics()
+    return Cut.of({(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))})
+
+
+def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
+    """Print records as they come, a batch at a time; ends only by an interrupt (exit 130)."""
+    style = show.style(sys.stdout)
+    headers = style.headers
+    for batch in _coming(log, topics, since):
+        items = [record_item(record) for record in batch if chosen(record, None)]
+        if items:
+            write(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
+            sys.stdout.flush()
+            headers = False
+
+
+def _coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
+    """Batches of records from `since` on (None: from the end), without an end."""
+    within = Range(since, None)
+    there = log.topics()
+    places = [Partition(topic, number) for topic in topics for number in range(there.get(topic, 0))]
+    offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places}
+    while True:
+        found: list[Record] = []
+        for place in places:
+            records = log.read(place.topic, place.number, offsets[place], READ_RECORDS)
+            if records:
+                found += records
+                offsets[place] = records[-1].offset + 1
+        if found:
+            yield sorted(found, key=lambda record: record.time_ms)
+        else:
+            log.wait(offsets, WAIT_SECONDS)

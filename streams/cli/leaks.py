@@ -1,0 +1,169 @@
+"""`claimlog leaks`: where claims, life cycles and audits do not agree, what each difference holds, and the events that made it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
+from schemas.resources import RESOURCES
+from streams.cli import units
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.nodes import sized, unknown_node
+from streams.cli.output import Answer, Column, write
+from streams.cli.state import moment_of, state_at
+
+OpenRecord = LeakSuspected | LeakConfirmed
+KINDS: tuple[str, ...] = get_args(FindingKind)
+
+NodeFlag = Annotated[tuple[str, ...], Parameter(name="--node", negative=(), show_default=False, help="Only of this node; repeatable.")]
+KindFlag = Annotated[
+    tuple[str, ...], Parameter(name="--kind", negative=(), show_default=False, help=f"Only of this kind; repeatable: {', '.join(KINDS)}.")
+]
+
+
+ExplainFlag = Annotated[
+    bool, Parameter(name="--explain", negative=(), help="The events that made each finding, the one that is missing, and how to mend it.")
+]
+
+
+def leaks(
+    *,
+    node: NodeFlag = (),
+    kind: KindFlag = (),
+    explain: ExplainFlag = False,
+    log: LogFlag = None,
+    at: MomentFlag = "now",
+    show: Show = SHOW,
+) -> int:
+    """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
+
+    With --explain each has the events that made it, oldest first with their places in the log, the event that should be there and is
+    not, and the command that mends it.
+    """
+    for name in kind:
+        if name not in KINDS:
+            raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
+    with opened(log) as source:
+        state = state_at(source, moment_of(at))
+    for name in node:
+        if state.node(name) is None:
+            raise UsageProblem(unknown_node(name, state.node_ids()))
+    found = [finding for finding in state.findings() if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
+    style = show.style(sys.stdout)
+    if explain and style.format in {"table", "wide"}:
+        sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
+        sys.stderr.write(f"{state.cut}\n")
+    else:
+        items = [finding_item(finding, state.as_of_ms) for finding in found]
+        write(Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found)), style, sys.stdout, sys.stderr)
+    if style.format in {"table", "wide"}:
+        sys.stderr.write(summary_text(found))
+    return Exit.FINDINGS if found else Exit.DONE
+
+
+def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
+    """A finding as an item: every field of its record, its state and its age."""
+    item: dict[str, Any] = {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
+    item["held"] = {resource: getattr(finding.held, resource) for resource in RESOURCES}
+    item["causes"] = [{name: getattr(cause, name) for name in cause.__struct_fields__} for cause in finding.causes]
+    item["state"] = state_of(finding)
+    item["age_ms"] = max(0, as_of_ms - finding.since_ms)
+    return item
+
+
+def state_of(finding: Finding) -> str:
+    """`suspected` or `confirmed`."""
+    return "confirmed" if isinstance(finding, LeakConfirmed) else "suspected"
+
+
+def held_by(findings: Sequence[Finding]) -> list[int]:
+    """What findings keep together, by resource. A claim that is an orphan and a double as well counts once, and an overrun not at all.
+
+    A node's negative free is the sum of what stands there already, so adding it would count things twice.
+    """
+    largest: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        if finding.kind != "negative-free":
+            amounts = [getattr(finding.held, resource) for resource in RESOURCES]
+            about = (finding.node_id, finding.claim_id or finding.instance_id)
+            largest[about] = [max(pair) for pair in zip(largest.get(about, [0, 0, 0, 0]), amounts, strict=True)]
+    return [sum(amounts[r] for amounts in largest.values()) for r in range(len(RESOURCES))]
+
+
+def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
+    """The totals of an answer."""
+    return {
+        "findings": len(findings),
+        "confirmed": sum(isinstance(finding, LeakConfirmed) for finding in findings),
+        "nodes": len({finding.node_id for finding in findings}),
+        "held": dict(zip(RESOURCES, held_by(findings), strict=True)),
+    }
+
+
+def summary_text(findings: Sequence[OpenRecord]) -> str:
+    """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB`."""
+    if not findings:
+        return "nothing found: claims, life cycles and audits agree\n"
+    nodes = len({finding.node_id for finding in findings})
+    confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
+    return f"{_counted(len(findings), 'finding')} on {_counted(nodes, 'node')}, {confirmed} confirmed; held: {sized(held_by(findings))}\n"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{units.count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def explained(finding: OpenRecord, as_of_ms: int) -> str:
+    """A finding as a paragraph: what it is, the events that made it, the one that is missing, and what to do."""
+    about = finding.claim_id or finding.instance_id
+    since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, as_of_ms)})"
+    lines = [
+        f"{finding.kind} on {finding.node_id}{': ' + about if about else ''}",
+        f"  {state_of(finding)}, {since}, holds {sized(getattr(finding.held, resource) for resource in RESOURCES)}",
+    ]
+    if finding.instance_id and finding.claim_id:
+        lines.append(f"  instance  {finding.instance_id}")
+    lines.append(f"  {finding.note}" if finding.note else "")
+    for cause in finding.causes:
+        position = f"{cause.topic}/{cause.partition}@{cause.offset}"
+        lines.append(f"  {units.moment(cause.time_ms)}  {position:<18}  {cause.event:<17}  {cause.summary}")
+    if finding.missing:
+        lines.append(f"  missing   {finding.missing}")
+    if finding.fix:
+        lines.append(f"  to mend   {finding.fix}")
+    return "\n".join(_printable(line) for line in lines if line) + "\n\n"
+
+
+def _printable(line: str) -> str:
+    """Ids come from messages: none may move the cursor."""
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
+
+
+def columns() -> list[Column]:
+    """The columns of a table of findings."""
+    return [
+        Column(name="kind"),
+        Column(name="node_id", title="node"),
+        Column(name="instance_id", title="instance", shown=lambda name: name or "-"),
+        Column(name="claim_id", title="claim", shown=lambda name: name or "-", wide=True),
+        Column(name="held", shown=lambda held: sized(held.values())),
+        Column(name="age_ms", title="age", shown=units.span, right=True),
+        Column(name="state", alarm=lambda state: state == "confirmed"),
+        Column(name="causes", title="last event", shown=_last_cause),
+        Column(name="missing", shown=lambda name: name or "-"),
+        Column(name="note", wide=True),
+        Column(name="fix", title="to mend", wide=True),
+    ]
+
+
+def _last_cause(causes: Sequence[dict[str, Any]]) -> str:
+    if not causes:
+        return "-"
+    last = causes[-1]
+    return f"{last['topic']}/{last['partition']}@{last['offset']}"

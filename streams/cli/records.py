@@ -1,0 +1,79 @@
+"""Records of several topics in one order, between two moments: what `events` and `timeline` read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from typing import NamedTuple
+
+from streams.cli.timegrammar import Instant, Moment
+from streams.log.base import Log, Record
+
+
+class Range(NamedTuple):
+    """From the first record at or after `since` to the last one before `until`; None is no bound. A cut bounds each partition it names."""
+
+    since: Moment | None
+    until: Moment | None
+
+    def starts(self, log: Log, topic: str, partition: int) -> int:
+        """The first offset to read of a partition."""
+        first, end = log.start(topic, partition), log.end(topic, partition)
+        if self.since is None:
+            return first
+        if isinstance(self.since, Instant):
+            return log.at_time(topic, partition, self.since.time_ms)
+        return min(end, max(first, self.since.next_offset(topic, partition) or 0))
+
+    def ends(self, log: Log, topic: str, partition: int) -> int:
+        """The offset before which reading stops."""
+        end = log.end(topic, partition)
+        if self.until is None:
+            return end
+        if isinstance(self.until, Instant):
+            return log.at_time(topic, partition, self.until.time_ms)
+        bound = self.until.next_offset(topic, partition)
+        return end if bound is None else min(end, bound)
+
+    def includes(self, topic: str, partition: int, offset: int, time_ms: int) -> bool:
+        """Whether a record that stands there is inside."""
+        return not _before(self.since, topic, partition, offset, time_ms) and (
+            self.until is None or _before(self.until, topic, partition, offset, time_ms)
+        )
+
+
+def _before(moment: Moment | None, topic: str, partition: int, offset: int, time_ms: int) -> bool:
+    """Whether a record stands before a moment. What a cut does not name is before none."""
+    if moment is None:
+        return False
+    if isinstance(moment, Instant):
+        return time_ms < moment.time_ms
+    bound = moment.next_offset(topic, partition)
+    return bound is not None and offset < bound
+
+
+def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
+    """The records of all partitions of `topics`, by append time, and by topic and partition where times are equal.
+
+    Topics that the log does not have are passed over. Raises OffsetOutOfRange, LogDamaged.
+    """
+    there = log.topics()
+    streams = [
+        _records(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)
+        for topic in topics
+        for partition in range(there.get(topic, 0))
+    ]
+    ranks = {topic: rank for rank, topic in enumerate(topics)}
+    yield from merge(*streams, key=lambda record: (record.time_ms, ranks[record.topic], record.partition, record.offset))
+
+
+def _records(log: Log, topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record]:
+    while start < end:
+        records = log.read(topic, partition, start, min(batch, end - start))
+        if not records:
+            return
+        for record in records:
+            if record.offset >= end:
+                return
+            yield record
+        start = records[-1].offset + 1

@@ -1,0 +1,101 @@
+"""`claimlog timeline`: what happened to one instance, node or request, record by record, with what each changed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from projections.subjects import subject_of
+from projections.timeline import AROUND, Entry, Timeline
+from schemas.codec import Unreadable, decode_keyed
+from schemas.resources import RESOURCES
+from streams.cli import units
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.nodes import TITLES, amount_text
+from streams.cli.output import Answer, Column, write
+from streams.cli.records import Range, records_of
+from streams.cli.state import READ_RECORDS, moment_of, state_at
+from streams.log.base import Log, Record
+
+SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
+
+
+def timeline(
+    subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Show = SHOW
+) -> int:
+    """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
+
+    Amounts are the use of the node: of the instance there, or of the whole node. Audits that changed nothing are left out. --since and
+    --until choose what is shown; what came before is folded all the same.
+    """
+    try:
+        about = Timeline(subject_of(subject))
+    except ValueError as problem:
+        raise UsageProblem(str(problem)) from None
+
+    def each(ledger: Ledger, observed: Observed, step: Step) -> None:
+        del observed
+        about.apply(ledger.partition, ledger, step)
+
+    now_ms = time.time_ns() // 1_000_000
+    with opened(log) as source:
+        end = moment_of(until, now_ms)
+        start = moment(since, now_ms) if since else None
+        state = state_at(source, end, each=each)
+        for record in _around(source, Range(None, end)):
+            event = decode_keyed(record.topic, record.key, record.value)
+            if not isinstance(event, Unreadable):
+                about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
+        within = Range(start, None)
+        found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
+    items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
+    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if not about.entries:
+        sys.stderr.write(f"no record of this log says anything of {about.subject}\n")
+    return 0
+
+
+def _around(log: Log, within: Range) -> Iterator[Record]:
+    return records_of(log, AROUND, within, READ_RECORDS)
+
+
+def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:
+    """An entry as an item. `laid` is where a record that was not yet carried into the ledger really stands."""
+    return {
+        "time_ms": entry.time_ms,
+        "position": entry.position if laid is None or entry.topic != "claims" else str(laid),
+        "event": entry.event,
+        "node_id": entry.node_id,
+        "instance_id": entry.instance_id,
+        "delta": dict(zip(RESOURCES, entry.deltas, strict=True)),
+        "use": dict(zip(RESOURCES, entry.use, strict=True)),
+        "summary": entry.summary,
+    }
+
+
+def columns() -> list[Column]:
+    """The columns of a timeline."""
+    return [
+        Column(name="time_ms", title="time", shown=units.moment),
+        Column(name="position"),
+        Column(name="event"),
+        Column(name="node_id", title="node", shown=lambda name: name or "-"),
+        Column(name="instance_id", title="instance", shown=lambda name: name or "-", wide=True),
+        *(_delta(resource) for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus")),
+        Column(name="use", shown=lambda use: amount_text("memory_mib", use["memory_mib"]), title="memory used", right=True),
+        Column(name="summary", title="what"),
+    ]
+
+
+def _delta(resource: str) -> Column:
+    def shown(amount: int | None) -> str:
+        return amount_text(resource, amount, signed=True) if amount else ""
+
+    return Column(name=f"delta.{resource}", title=TITLES[resource], shown=shown, right=True, wide=resource == "pcpus")
