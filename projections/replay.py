@@ -16,7 +16,7 @@ from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError, Readable
 from projections.rows import node_resources
-from projections.snapshots import Tell, encoded, load_newest
+from projections.snapshots import Tell, encoded, load_newest, restored
 from schemas.codec import decode
 from schemas.results import LedgerDigest, NodeResources
 from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES
@@ -137,34 +137,36 @@ def verified(
 ) -> tuple[dict[int, Replayed], Checks]:
     """Replay from the first record and compare with everything that was published: digests, rows of nodes, snapshots.
 
-    Rows and digests are compared at their own offsets; a row's number of leaks is taken over. The newest snapshot is compared where it was
-    taken and folded on to the end, where both ledgers must have the same bytes. Raises as `replay`.
+    Rows and digests are compared at their own offsets; a row's number of leaks is taken over. The newest snapshot (one of our own half-way
+    if none was published) is folded on to the end, where both ledgers must have the same bytes. Raises as `replay`.
     """
     checks = Checks()
     found = {}
     for number, end in ends_of(log, until).items():
-        watch = _Watch(log, number, end, checks)
+        begun = load_newest(log, number, at_most=end, tell=tell)
+        watch = _Watch(log, number, end, checks, half_way=end // 2 if begun is None else -1)
         ledger = Ledger(number, log.topics()[CLAIMS])
         found[number] = fold(log, ledger, end, watch, progress)
-        begun = load_newest(log, number, at_most=end, tell=tell)
+        checks.snapshots += begun is not None
+        begun = restored(watch.half) if watch.half else begun
         if begun is None:
-            continue
-        checks.snapshots += 1
+            continue  # Not a record is there, or one: nothing to fold on.
         offset = begun.next_offset - 1
         fold(log, begun, end, None, progress)
-        whole, restored = (ledger.digest, encoded(ledger)), (begun.digest, encoded(begun))
-        if whole != restored:
+        whole, again = (ledger.digest, encoded(ledger)), (begun.digest, encoded(begun))
+        if whole != again:
             what = f"the state folded on from the snapshot of offset {offset}"
-            expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, restored))
+            expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, again))
             checks.differences.append(Difference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
     return found, checks
 
 
 class _Watch:
-    """Compares one partition's fold with what was published of it, at each offset of which something was."""
+    """Compares one partition's fold with what was published of it, at each offset of which something was; `half` is its state half-way."""
 
-    def __init__(self, log: Readable, number: int, end: int, checks: Checks) -> None:
-        self._number, self._checks = number, checks
+    def __init__(self, log: Readable, number: int, end: int, checks: Checks, half_way: int) -> None:
+        self._number, self._checks, self._half_way = number, checks, half_way
+        self.half = b""
         self._observed = Observed(number)
         self._digests: dict[int, list[LedgerDigest]] = {}
         for digest in _published(log, DIGESTS, number, LedgerDigest):
@@ -180,6 +182,8 @@ class _Watch:
 
     def __call__(self, ledger: Ledger, step: Step) -> None:
         self._observed.apply(ledger, step)
+        if ledger.next_offset == self._half_way:
+            self.half = encoded(ledger)
         for digest in self._digests.get(step.offset, ()):
             self._checks.digests += 1
             self._compare(f"the digest of process {digest.process}", step.offset, ledger.digest.hex(), digest.digest)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TextIO
 
-from projections.projection import ProjectionError
+from projections.projection import HistoryMissing, ProjectionError
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
 
 
@@ -48,7 +48,7 @@ def exit_of(problem: BaseException) -> Exit:
             return Exit.USAGE
         case LogUnreachable():
             return Exit.UNREACHABLE
-        case OffsetOutOfRange() | AnswerIncomplete():
+        case OffsetOutOfRange() | HistoryMissing() | AnswerIncomplete():
             return Exit.INCOMPLETE
         case _:
             return Exit.ERROR

@@ -32,6 +32,8 @@ VERBS = (
     Verb("events", "streams.cli.events:events", "the records themselves, of every topic; -w as they come"),
     Verb("produce", "streams.cli.produce:app", "facts from libvirt, a generated load, or a trace"),
     Verb("fleet", "streams.cli.fleet:app", "apply ratios, zones, aggregates and traits from a file; show them"),
+    Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),
+    Verb("archive", "streams.cli.archive:archive_verb", "move history below a verified snapshot into files"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 

@@ -1,0 +1,111 @@
+"""`claimlog archive`: history below a verified snapshot leaves the log for files; archive and log together still give the same digests."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from projections.cut import Cut
+from projections.ledger import Ledger
+from projections.projection import ProjectionError
+from projections.replay import fold
+from projections.snapshots import chunks_of, encoded, load_newest
+from schemas.codec import encode, key_of
+from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, SNAPSHOTS
+from streams.cli import units
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
+from streams.cli.output import Answer, Column, write
+from streams.cli.progress import Progress
+from streams.cli.replay import identified
+from streams.cli.state import GROUP
+from streams.cli.timegrammar import Instant
+from streams.log.archive import ArchivedLog, IdentifiedLog, archive
+from streams.log.base import Message, Partition, TopicSpec
+
+SOURCES = (AUDITS, LIFECYCLE)
+
+
+def archive_verb(
+    directory: Annotated[Path, Parameter(help="Where the files go; made if it is missing. Keep using the same one.")],
+    /,
+    *,
+    below: Annotated[str, Parameter(allow_leading_hyphen=True, help="What is older than this leaves: a time, such as -30d, or a cut.")],
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Move history into files: of `claims` what lies below a verified snapshot, of observations what the ledger has taken over.
+
+    The newest snapshot at or above the moment is folded again from the first record and must be equal; if there is none, one is made.
+    Answers that need what left the log are had with --archive DIR, or exit 6. Interrupted, run it again.
+    """
+    with opened(log) as source, ArchivedLog(identified(source), directory) as history:
+        whole = identified(source)
+        limits = _limits(whole, below)
+        wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
+        verified = dict(limits)
+        with Progress("verify", None, sys.stderr, time.monotonic) as progress:
+            for partition, offset in wanted.items():
+                if partition.topic == CLAIMS:
+                    verified[partition] = ensure_snapshot(history, partition.number, offset, progress.add)
+        moved = archive(whole, directory, wanted, verified=verified.__getitem__)
+        items = [
+            {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
+            for partition in limits
+        ]
+    columns = [
+        Column(name="topic"),
+        Column(name="partition", right=True),
+        Column(name="moved", shown=units.count, right=True),
+        Column(name="start", title="log begins at", shown=units.count, right=True),
+    ]
+    write(Answer(columns=columns, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return Exit.DONE
+
+
+def ensure_snapshot(history: ArchivedLog, number: int, below: int, progress: Callable[[int], None]) -> int:
+    """Make sure that `ledger-snapshots` has a snapshot that includes all below the offset `below` and is what the log says.
+
+    Returns the offset after it. Raises ProjectionError if the one there is something else.
+    """
+    partitions, place = history.topics()[CLAIMS], f"{SNAPSHOTS}/{number}"
+    newest = load_newest(history, number)
+    end = newest.next_offset if newest is not None and newest.next_offset >= below else history.end(CLAIMS, number)
+    ledger = fold(history, Ledger(number, partitions), end, None, progress).ledger
+    if newest is not None and newest.next_offset == end:
+        if encoded(newest) != encoded(ledger):
+            said = "`claimlog replay --verify` says what differs"
+            raise ProjectionError(f"{place}: the snapshot of offset {end - 1} is not what the log gives; nothing was moved. {said}")
+        return end
+    history.create([TopicSpec(SNAPSHOTS, partitions)])
+    history.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger)])
+    written = load_newest(history, number)
+    if written is None or encoded(written) != encoded(ledger):
+        raise ProjectionError(f"{place}: the snapshot just written reads back differently; nothing was moved. Run `claimlog doctor`")
+    return end
+
+
+def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
+    """The offset below which each partition's records may leave."""
+    topics = log.topics()
+    if CLAIMS not in topics:
+        raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
+    at = moment(below, time.time_ns() // 1_000_000)
+    limits = {}
+    for topic in (CLAIMS, *SOURCES):
+        carried = log.committed(GROUP, topic) if topic in SOURCES and topic in topics else {}
+        for number in range(topics.get(topic, 0)):
+            offset = log.at_time(topic, number, at.time_ms) if isinstance(at, Instant) else _in_cut(at, topic, number)
+            # What the ledger has not taken over yet must stay where the reconciler reads it.
+            limits[Partition(topic, number)] = offset if topic == CLAIMS else min(offset, carried.get(number, 0))
+    return limits
+
+
+def _in_cut(cut: Cut, topic: str, number: int) -> int:
+    places: Mapping[Any, int] = cut.next_offsets
+    return places.get((topic, number), 0)
