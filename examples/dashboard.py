@@ -1,0 +1,60 @@
+"""A live table of all nodes, from the topic `node-resources` alone; `python examples/dashboard.py --log sqlite:PATH`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from rich.live import Live
+from rich.table import Table
+
+from schemas.codec import decode
+from schemas.results import NodeResources, ResourceRow
+from schemas.topics import NODE_RESOURCES
+from streams.cli.open_log import open_log
+from streams.log.base import Log, Partition
+
+
+def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition, int]) -> None:
+    """Every new row; of one node the highest offset of the ledger is the truth, whoever wrote it and whenever."""
+    for partition in list(offsets):
+        while records := log.read(*partition, max(offsets[partition], log.start(*partition))):
+            offsets[partition] = records[-1].offset + 1
+            for row in (decode(NODE_RESOURCES, record.value) for record in records):
+                if isinstance(row, NodeResources) and (row.node_id not in rows or row.offset >= rows[row.node_id].offset):
+                    rows[row.node_id] = row
+
+
+def cell(row: ResourceRow) -> str:
+    return " / ".join("-" if value is None else f"{value:,}" for value in (row.limit, row.reported, row.claimed, row.free))
+
+
+def table(rows: dict[str, NodeResources], now_ms: int) -> Table:
+    drawn = Table("node", "status", "vCPUs", "memory MiB", "guests", "leaks", "audit", title="limit / reported / claimed / free")
+    for row in sorted(rows.values(), key=lambda each: each.node_id):
+        age = "never" if row.audit_taken_at_ms is None else f"{max(0, now_ms - row.audit_taken_at_ms) // 1000} s"
+        style = "red" if row.leaks or min(row.vcpus.free or 0, row.memory_mib.free or 0) < 0 else None
+        guests, leaks = str(row.instances), str(row.leaks)
+        drawn.add_row(row.node_id, row.status, cell(row.vcpus), cell(row.memory_mib), guests, leaks, age, style=style)
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Watch all nodes.")
+    parser.add_argument("--log", default=None, help="sqlite:PATH; default: CLAIMLOG_LOG")
+    parser.add_argument("--once", action="store_true", help="print the table and end")
+    options, rows = parser.parse_args(), dict[str, NodeResources]()
+    with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:
+        offsets = {Partition(NODE_RESOURCES, number): 0 for number in range(log.topics()[NODE_RESOURCES])}
+        while True:
+            read_rows(log, rows, offsets)
+            live.update(table(rows, time.time_ns() // 1_000_000))
+            if options.once:
+                return
+            log.wait(offsets, 1.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""A starter of guests on one libvirt host: consumes `placement-results`, makes sure of each claim, starts the domain.
+
+    claimlog run --log sqlite:/tmp/lab.sqlite &
+    python examples/launch.py --log sqlite:/tmp/lab.sqlite &
+    claimlog place --log sqlite:/tmp/lab.sqlite --vcpus 1 --memory-mib 128
+    claimlog claims list --log sqlite:/tmp/lab.sqlite          # confirmed by the domain's own event
+
+Before it starts anything it renews the claim and reads the renewal back through the same fold as everybody: held means that nobody else
+gets this room. The driver `test:///default` lives inside this process, so this process also reports the host; with `--no-report` a
+`claimlog produce libvirt` elsewhere does. (That host has 3 GiB and a domain of 8: `claimlog fleet apply` with a memory ratio makes room.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from xml.sax.saxutils import escape, quoteattr
+
+from producers.libvirt_audit import Options
+from producers.libvirt_connect import EventLoop, connect
+from producers.libvirt_host import LibvirtHost
+from projections.ledger import Ledger
+from projections.placements import Answered, Placements
+from schemas.codec import decode
+from schemas.results import InstancesPlaced, Placement
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.cli.open_log import open_log
+from streams.cli.producing import last_epoch, publisher
+from streams.clock import SystemClock
+from streams.log.base import Log, Partition
+from streams.operator import Stamp, renew
+from streams.topology import open_ledger
+
+TTL_MS = 10 * 60 * 1000
+AUDIT_SECONDS = 5.0
+
+
+class Claims:
+    """The ledger, folded as far as the log goes."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        count = log.topics()[CLAIMS]
+        self.ledgers = [Ledger(number, count) for number in range(count)]
+
+    def hold(self, placement: Placement, now_ms: int) -> bool:
+        """Renew the claim, read on up to the renewal, and tell whether the claim was held there."""
+        stamp = Stamp(f"launch/{placement.claim_id}", now_ms)
+        (offset,) = self.log.append([renew(placement.claim_id, placement.node_id, stamp, ttl_ms=TTL_MS)])
+        ledger = self.ledgers[placement.partition]
+        while ledger.next_offset <= offset:
+            for record in self.log.read(CLAIMS, placement.partition, ledger.next_offset):
+                ledger.apply(record.offset, record.time_ms, record.key, record.value)
+        return placement.claim_id in ledger.claims
+
+
+def domain_xml(placement: Placement, kind: str, architecture: str) -> str:
+    size = placement.resources
+    return (
+        f"<domain type={quoteattr(kind)}><name>guest-{escape(placement.instance_id)}</name><uuid>{escape(placement.instance_id)}</uuid>"
+        f"<memory unit='MiB'>{size.memory_mib}</memory><vcpu>{size.vcpus}</vcpu>"
+        f"<os><type arch={quoteattr(architecture)}>hvm</type></os></domain>"
+    )
+
+
+class Launcher:
+    """Starts what is placed on one host, once."""
+
+    def __init__(self, log: Log, uri: str, node_id: str) -> None:
+        self.log, self.node_id, self.clock = log, node_id, SystemClock()
+        self.handle = connect(uri, read_only=False).handle
+        self.claims = Claims(log)
+        self.kind = "test" if self.handle.getType() == "TEST" else "qemu"
+        self.architecture = "i686" if self.kind == "test" else self.handle.getInfo()[0]
+        count = log.topics()[RESULTS]
+        self.placements = [Placements(number, count, requests_next=log.end(REQUESTS, number)) for number in range(count)]
+
+    def turn(self) -> int:
+        """Start what new results place here; returns how many domains were started."""
+        started = 0
+        for placements in self.placements:
+            for record in self.log.read(RESULTS, placements.partition, placements.results_next):
+                answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+                result = decode(RESULTS, record.value)
+                if isinstance(answered, Answered) and answered.counts and isinstance(result, InstancesPlaced):
+                    started += sum(self.start(placement) for placement in result.placements if placement.node_id == self.node_id)
+        return started
+
+    def start(self, placement: Placement) -> bool:
+        if placement.instance_id in {domain.UUIDString() for domain in self.handle.listAllDomains(0)}:
+            return False
+        if not self.claims.hold(placement, self.clock.wall_ms()):
+            print(f"{placement.instance_id}: not started, claim {placement.claim_id} is not held any more", file=sys.stderr)
+            return False
+        self.handle.defineXML(domain_xml(placement, self.kind, self.architecture)).create()
+        print(f"{placement.instance_id}: started on {self.node_id} under claim {placement.claim_id}", flush=True)
+        return True
+
+    def wait(self, seconds: float) -> None:
+        self.log.wait({Partition(RESULTS, each.partition): each.results_next for each in self.placements}, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Start the domains that placement results put on this host.")
+    parser.add_argument("--log", default=None, help="sqlite:PATH; default: CLAIMLOG_LOG")
+    parser.add_argument("--uri", default="test:///default")
+    parser.add_argument("--limit", type=int, default=0, help="end after so many starts; 0: go on")
+    parser.add_argument("--no-report", action="store_true", help="somebody else reports this host")
+    options = parser.parse_args()
+    clock = SystemClock()
+    with open_log(options.log, os.environ, sys.stdin.buffer, create=True) as log:
+        open_ledger(log)
+        events = EventLoop()
+        host = LibvirtHost(
+            options.uri,
+            publisher(log),
+            options=Options(),
+            last_epoch=last_epoch(log, "libvirt"),
+            wall_ms=clock.wall_ms,
+            mono_ms=clock.boot_ms,
+        )
+        if not options.no_report:
+            host.audit()
+        launcher = Launcher(log, options.uri, host.node_id or connect(options.uri).handle.getHostname())
+        started, audit_due = 0, time.monotonic() + AUDIT_SECONDS
+        while not options.limit or started < options.limit:
+            launcher.wait(0.2)
+            started += launcher.turn()
+            if not options.no_report:
+                host.pump(0.1)
+                if time.monotonic() >= audit_due or (options.limit and started >= options.limit):
+                    host.audit()
+                    audit_due = time.monotonic() + AUDIT_SECONDS
+        host.close()
+        events.stop()
+
+
+if __name__ == "__main__":
+    main()
