@@ -39,7 +39,7 @@ def soon(holds: Callable[[], bool], what: str) -> None:
 def audited(path: Path) -> bool:
     if not path.exists():
         return False
-    with SqliteLog.open(str(path)) as log:
+    with SqliteLog.open(str(path), create=True) as log:
         return any(log.ends(AUDITS).values()) if AUDITS in log.topics() else False
 
 
