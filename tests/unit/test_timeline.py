@@ -1,0 +1,142 @@
+"""What a timeline keeps of a log, for an instance, a node and a request."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import convert
+
+from projections.ledger import Ledger
+from projections.subjects import Subject, concerns, subject_of
+from projections.timeline import Entry, Timeline
+from schemas.claims import ClaimReleased
+from schemas.findings import LeakSuspected
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import Resources
+from schemas.results import InstancesPlaced, Placement, PlacementFailed
+from schemas.topics import FINDINGS, REQUESTS, RESULTS
+from tests.ledger_history import START_MS, History, digest_of
+
+
+def timeline(history: History, about: str) -> Timeline:
+    """The timeline of a subject over a whole history."""
+    ledger, found = Ledger(0, 1), Timeline(subject_of(about))
+    for written in history.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        found.apply(0, ledger, step)
+    return found
+
+
+def lines(entries: list[Entry]) -> list[tuple[int, str, str, int, int]]:
+    """Offset, event, node, memory added, memory used afterwards."""
+    return [(entry.offset, entry.event, entry.node_id, entry.deltas[2], entry.use[2]) for entry in entries]
+
+
+@pytest.fixture
+def moved() -> History:
+    """`i` is placed on n1, seen, resized, moved to n2, and forgotten there; `j` is somebody else."""
+    history = History()
+    for node in ("n1", "n2"):
+        history.audit({}, at_s=0, node=node, memory_mib=32)
+    history.claim("r1/0/s-1.1", "i", 4, at_s=10, request_id="r1", ttl_s=600)
+    history.claim("r2/0/s-1.2", "j", 2, at_s=11, request_id="r2", nodes=("n1",))
+    history.event("started", "i", at_s=12, size=4)
+    history.audit({"i": 4, "j": 2}, at_s=60, memory_mib=32)
+    history.audit(at_s=120, unchanged=digest_of({"i": 4, "j": 2}))
+    history.claim("r3/0/s-1.3", "i", 6, at_s=130, request_id="r3", resize=True)
+    history.event("resized", "i", at_s=131, size=6)
+    history.claim("r4/0/s-1.4", "i", 6, at_s=140, request_id="r4", nodes=("n2",), ttl_s=600)
+    history.event("arrived", "i", at_s=141, size=6, node="n2")
+    history.event("departed", "i", at_s=142, node="n1")
+    history.release("r1/0/s-1.1", at_s=143, reason="migrated")
+    history.release("r3/0/s-1.3", at_s=144, reason="migrated")
+    history.audit({}, at_s=200, node="n2", memory_mib=32)
+    return history
+
+
+def test_an_instance_has_every_record_that_changed_its_use_or_its_claims_and_none_else(moved: History) -> None:
+    entries = timeline(moved, "i").ordered()
+
+    assert lines(entries) == [
+        (2, "claim-requested", "n1", 4, 4),
+        (4, "instance-observed", "n1", 0, 4),
+        (7, "claim-requested", "n1", 2, 6),
+        (8, "instance-observed", "n1", 0, 6),
+        (9, "claim-requested", "n2", 6, 6),
+        (10, "instance-observed", "n2", 0, 6),
+        (11, "instance-observed", "n1", 0, 6),
+        (12, "claim-released", "n1", 0, 6),
+        (13, "claim-released", "n1", -6, 0),
+        (14, "node-observed", "n2", 0, 6),
+    ]
+    assert entries[0].summary == "request r1 claims 4 MiB: r1/0/s-1.1 granted on n1"
+    assert entries[-1].summary == "audit does not list it"
+    assert entries[-1].position == "claims/0@14"
+
+
+def test_the_deltas_of_a_node_add_up_to_its_use_and_quiet_audits_are_left_out(moved: History) -> None:
+    entries = timeline(moved, "node/n1").ordered()
+
+    assert [entry.offset for entry in entries] == [0, 2, 3, 4, 5, 7, 8, 11, 12, 13]
+    assert sum(entry.deltas[2] for entry in entries) == entries[-1].use[2] == moved.used("n1") == 2
+
+
+def test_a_request_has_its_refusal_with_the_reason(moved: History) -> None:
+    moved.claim("r9/0/s-1.9", "k", 99, at_s=210, request_id="r9")
+
+    (entry,) = timeline(moved, "request/r9").ordered()
+
+    assert entry.summary == "request r9 claims 99 MiB: r9/0/s-1.9 refused: n1: memory_mib: 99 needed of 30"
+
+
+def test_a_record_that_was_ignored_says_why(moved: History) -> None:
+    moved.event("started", "i", at_s=220, size=6, node="n2", epoch=0)
+
+    last = timeline(moved, "instance/i").ordered()[-1]
+
+    assert last.summary == "instance started with 6 MiB (ignored: not above the last event of libvirt)"
+
+
+def test_requests_results_and_findings_stand_between_the_claims_cause_first(moved: History) -> None:
+    found = timeline(moved, "i")
+    request = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=4), instance_ids=("i",))
+    placement = Placement(instance_id="i", claim_id="r1/0/s-1.1", partition=0, node_id="n1", resources=Resources(memory_mib=4))
+    placed = InstancesPlaced(request_id="r1", owner="s", taken_up_ms=START_MS, commit_by_ms=START_MS, placements=(placement,))
+    place = {"node_id": "n1", "partition": 0, "offset": 10, "time_ms": 0, "since_ms": 0, "suspected_ms": 0, "type": "leak-suspected"}
+    finding = convert({"finding_id": "f", "kind": "double-claim", "instance_id": "i", "note": "here", **place}, LeakSuspected)
+    other = PlacementFailed(request_id="r77", owner="s", taken_up_ms=START_MS, reason="no-valid-node")
+
+    found.tell(RESULTS, 0, 0, START_MS + 10_000, placed)
+    found.tell(REQUESTS, 0, 0, START_MS + 10_000, request)
+    found.tell(FINDINGS, 0, 0, START_MS + 141_000, finding)
+    found.tell(RESULTS, 0, 1, START_MS + 150_000, other)
+
+    events = [entry.event for entry in found.ordered()]
+    assert events[:3] == ["placement-requested", "claim-requested", "instances-placed"]
+    assert "leak-suspected" in events
+    assert "placement-failed" not in events
+    assert [entry.summary for entry in found.ordered() if entry.topic != "claims"] == [
+        "1 x 4 MiB wanted", "placed on n1", "double-claim i: here",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("i-77", Subject("instance", "i-77")),
+        ("instance/node/x", Subject("instance", "node/x")),
+        ("node/n1", Subject("node", "n1")),
+        ("request/a/b", Subject("request", "a/b")),
+    ],
+)
+def test_a_subject_is_named_by_its_kind_and_an_instance_by_its_id_alone(text: str, subject: Subject) -> None:
+    assert subject_of(text) == subject
+
+
+def test_a_subject_without_a_name_is_refused_and_a_release_names_its_request() -> None:
+    released = ClaimReleased(node_id="n1", record_id="x", claim_id="a/b/0/s-1.1", reason="loser")
+
+    with pytest.raises(ValueError, match="expected node/NODE"):
+        subject_of("node/")
+    assert concerns(released, Subject("request", "a/b"))
+    assert not concerns(released, Subject("request", "a"))
