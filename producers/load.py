@@ -61,7 +61,7 @@ KINDS = (
 
 
 class Guest(Struct, frozen=True, kw_only=True):
-    """One guest where it is now."""
+    """One guest where it is now; `claim_id` is the claim it was started under, if its starter knew one."""
 
     instance_id: str
     node_id: str
@@ -69,6 +69,7 @@ class Guest(Struct, frozen=True, kw_only=True):
     name: str = ""
     project_id: str = ""
     power_state: PowerState = "running"
+    claim_id: str | None = None
 
     @property
     def report(self) -> InstanceReport:
@@ -166,7 +167,7 @@ class Fleet:
         """A new guest arrives and runs. Raises ValueError if it is somewhere already."""
         if instance_id in self.guests:
             raise ValueError(f"guest {instance_id} is on {self.guests[instance_id].node_id} already; migrate it, or destroy it first")
-        guest = Guest(instance_id=instance_id, node_id=node_id, resources=resources, name=name, project_id=project_id)
+        guest = Guest(instance_id=instance_id, node_id=node_id, resources=resources, name=name, project_id=project_id, claim_id=claim_id)
         self._put(guest)
         return self._said(node_id, (InstanceArrived, InstanceStarted), guest, time_ms, silently, claim_id)
 
@@ -191,17 +192,21 @@ class Fleet:
     def migrate(self, instance_id: str, node_id: str, time_ms: int, *, claim_id: str | None = None, silently: bool = False) -> Events:
         """It leaves its node and arrives on another, running as before."""
         old = self.guests[instance_id]
-        new = structs.replace(old, node_id=node_id)
+        new = structs.replace(old, node_id=node_id, claim_id=claim_id)
         self._remove(old)
         self._put(new)
         left = self._said(old.node_id, (InstanceDeparted,), old, time_ms, silently)
         return left + self._said(node_id, (InstanceArrived,), new, time_ms, silently, claim_id)
 
     def destroy(self, instance_id: str, time_ms: int, *, deleted: bool = True, silently: bool = False) -> Events:
-        """It is gone from its node; `deleted` adds the owner's final word."""
+        """It is gone from its node; `deleted` adds the owner's final word.
+
+        Both name the claim where it is known: then it closes at once, and not only when audits have shown for some time that it is gone.
+        """
         guest = self.guests[instance_id]
         self._remove(guest)
-        return self._said(guest.node_id, (InstanceDeparted, InstanceDeleted) if deleted else (InstanceDeparted,), guest, time_ms, silently)
+        kinds = (InstanceDeparted, InstanceDeleted) if deleted else (InstanceDeparted,)
+        return self._said(guest.node_id, kinds, guest, time_ms, silently, guest.claim_id)
 
     def _power(self, instance_id: str, state: PowerState, kind: type[LifecycleEvent], time_ms: int, *, silently: bool) -> Events:
         guest = structs.replace(self.guests[instance_id], power_state=state)

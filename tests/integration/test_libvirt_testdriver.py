@@ -13,14 +13,15 @@ import pytest
 
 from producers.libvirt_audit import Options, take_audit
 from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, Worker, connect
+from producers.libvirt_host import LibvirtHost
 from producers.libvirt_lifecycle import DomainWatch
 from producers.source import AuditSource, EventSource
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
-from schemas.codec import decode, encode
+from schemas.codec import decode, decode_keyed, encode
 from schemas.inventory import CpuInfo, PciDevice, SupportedGuest
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
 from schemas.resources import ObservedResources
-from schemas.topics import AUDITS
+from schemas.topics import AUDITS, LIFECYCLE
 
 TEST_UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 NEW_UUID = "0c7f4f0e-5d4b-4a39-9d41-0b7d5a0c1e11"
@@ -301,3 +302,94 @@ def test_what_a_call_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         worker.call(lambda: 1 // 0, 5)
     worker.close()
+
+
+class Published:
+    """What a host published, decoded; a host that was on the log before had epoch 7 there."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, Any]] = []
+        self.full = False
+
+    def __call__(self, topic: str, key: bytes, value: bytes, headers: Any) -> None:
+        if self.full:
+            raise OSError("no space left")
+        self.records.append((topic, decode_keyed(topic, key, value)))
+
+    def of(self, topic: str) -> list[Any]:
+        return [record for name, record in self.records if name == topic]
+
+
+def reporting(uri: str, published: Published, **options: Any) -> LibvirtHost:
+    ticks = iter(range(1_000, 100_000))
+    return LibvirtHost(
+        uri, published, options=Options(), last_epoch=lambda *_: 7_000, wall_ms=lambda: next(ticks), mono_ms=lambda: 5, **options
+    )
+
+
+def test_a_host_that_was_lost_is_connected_again_with_a_new_epoch_and_a_resync(host: Connection) -> None:
+    published = Published()
+    source = reporting("test:///default", published)
+    source.audit()
+    connection = source._connection
+    assert connection is not None
+
+    connection.closed = "keepalive: the daemon is silent"
+    source.pump(0.01)
+    assert not source.connected
+    host.handle.defineXML(DOMAIN)
+    source.audit()
+
+    source.close()
+    events = published.of(LIFECYCLE)
+    assert [(event.instance.instance_id, event.epoch, event.counter, event.resync) for event in events] == [
+        (TEST_UUID, 7_001, 1, True),
+        (NEW_UUID, 7_002, 1, True),
+        (TEST_UUID, 7_002, 2, True),
+    ]
+    audits = published.of(AUDITS)
+    assert [(audit.epoch, audit.counter, len(audit.instances)) for audit in audits] == [(7_001, 1, 1), (7_001, 2, 2)]
+
+
+def test_a_host_publishes_its_events_as_they_come(host: Connection) -> None:
+    published = Published()
+    source = reporting("test:///default", published, node_id="c01")
+    source.audit()
+
+    host.handle.defineXML(DOMAIN)
+    deadline = time.monotonic() + 5
+    while source.events_published < 2 and time.monotonic() < deadline:
+        source.pump(0.1)
+
+    source.close()
+    assert [(event.node_id, event.instance.name, event.resync) for event in published.of(LIFECYCLE)] == [
+        ("c01", "test", True),
+        ("c01", "web-1", False),
+    ]
+
+
+def test_a_host_that_never_answered_is_unknown_if_its_name_is_known() -> None:
+    published = Published()
+
+    with pytest.raises(HypervisorUnreachable):
+        reporting("test:///no/such/node.xml", published).audit()
+    record = reporting("test:///no/such/node.xml", published, node_id="c09").audit()
+
+    assert isinstance(record, AuditFailed)
+    assert (record.node_id, record.epoch, published.of(AUDITS)) == ("c09", 7_001, [record])
+
+
+def test_an_audit_that_was_not_acknowledged_is_in_full_the_next_time(host: Connection) -> None:
+    published = Published()
+    source = reporting("test:///default", published)
+    source.audit()
+    published.full = True
+    with pytest.raises(OSError, match="no space left"):
+        source.audit()
+    published.full = False
+
+    again = source.audit()
+
+    source.close()
+    assert isinstance(again, HypervisorAudited)
+    assert (again.counter, again.instances is not None) == (3, True)
