@@ -38,7 +38,7 @@ class _Whole(Struct, array_like=True):
     """Everything of one ledger, each part as `projections.state` writes it."""
 
     header: bytes
-    nodes: tuple[tuple[bytes, bytes], ...]
+    nodes: list[tuple[bytes, bytes]]
     groups: tuple[tuple[str, bytes], ...]
     ids: bytes
 
@@ -51,7 +51,7 @@ def encoded(ledger: Ledger) -> bytes:
     """The ledger's whole state, compressed."""
     whole = _Whole(
         header=state.header_of(ledger),
-        nodes=tuple((state.facts_of(node), state.times_of(node)) for node in state.nodes_in_order(ledger)),
+        nodes=[(state.facts_of(node), state.times_of(node)) for node in state.nodes_in_order(ledger)],
         groups=tuple((group_id, state.home_of(home)) for group_id, home in sorted(ledger.groups.items())),
         ids=state.ids_bytes(state.ids_of(ledger, 0)),
     )
@@ -65,8 +65,9 @@ def restored(data: bytes) -> Ledger:
     except (zlib.error, msgspec.DecodeError, ValueError) as problem:
         raise StateError(f"it cannot be read: {problem}") from problem
     ledger = state.begun(whole.header)
-    for facts, times in whole.nodes:
-        state.add_node(ledger, facts, times)
+    whole.nodes.reverse()
+    while whole.nodes:  # taken out one by one, so that bytes go as nodes come
+        state.add_node(ledger, *whole.nodes.pop())
     for group_id, home in whole.groups:
         state.add_home(ledger, group_id, home)
     state.add_ids(ledger, state.read_ids(whole.ids))
