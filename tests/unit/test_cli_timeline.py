@@ -1,0 +1,137 @@
+"""`claimlog timeline` and `claimlog events`: the records that say something of a subject."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.lifecycle import InstanceDeparted
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import CLAIMS, LIFECYCLE, REQUESTS
+from streams.log.base import Message
+from tests.cli_log import FleetLog
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """A request, its claim, the guest that started, one that nobody asked for, and garbage."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=2048), instance_ids=("i-77",)))
+    fleet.claim("r1/0/s-1.1", "i-77", "c01", memory_mib=2048)
+    fleet.lived("c01", "i-77", 2048)
+    fleet.claim("r2/0/s-1.2", "i-78", "c01", memory_mib=1024, request_id="r2")
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {"i-77": 2048, "ghost": 512})
+    fleet.now_ms += 1000
+    fleet.log.append([Message(LIFECYCLE, b"c01", b"{garbage")])
+    return fleet
+
+
+def test_an_instances_timeline_is_its_request_its_claim_and_its_life(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "timeline", "i-77", "-o", "json")
+
+    assert said.code == 0
+    items = said.json["items"]
+    assert [item["event"] for item in items] == ["placement-requested", "claim-requested", "instance-observed"]
+    assert [item["delta"]["memory_mib"] for item in items] == [0, 2048, 0]
+    assert items[1]["summary"] == "request r1 claims 2048 MiB: r1/0/s-1.1 granted on c01"
+    assert [item["position"].split("@")[0].split("/")[0] for item in items] == [REQUESTS, CLAIMS, CLAIMS]
+
+
+def test_a_nodes_timeline_adds_up_to_what_it_uses_now(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    items = fleet.run(capsys, "timeline", "node/c01", "-o", "json").json["items"]
+    (node,) = fleet.run(capsys, "nodes", "-o", "json").json["items"]
+
+    assert sum(item["delta"]["memory_mib"] for item in items) == node["memory_mib"]["used"] == 3584
+    assert items[-1]["use"]["memory_mib"] == 3584
+
+
+def test_since_and_until_choose_what_is_shown_and_not_what_is_folded(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    every = fleet.run(capsys, "timeline", "node/c01", "-o", "json").json["items"]
+    middle_ms = every[-1]["time_ms"]
+
+    late = fleet.run(capsys, "timeline", "node/c01", "--since", str(middle_ms), "-o", "json").json["items"]
+    early = fleet.run(capsys, "timeline", "node/c01", "--until", str(middle_ms), "-o", "json").json["items"]
+
+    assert early + late == every
+    assert late[0]["delta"]["memory_mib"] == 512
+
+
+def test_an_event_that_nobody_carried_yet_is_in_the_timeline_at_its_own_place(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.lived("c01", "i-77", 2048, InstanceDeparted, carry=False)
+
+    last = fleet.run(capsys, "timeline", "i-77", "-o", "json").json["items"][-1]
+
+    assert last["position"].startswith(f"{LIFECYCLE}/")
+    assert last["summary"] == "instance departed"
+
+
+def test_nothing_known_is_said_and_no_subject_is_a_usage_error(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = fleet.run(capsys, "timeline", "i-none")
+
+    assert nothing.code == 0
+    assert "no record of this log says anything of instance/i-none" in nothing.err
+    assert fleet.run(capsys, "timeline", "node/").code == 2
+
+
+def test_events_are_every_record_in_the_order_of_the_log_unreadable_ones_with_the_reason(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fleet.run(capsys, "events", "-o", "json")
+
+    items = said.json["items"]
+    assert said.code == 0
+    assert [item["time_ms"] for item in items] == sorted(item["time_ms"] for item in items)
+    assert items[-1]["type"] == "unreadable"
+    assert "expected a JSON object" in items[-1]["summary"]
+    requested = next(item for item in items if item["type"] == "placement-requested")
+    assert requested["record"]["flavor"] == {"memory_mib": 2048}
+
+
+def test_events_are_chosen_by_subject_type_topic_and_time(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    def types(*flags: str) -> list[str]:
+        return [item["type"] for item in fleet.run(capsys, "events", *flags, "-o", "json").json["items"]]
+
+    assert types("--for", "instance/ghost") == ["hypervisor-audited", "node-observed"]
+    assert types("--for", "request/r2") == ["claim-requested"]
+    assert types("--for", "node/c01", "--type", "claim-*") == ["claim-requested", "claim-requested"]
+    assert types("--topic", LIFECYCLE) == ["instance-arrived", "unreadable"]
+    everything = fleet.run(capsys, "events", "-o", "json").json
+    boundary_ms = str(everything["items"][5]["time_ms"])
+    assert types("--until", boundary_ms) + types("--since", boundary_ms) == [item["type"] for item in everything["items"]]
+    fleet.audit("c02")
+    assert len(fleet.run(capsys, "events", "--until", everything["cut"], "-o", "json").json["items"]) == len(everything["items"])
+    assert types("--since", everything["cut"]) == ["hypervisor-audited", "node-observed", "dead-letter"]
+
+
+def test_a_topic_or_subject_that_does_not_exist_is_a_usage_error(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet.run(capsys, "events", "--topic", "claim").code == 2
+    assert fleet.run(capsys, "events", "--for", "node/").code == 2
+    assert fleet.run(capsys, "events", "-w", "--until", "now").code == 2
+
+
+def test_a_watch_prints_what_comes_and_ends_with_130_when_interrupted(fleet: FleetLog) -> None:
+    program = "import sys; from streams.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    flags = ["events", "-w", "--since", "now", "--type", "hypervisor-audited", "-o", "value", "--log", fleet.spec]
+    command = [sys.executable, "-c", program, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env={**os.environ}) as watch:
+        try:
+            time.sleep(1.0)
+            fleet.now_ms = time.time_ns() // 1_000_000 + 60_000
+            fleet.audit("c07")
+            assert watch.stdout is not None
+            line = watch.stdout.readline()
+            watch.send_signal(signal.SIGINT)
+            code = watch.wait(timeout=10)
+        finally:
+            watch.kill()
+
+    assert "c07" in line
+    assert code == 130
