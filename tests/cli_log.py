@@ -24,6 +24,7 @@ from streams.cli.main import run
 from streams.engines import Carrier
 from streams.log.base import Message
 from streams.log.sqlite import SqliteLog
+from streams.scheduler import Clocks, Scheduler
 from streams.topology import open_ledger
 
 START_MS = 1_763_716_147_000
@@ -132,3 +133,10 @@ class FleetLog:
         code = run([*map(str, arguments), "--log", self.spec])
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
+
+    def schedule(self, turns: int = 6, owner: str = "s1") -> None:
+        """A scheduler comes up, takes its turns until nothing is left, and goes."""
+        scheduler = Scheduler(self.log, owner, clocks=Clocks(wall_ms=lambda: self.now_ms, boot_ms=lambda: self.now_ms))
+        for _ in range(turns):
+            scheduler.turn()
+        scheduler.close()

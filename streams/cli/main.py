@@ -23,6 +23,7 @@ class Verb(NamedTuple):
 
 
 VERBS = (
+    Verb("demo", "streams.cli.demo:demo", "the whole system in a quarter of a minute, with nothing but Python"),
     Verb("run", "streams.cli.run:run", "the long-running process: carry observations, fold, publish, place"),
     Verb("nodes", "streams.cli.nodes:nodes", "every node: limit, reported, tracked, claimed, gap and free"),
     Verb("node", "streams.cli.node:app", "one node in full; enable, disable, drain or withdraw it"),
@@ -34,6 +35,9 @@ VERBS = (
     Verb("fleet", "streams.cli.fleet:app", "apply ratios, zones, aggregates and traits from a file; show them"),
     Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),
     Verb("archive", "streams.cli.archive:archive_verb", "move history below a verified snapshot into files"),
+    Verb("place", "streams.cli.place:place", "ask for instances to be placed, and wait for the answer"),
+    Verb("cancel", "streams.cli.cancel:cancel", "take a request back"),
+    Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 
@@ -121,3 +125,7 @@ def _version() -> str:
 def main() -> None:
     """The console script."""
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""One request and what became of it, found in the log: its record, its results, and which of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from projections.cut import Cut
+from schemas.codec import decode
+from schemas.requests import PlacementCancelled, PlacementRequested
+from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Log, Position, Record
+
+READ_RECORDS = 2_000
+
+Result = InstancesPlaced | PlacementFailed
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """One result of a request and where it stands. `late`: appended after its `commit_by_ms`, so it cannot count."""
+
+    result: Result
+    position: Position
+    time_ms: int
+    late: bool
+
+
+class Asked(Struct, kw_only=True):
+    """A request with everything the log has of it. `counting` is the result that counts (DESIGN section 3), None before there is one."""
+
+    request_id: str
+    request: PlacementRequested | None = None
+    position: Position | None = None
+    time_ms: int = 0
+    cancels: list[Position] = []
+    answers: list[Answer] = []
+
+    @property
+    def counting(self) -> Answer | None:
+        """The first result that was appended in time."""
+        return next((answer for answer in self.answers if not answer.late), None)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the log has anything of it."""
+        return bool(self.request or self.cancels or self.answers)
+
+
+def asked(log: Log, request_id: str) -> Asked:
+    """A request by its id. What is not at hand (archived, a file without the topic) is missing from it."""
+    found = Asked(request_id=request_id, cancels=[], answers=[])
+    key = request_id.encode()
+    for record in _keyed(log, REQUESTS, key):
+        event = decode(REQUESTS, record.value)
+        if isinstance(event, PlacementRequested) and found.request is None:
+            found.request, found.position, found.time_ms = event, record.position, record.time_ms
+        elif isinstance(event, PlacementCancelled):
+            found.cancels.append(record.position)
+    found.answers = [answer for record in _keyed(log, RESULTS, key) if (answer := answer_of(record)) is not None]
+    return found
+
+
+def answer_of(record: Record) -> Answer | None:
+    """What a record of `placement-results` answers; None if it answers nothing."""
+    event = decode(RESULTS, record.value)
+    if not isinstance(event, InstancesPlaced | PlacementFailed) or event.request_id.encode() != record.key:
+        return None
+    late = isinstance(event, InstancesPlaced) and record.time_ms > event.commit_by_ms
+    return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
+
+
+def request_of_instance(log: Log, instance_id: str) -> str | None:
+    """The request that an instance was last placed or asked for by; None if no request at hand names it."""
+    newest: tuple[int, str] | None = None
+    for topic in (RESULTS, REQUESTS):
+        for record in _containing(log, topic, instance_id.encode()):
+            event = decode(topic, record.value)
+            if isinstance(event, InstancesPlaced):
+                names = {placement.instance_id for placement in event.placements}
+            elif isinstance(event, PlacementFailed):
+                names = {decision.instance_id for decision in event.decisions}
+            elif isinstance(event, PlacementRequested):
+                names = set(event.instance_ids)
+            else:
+                continue
+            if instance_id in names and (newest is None or newest[0] < record.time_ms):
+                newest = (record.time_ms, event.request_id)
+    return None if newest is None else newest[1]
+
+
+def policy_text(log: Log, digest: str) -> str | None:
+    """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
+    for record in _containing(log, RESULTS, digest.encode()):
+        event = decode(RESULTS, record.value)
+        if isinstance(event, SchedulerStarted) and event.policy_digest == digest:
+            return event.policy
+    return None
+
+
+def decided_at(answer: Answer) -> Cut:
+    """What the last decision of a result was made on, and the result itself."""
+    decisions = answer.result.decisions
+    places = {(CLAIMS, number): end for number, end in enumerate(decisions[-1].cut)} if decisions else {}
+    return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1})
+
+
+def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
+    """The records of a key, from the partition where it belongs."""
+    if topic in log.topics():
+        for record in _records(log, topic, log.partition(topic, key)):
+            if record.key == key:
+                yield record
+
+
+def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
+    """The records of a topic whose bytes contain `text`: few are decoded then."""
+    for number in range(log.topics().get(topic, 0)):
+        for record in _records(log, topic, number):
+            if text in record.value:
+                yield record
+
+
+def _records(log: Log, topic: str, number: int) -> Iterator[Record]:
+    at, end = log.start(topic, number), log.end(topic, number)
+    while at < end:
+        records = log.read(topic, number, at, READ_RECORDS)
+        if not records:
+            return
+        yield from records
+        at = records[-1].offset + 1

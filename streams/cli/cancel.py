@@ -1,0 +1,44 @@
+"""`claimlog cancel`: take a request back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from schemas.results import InstancesPlaced
+from streams.cli.answers import asked
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.writing import appended, new_stamp
+from streams.operator import cancel as cancel_message
+from streams.topology import check_topics
+
+
+def cancel(
+    request: Annotated[str, Parameter(help="The request's id.")],
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Why, for those who read it later.", show_default=False)] = "",
+    log: LogFlag = None,
+) -> int:
+    """Take a request back: an open one is answered with a failure, a placed one gives back the claims that nobody uses yet.
+
+    It acts when a scheduler reads it. An instance that runs must be deleted: its claim is in use and stays.
+    """
+    with opened(log) as source:
+        check_topics(source)
+        found = asked(source, request)
+        if not found.is_known:
+            raise UsageProblem(f"request {request!r} is not known on this log; `claimlog events --type placement-requested` lists them")
+        position = appended(source, cancel_message(request, new_stamp(), reason=reason))
+    counting = found.counting
+    if counting is None:
+        print(f"{request}: cancelled before it was answered")
+    elif isinstance(counting.result, InstancesPlaced):
+        print(f"{request}: placed at {counting.position}; claims that nobody uses yet are given back")
+    else:
+        print(f"{request}: had failed at {counting.position} ({counting.result.reason}); nothing to take back")
+    sys.stderr.write(f"{position}\n")
+    return 0

@@ -1,0 +1,191 @@
+"""`claimlog explain`: why an instance went where it went, or nowhere; and the proof that the same records give the same choice."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from projections.cut import Cut
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from projections.wording import outcome_text
+from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.requests import PlacementRequested
+from schemas.resources import Shortfall
+from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
+from schemas.topics import CLAIMS
+from streams.cli import units
+from streams.cli.answers import Asked, asked, decided_at, request_of_instance
+from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.funnel import decision_item, funnel_lines, leak_lines, miss_line, request_text, weight_lines
+from streams.cli.output import Answer, Column, write
+from streams.cli.place import UNPLACEABLE
+from streams.cli.rerun import Again, Reruns
+from streams.cli.state import state_at
+from streams.log.base import Log
+from streams.scheduling.explain import spelled_out
+
+COLUMNS = [
+    Column(name="instance_id", title="instance"),
+    Column(name="chosen", title="node", shown=lambda node: node or "-"),
+    Column(name="attempt", right=True),
+    Column(name="nodes_known", title="known", right=True),
+    Column(name="passed", right=True),
+    Column(name="engine", wide=True),
+    Column(name="policy_digest", title="policy", wide=True),
+]
+
+
+class Now(NamedTuple):
+    """What is known today: the open findings, and what became of the request's claims, in the order of the log."""
+
+    findings: list[LeakSuspected | LeakConfirmed]
+    fates: list[ClaimOutcome]
+
+    def of(self, instance_id: str) -> list[ClaimOutcome]:
+        """What became of one instance's claims."""
+        return [fate for fate in self.fates if fate.instance_id == instance_id]
+
+
+def explain(
+    subject: Annotated[str, Parameter(name="REQUEST-OR-INSTANCE", help="A request's id, or an instance's.")],
+    /,
+    *,
+    node: Annotated[str, Parameter(help="Why not this one: what each filter says of it at the decision's cut.", show_default=False)] = "",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Why a request was placed where it was, or could not be: the recorded evidence, made again at its own cut.
+
+    Exits 4 if the request could not be placed, 6 if it has no answer yet or the records that it was decided on are not at hand.
+    """
+    with opened(log) as source:
+        found, request, result, instance_id = _found(source, subject)
+        decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
+        counting = found.counting
+        assert counting is not None
+        cut = decided_at(counting)
+        reruns = Reruns(source, request)
+        runs = [reruns.again(decision, node) for decision in decisions]
+        fates: list[ClaimOutcome] = []
+
+        def collect(ledger: Ledger, observed: Observed, step: Step) -> None:
+            del ledger, observed
+            fates.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
+
+        now = Now(state_at(source, each=collect).findings(), fates)
+        if show.output in {"table", "wide"}:
+            for line in _told(found, request, list(zip(decisions, runs, strict=True)), now):
+                print(line)
+            sys.stderr.write(f"{cut}\n")
+        else:
+            items = [_item(decision, run, now) for decision, run in zip(decisions, runs, strict=True)]
+            summary = _summary(found, request, result)
+            write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return Exit.UNPLACEABLE if isinstance(result, PlacementFailed) and result.reason in UNPLACEABLE else Exit.DONE
+
+
+def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, InstancesPlaced | PlacementFailed, str]:
+    """The request of a subject, its counting result, and the instance if it was named. Raises UsageProblem, AnswerIncomplete."""
+    found, instance_id = asked(log, subject), ""
+    if not found.is_known:
+        request_id = request_of_instance(log, subject)
+        if request_id is None:
+            raise UsageProblem(f"{subject!r} is no request and no instance of one on this log; try `claimlog timeline {subject}`")
+        found, instance_id = asked(log, request_id), subject
+    if found.counting is None:
+        late = f"; {len(found.answers)} came too late to count" if found.answers else ""
+        raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}; is a scheduler on this log?")
+    if found.request is None:
+        raise AnswerIncomplete(f"the record of request {found.request_id} is not at hand; it was archived, or this log has only its result")
+    return found, found.request, found.counting.result, instance_id
+
+
+def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decision, Again]], now: Now) -> list[str]:
+    counting = found.counting
+    assert counting is not None
+    result = counting.result
+    lines = [
+        f"request  {request.request_id}  {request_text(request)}",
+        f"asked    {found.position}  {units.moment(found.time_ms)}",
+    ]
+    took = f"{units.span(counting.time_ms - found.time_ms)} later, by {result.owner}"
+    if isinstance(result, InstancesPlaced):
+        lines.append(f"placed   {counting.position}  {took}")
+    else:
+        lines.append(f"failed   {counting.position}  {took}: {result.reason}" + (f" ({result.message})" if result.message else ""))
+    lines += [f"cancel   {position}" for position in found.cancels]
+    others = [answer for answer in found.answers if answer is not counting]
+    lines += [f"also     {other.position} does not count: {'too late' if other.late else 'not the first'}" for other in others]
+    if not decided and isinstance(result, InstancesPlaced):
+        lines.append("no decision is recorded for it: the evidence of large requests is kept for the first instances only")
+    for decision, run in decided:
+        lines += ["", *_decision_lines(decision, run, now)]
+    return lines
+
+
+def _decision_lines(decision: Decision, run: Again, now: Now) -> list[str]:
+    """One instance's decision."""
+    cut = Cut.of({(CLAIMS, number): end for number, end in enumerate(decision.cut)})
+    overlay = f" and {len(decision.overlay)} own claims in flight" if decision.overlay else ""
+    lines = [f"instance {decision.instance_id}", f"decided on {cut}{overlay}; {run.told}"]
+    lines += funnel_lines(decision)
+    if decision.chosen:
+        beside = f", alternates {', '.join(decision.alternates)}" if decision.alternates else ""
+        lines.append(f"chosen: {decision.chosen}{beside}")
+        lines += weight_lines(decision)
+    if decision.attempt > 1:
+        lines.append(f"attempt {decision.attempt}: {decision.attempt - 1} conflicts before" + _conflict(decision.refused))
+    if decision.nearest_miss is not None and not decision.chosen:
+        lines.append(miss_line(decision.nearest_miss))
+        lines += leak_lines(decision.nearest_miss, now.findings)
+    lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
+    if run.node is not None:
+        lines += [f"{run.node.node_id} at that cut:", *(f"  {name:<{run.node.width}}  {reason}" for name, reason in run.node.verdicts)]
+    return lines
+
+
+def _where(fate: ClaimOutcome) -> str:
+    return f"{CLAIMS}/{fate.partition}@{fate.offset}"
+
+
+def _conflict(refused: tuple[Shortfall, ...]) -> str:
+    return f", the last refused for {'; '.join(map(str, refused))}" if refused else ""
+
+
+def _item(decision: Decision, run: Again, now: Now) -> dict[str, Any]:
+    item = decision_item(decision)
+    item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
+    item["outcomes"] = [_outcome(fate) for fate in now.of(decision.instance_id)]
+    if run.node is not None:
+        item["node"] = {"node_id": run.node.node_id, "verdicts": [{"filter": name, "reason": reason} for name, reason in run.node.verdicts]}
+    miss = decision.nearest_miss
+    item["leaks"] = [to_builtins(finding) for finding in now.findings if miss is not None and finding.node_id == miss.node_id]
+    return item
+
+
+def _outcome(outcome: ClaimOutcome) -> dict[str, Any]:
+    return {name: to_builtins(getattr(outcome, name)) for name in outcome.__struct_fields__}
+
+
+def _summary(found: Asked, request: PlacementRequested, result: InstancesPlaced | PlacementFailed) -> dict[str, Any]:
+    counting = found.counting
+    assert counting is not None
+    said: dict[str, Any] = {
+        "request_id": request.request_id,
+        "outcome": "placed" if isinstance(result, InstancesPlaced) else "failed",
+        "owner": result.owner,
+        "asked": str(found.position),
+        "asked_ms": found.time_ms,
+        "position": str(counting.position),
+        "time_ms": counting.time_ms,
+        "cancels": [str(position) for position in found.cancels],
+        "request": to_builtins(request),
+    }
+    if isinstance(result, PlacementFailed):
+        said |= {"reason": result.reason, "message": result.message}
+    return said

@@ -1,0 +1,103 @@
+"""A decision as operators read it: how many nodes each filter left and why, numbers that add up, and the nearest miss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import to_builtins
+
+from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES, Shortfall
+from schemas.results import Decision, NearestMiss
+from streams.cli import units
+from streams.cli.nodes import TITLES, amount_text, sized
+from streams.scheduling.explain import funnel
+
+Findings = Sequence[LeakSuspected | LeakConfirmed]
+
+
+def request_text(request: PlacementRequested) -> str:
+    """`2 x 4 vCPUs, 8 GiB, 80 GiB disk  zone east  group db (anti-affinity)`."""
+    resources = request.resources
+    parts = [f"{request.count} x {sized(getattr(resources, name) for name in RESOURCES)}"]
+    parts += [f"flavor {request.flavor.name}"] if request.flavor.name else []
+    parts += [f"zone {request.availability_zone}"] if request.availability_zone else []
+    parts += [f"group {request.group.group_id} ({request.group.policy})"] if request.group is not None else []
+    parts += [f"{request.action}"] if request.action != "create" else []
+    for name in ("forced_nodes", "requested_nodes", "ignored_nodes", "traits_required", "traits_forbidden"):
+        if values := getattr(request, name):
+            parts.append(f"{name.replace('_', ' ')} {', '.join(values)}")
+    for hint in ("same_host", "different_host"):
+        if values := getattr(request.hints, hint):
+            parts.append(f"{hint.replace('_', ' ')} {', '.join(values)}")
+    return "  ".join(parts)
+
+
+def funnel_lines(decision: Decision) -> list[str]:
+    """The filters that rejected somebody, their counts, and the sum: known nodes = all rejected + those left."""
+    found = [line for line in funnel(decision) if line.rejected]
+    quiet = len(decision.rejections) - len(found)
+    width = max([len(line.filter) for line in found], default=0)
+    digits = len(units.count(decision.nodes_known))
+    lines = [f"{units.count(decision.nodes_known)} {'node' if decision.nodes_known == 1 else 'nodes'} known"]
+    for line in found:
+        more = f" · and {units.count(line.rejected - 1)} more" if line.rejected > 1 else ""
+        counts = f"{units.count(line.entered):>{digits}} -> {units.count(line.left):>{digits}}"
+        lines.append(f"  {line.filter:<{width}}  {counts}  {line.example}{more}")
+    if quiet:
+        lines.append(f"  {quiet} other {'filter' if quiet == 1 else 'filters'} rejected nobody")
+    rejected = " + ".join(units.count(line.rejected) for line in found) or "0"
+    lines.append(f"{units.count(decision.nodes_known)} = {rejected} rejected + {units.count(decision.passed)} left")
+    return lines
+
+
+def miss_line(miss: NearestMiss) -> str:
+    """`closest: c01, if 1,204 MiB memory were free in addition (8,192 MiB needed of 6,988 MiB)`."""
+    return f"closest: {miss.node_id}, if {' and '.join(_freed(lack) for lack in miss.shortfalls)}"
+
+
+def _freed(lack: Shortfall) -> str:
+    if lack.detail or lack.resource not in RESOURCES:
+        return f"not for {lack}"
+    unit = " memory" if lack.resource == "memory_mib" else " disk" if lack.resource == "disk_mib" else f" {TITLES[lack.resource]}"
+    needed, free = amount_text(lack.resource, lack.needed), amount_text(lack.resource, lack.free)
+    return f"{amount_text(lack.resource, lack.missing)}{unit} more were free ({needed} needed of {free})"
+
+
+def leak_lines(miss: NearestMiss, findings: Findings) -> list[str]:
+    """The findings on the node that nearly did, with what they hold: `3 leaks on c01 hold 4 GiB -> claimlog leaks --node c01`."""
+    there = [finding for finding in findings if finding.node_id == miss.node_id]
+    if not there:
+        return []
+    held = [sum(getattr(finding.held, name) for finding in there) for name in RESOURCES]
+    what = f"{len(there)} {'leak' if len(there) == 1 else 'leaks'} on {miss.node_id} {'holds' if len(there) == 1 else 'hold'} {sized(held)}"
+    enough = all(
+        held[RESOURCES.index(lack.resource)] >= lack.missing for lack in miss.shortfalls if lack.resource in RESOURCES and not lack.detail
+    )
+    fits = "; without them the request would fit there" if enough and any(held) else ""
+    return [f"{what}{fits} -> claimlog leaks --node {miss.node_id} --explain"]
+
+
+def weight_lines(decision: Decision) -> list[str]:
+    """The best few with their scores taken apart."""
+    lines = []
+    for each in decision.best:
+        parts = ", ".join(f"{w.weigher} {w.raw:g} (normalised {w.normalised:.3f}, counted {w.multiplied:.3f})" for w in each.weights)
+        lines.append(f"  {each.node_id}  {each.score:.3f} = {parts}")
+    return lines
+
+
+def decision_item(decision: Decision) -> dict[str, Any]:
+    """A decision as an item: every field, set or not, and `left` for each filter."""
+    item: dict[str, Any] = {name: to_builtins(getattr(decision, name)) for name in Decision.__struct_fields__}
+    item["rejections"] = [to_builtins(each) | {"left": each.entered - each.rejected} for each in decision.rejections]
+    return item
+
+
+def lack_of(miss: NearestMiss) -> dict[str, int]:
+    """How much more of each resource would have been enough, in plain units."""
+    return {lack.resource: lack.missing for lack in miss.shortfalls if lack.resource in RESOURCES and not lack.detail}
+
+

@@ -1,0 +1,247 @@
+"""`claimlog place`: publish a request and wait for the result that counts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
+from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.topics import RESULTS
+from streams.cli import units
+from streams.cli.answers import Answer as Found
+from streams.cli.answers import answer_of, decided_at
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.funnel import decision_item, funnel_lines, leak_lines, miss_line, request_text
+from streams.cli.output import Answer, Column, write
+from streams.cli.state import state_at
+from streams.cli.units_in import amount_gib, amount_mib, duration_ms
+from streams.cli.writing import appended, new_stamp
+from streams.log.base import Log, Partition
+from streams.operator import ask
+from streams.topology import check_topics
+
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+PLACED = [
+    Column(name="instance_id", title="instance"),
+    Column(name="node_id", title="node"),
+    Column(name="claim_id", title="claim"),
+    Column(name="partition", wide=True, right=True),
+]
+UNPLACEABLE = frozenset({"no-valid-node", "refused"})
+"""Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
+
+Given = Annotated[str, Parameter(show_default=False)]
+Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
+
+def place(
+    file: Annotated[str, Parameter(help="The whole request as JSON instead of flags; - is stdin.", show_default=False)] = "",
+    /,
+    *,
+    vcpus: Annotated[int, Parameter(help="vCPUs of one instance.")] = 0,
+    pcpus: Annotated[int, Parameter(help="Dedicated CPUs of one instance.")] = 0,
+    memory: Annotated[Given, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = "",
+    disk: Annotated[Given, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = "",
+    ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = "",
+    swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = "",
+    flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = "",
+    count: Annotated[int, Parameter(help="How many instances: all or none.")] = 1,
+    instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = (),
+    zone: Annotated[Given, Parameter(help="Availability zone.")] = "",
+    group: Annotated[Given, Parameter(help="Server group.")] = "",
+    policy: Annotated[GroupPolicy, Parameter(help="Policy of --group.")] = "anti-affinity",
+    hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = (),
+    trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = (),
+    force: Annotated[Many, Parameter(help="Only this node, whatever its ratios; repeatable.")] = (),
+    on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = (),
+    avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = (),
+    volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False,
+    ttl: Annotated[Given, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = "",
+    request: Annotated[Given, Parameter(help="The request's id; asked again with the same id it has the same answer.")] = "",
+    wait: Annotated[str, Parameter(help="How long to wait for the answer; 0s only publishes.")] = "10s",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Ask for instances to be placed, and wait for the result that counts.
+
+    Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
+    """
+    if file:
+        wanted = _from_json(file, request)
+    else:
+        sizes = Flavor(
+            name=flavor,
+            vcpus=_at_least_0(vcpus, "--vcpus"),
+            pcpus=_at_least_0(pcpus, "--pcpus"),
+            memory_mib=amount_mib(memory or "0", "--memory"),
+            root_gib=amount_gib(disk or "0", "--disk"),
+            ephemeral_gib=amount_gib(ephemeral or "0", "--ephemeral"),
+            swap_mib=amount_mib(swap or "0", "--swap"),
+        )
+        if sizes == Flavor(name=flavor):
+            raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
+        said: dict[str, Any] = {"ttl_ms": duration_ms(ttl)} if ttl else {}
+        said |= {"group": ServerGroup(group_id=group, policy=policy)} if group else {}
+        wanted = _checked(
+            request_id=request or str(uuid4()),
+            flavor=sizes,
+            count=count,
+            instance_ids=instance,
+            availability_zone=zone,
+            hints=_hints(hint),
+            traits_required=tuple(name for name in trait if not name.startswith("!")),
+            traits_forbidden=tuple(name.removeprefix("!") for name in trait if name.startswith("!")),
+            forced_nodes=force,
+            requested_nodes=on,
+            ignored_nodes=avoid,
+            boot_from_volume=volume,
+            **said,
+        )
+    return _placed(wanted, duration_ms(wait), log, show, fresh=not (request or file))
+
+
+def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
+    """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
+    with opened(spec) as log:
+        check_topics(log)
+        number = log.partition(RESULTS, request.request_id.encode())
+        since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
+        position = appended(log, ask(request, new_stamp()))
+        sys.stderr.write(f"{position} request {request.request_id}: {request_text(request)}\n")
+        if not wait_ms:
+            print(request.request_id)
+            return 0
+        found = _awaited(log, request.request_id, number, since, wait_ms)
+        if found is None:
+            sys.stderr.write(
+                f"claimlog: no answer to {request.request_id} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
+                f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {request.request_id}`; "
+                f"`claimlog cancel {request.request_id}` takes it back\n"
+            )
+            return 1
+        if isinstance(found.result, InstancesPlaced):
+            return _say_placed(found, found.result, show)
+        return _say_failed(log, request, found, found.result, show)
+
+
+def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Found | None:
+    """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
+    key, at = request_id.encode(), since
+    deadline_seconds = time.monotonic() + wait_ms / 1000
+    while True:
+        records = log.read(RESULTS, number, at)
+        for record in records:
+            if record.key == key and (found := answer_of(record)) is not None and not found.late:
+                return found
+        if records:
+            at = records[-1].offset + 1
+            continue
+        left_seconds = deadline_seconds - time.monotonic()
+        if left_seconds <= 0:
+            return None
+        log.wait({Partition(RESULTS, number): at}, left_seconds)
+
+
+def _say_placed(found: Found, result: InstancesPlaced, show: Show) -> int:
+    items = [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in result.placements]
+    answer = Answer(columns=PLACED, items=items, cut=decided_at(found), summary=_summary(found))
+    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    sys.stderr.write(f"placed at {found.position} by {result.owner}\n")
+    return 0
+
+
+def _say_failed(log: Log, request: PlacementRequested, found: Found, result: PlacementFailed, show: Show) -> int:
+    """The reasons, and what the leaks on the nearest node hold."""
+    code = Exit.UNPLACEABLE if result.reason in UNPLACEABLE else Exit.ERROR
+    if show.output not in {"table", "wide"}:
+        items = [decision_item(decision) for decision in result.decisions]
+        columns = [Column(name="instance_id"), Column(name="nodes_known"), Column(name="passed")]
+        answer = Answer(columns=columns, items=items, cut=decided_at(found), summary=_summary(found))
+        write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+        return code
+    for line in failed_lines(log, request, result):
+        print(line)
+    where = f"{result.reason} at {found.position} by {result.owner}"
+    sys.stderr.write(f"{decided_at(found)}\n{where}; see: claimlog explain {request.request_id}\n")
+    return code
+
+
+def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed) -> list[str]:
+    """Why a request was not placed: reason, funnel of the last decision that found nothing, nearest miss, leaks there."""
+    lines = [f"not placed ({result.reason})" + (f": {result.message}" if result.message else "")]
+    decision = next((each for each in reversed(result.decisions) if not each.chosen), result.decisions[-1] if result.decisions else None)
+    if decision is None:
+        return lines
+    lines += [f"instance {decision.instance_id}"] if request.count > 1 else []
+    lines += funnel_lines(decision)
+    if decision.nearest_miss is not None:
+        lines.append(miss_line(decision.nearest_miss))
+        lines += leak_lines(decision.nearest_miss, state_at(log).findings())
+    return lines
+
+
+def _summary(found: Found) -> dict[str, Any]:
+    """What happened, for the JSON document."""
+    result = found.result
+    said = {"request_id": result.request_id, "owner": result.owner, "position": str(found.position), "time_ms": found.time_ms}
+    if isinstance(result, InstancesPlaced):
+        return {"outcome": "placed", **said}
+    return {"outcome": "failed", "reason": result.reason, "message": result.message, **said}
+
+
+def _from_json(file: str, request_id: str) -> PlacementRequested:
+    """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
+    name = "stdin" if file == "-" else file
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = msgspec.json.decode(text)
+    except (OSError, msgspec.DecodeError) as problem:
+        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    if not isinstance(data, dict):
+        raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")
+    said = {"type": "placement-requested", "request_id": str(uuid4()), **data} | ({"request_id": request_id} if request_id else {})
+    try:
+        return msgspec.convert(said, PlacementRequested)
+    except msgspec.ValidationError as problem:
+        raise UsageProblem(f"{name}: {problem}; see `claimlog schemas show placement-requested`") from None
+
+
+def _checked(**said: Any) -> PlacementRequested:
+    """The request, with every bound of its schema. Raises UsageProblem."""
+    try:
+        made = PlacementRequested(**said)
+        return msgspec.convert(to_builtins(made), PlacementRequested)
+    except (msgspec.ValidationError, ValueError) as problem:
+        raise UsageProblem(f"this cannot be asked for: {problem}") from None
+
+
+def _at_least_0(number: int, flag: str) -> int:
+    if number < 0:
+        raise UsageProblem(f"{flag} {number}: expected 0 or more")
+    return number
+
+
+def _hints(given: tuple[str, ...]) -> Hints:
+    """Scheduler hints by Nova's names. Raises UsageProblem."""
+    said: dict[str, Any] = {"other": {}}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not separator or not key or not value:
+            raise UsageProblem(f"--hint {text!r}: expected KEY=VALUE, such as different_host=INSTANCE")
+        if key in {"same_host", "different_host"}:
+            said[key] = (*said.get(key, ()), value)
+        elif key in {"build_near_host_ip", "cidr", "query"}:
+            said[key] = value
+        else:
+            said["other"][key] = value
+    return Hints(**said)

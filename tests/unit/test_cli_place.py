@@ -1,0 +1,203 @@
+"""`claimlog place` and `cancel`: a request goes into the log and the result that counts comes out, or the reasons do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.codec import decode
+from schemas.requests import PlacementRequested
+from schemas.topics import REQUESTS
+from streams.log.sqlite import SqliteLog
+from streams.scheduler import Scheduler
+from tests.cli_log import PARTITIONS, FleetLog
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """c01 has 8 GiB and 16 vCPUs, c02 half of the memory."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c02", {}, memory_mib=4096)
+    return fleet
+
+
+@contextmanager
+def scheduling(fleet: FleetLog) -> Iterator[None]:
+    """A scheduler on a log of its own, in a thread, as long as the block lasts."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with SqliteLog.open(fleet.path) as log:
+            scheduler = Scheduler(log, "s1")
+            scheduler.run(stop, print, timeout_seconds=0.02)
+            scheduler.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=10)
+
+
+def requests(fleet: FleetLog) -> list[PlacementRequested]:
+    records = [record for number in range(PARTITIONS) for record in fleet.log.read(REQUESTS, number, 0)]
+    return [event for record in records if isinstance(event := decode(REQUESTS, record.value), PlacementRequested)]
+
+
+def test_a_request_that_fits_prints_where_its_instances_go(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--vcpus", "2", "--memory", "6GiB", "-o", "json")
+
+    assert said.code == 0
+    (placement,) = said.json["items"]
+    assert placement["node_id"] == "c01"
+    assert placement["resources"] == {"vcpus": 2, "memory_mib": 6144}
+    assert said.json["summary"]["outcome"] == "placed"
+    (claim,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+    assert (claim["claim_id"], claim["memory_mib"]) == (placement["claim_id"], 6144)
+
+
+def test_a_request_that_does_not_fit_exits_4_with_numbers_that_add_up(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--memory", "9GiB")
+
+    assert said.code == 4
+    assert "not placed (no-valid-node)" in said.out
+    assert "2 nodes known" in said.out
+    assert "2 = 2 rejected + 0 left" in said.out
+    assert "closest: c01, if 1 GiB memory more were free (9 GiB needed of 8 GiB)" in said.out
+    assert "cut:" in said.err
+
+
+def test_as_json_the_reasons_are_the_decision(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--memory", "9GiB", "-o", "json")
+
+    assert said.code == 4
+    (decision,) = said.json["items"]
+    assert decision["nodes_known"] == sum(each["rejected"] for each in decision["rejections"]) + decision["passed"] == 2
+    assert decision["nearest_miss"]["node_id"] == "c01"
+    assert said.json["summary"]["reason"] == "no-valid-node"
+
+
+def test_without_a_scheduler_it_says_what_to_check_and_how_to_take_the_request_back(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "50ms")
+
+    assert (said.code, said.out) == (1, "")
+    assert "no answer to r9 within 50ms. Is a scheduler on this log?" in said.err
+    assert "claimlog cancel r9" in said.err
+
+
+def test_the_same_request_asked_again_has_the_same_answer(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "0s")
+    fleet.schedule()
+
+    first = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "-o", "json")
+    again = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "-o", "json")
+
+    assert first.code == 0
+    assert first.json["items"] == again.json["items"]
+
+
+def test_every_flag_is_in_the_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--vcpus", "4", "--memory", "4096", "--disk", "40GiB", "--ephemeral", "10", "--swap", "512MiB", "--flavor", "m1"]
+    flags += ["--count", "2", "--instance", "i1", "--instance", "i2", "--zone", "east", "--group", "db", "--policy", "affinity"]
+    flags += ["--hint", "different_host=i7", "--hint", "different_host=i8", "--hint", "colour=red", "--trait", "A", "--trait", "!B"]
+    flags += ["--ttl", "5m", "--on", "c01", "--on", "c02", "--avoid", "c03", "--request", "r1", "--wait", "0s"]
+
+    assert fleet.run(capsys, "place", *flags).out == "r1\n"
+
+    (request,) = requests(fleet)
+    assert (request.resources.vcpus, request.resources.memory_mib, request.resources.disk_mib) == (4, 4096, 50 * 1024 + 512)
+    assert (request.count, request.instance_ids, request.availability_zone, request.ttl_ms) == (2, ("i1", "i2"), "east", 300_000)
+    assert request.group is not None
+    assert (request.group.group_id, request.group.policy) == ("db", "affinity")
+    assert (request.hints.different_host, request.hints.other) == (("i7", "i8"), {"colour": "red"})
+    assert (request.traits_required, request.traits_forbidden) == (("A",), ("B",))
+    assert (request.requested_nodes, request.ignored_nodes, request.flavor.name) == (("c01", "c02"), ("c03",), "m1")
+
+
+def test_a_request_may_be_json(fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "request.json"
+    file.write_bytes(msgspec.json.encode({"flavor": {"memory_mib": 512}, "count": 3}))
+
+    said = fleet.run(capsys, "place", str(file), "--wait", "0s", "--request", "r5")
+
+    assert said.code == 0
+    (request,) = requests(fleet)
+    assert (request.request_id, request.count, request.flavor.memory_mib) == ("r5", 3, 512)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "nothing is asked for"),
+        (["--memory", "4.5MiB"], "only whole MiB"),
+        (["--memory", "lots"], "write an amount such as 4GiB"),
+        (["--memory", "1GiB", "--disk", "512MiB"], "whole GiB"),
+        (["--memory", "1GiB", "--count", "0"], "expected 1 to 1000 instances"),
+        (["--memory", "1GiB", "--hint", "red"], "expected KEY=VALUE"),
+        (["--vcpus", "-1"], "expected 0 or more"),
+        (["--memory", "1GiB", "--instance", "i1", "--count", "2"], "expected 2 different ids"),
+        (["nowhere.json"], "nowhere.json: No such file"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_and_not_written(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    said = fleet.run(capsys, "place", *flags)
+
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert requests(fleet) == []
+
+
+def test_a_field_that_no_request_has_is_named(fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"flavor": {"ram": 1}}')
+
+    said = fleet.run(capsys, "place", str(file))
+
+    assert said.code == 2
+    assert "unknown field `ram` - at `$.flavor`" in said.err
+
+
+def test_cancel_of_an_open_request_becomes_its_result(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "0s")
+
+    said = fleet.run(capsys, "cancel", "r9")
+    fleet.schedule()
+
+    assert (said.code, said.out) == (0, "r9: cancelled before it was answered\n")
+    assert fleet.run(capsys, "explain", "r9", "-o", "json").json["summary"]["reason"] == "cancelled"
+    assert fleet.run(capsys, "claims", "list", "-o", "json").json["items"] == []
+
+
+def test_cancel_of_a_placed_request_gives_its_claims_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "0s")
+    fleet.schedule()
+    held = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+
+    said = fleet.run(capsys, "cancel", "r9", "--reason", "typo")
+    fleet.schedule()
+
+    assert len(held) == 1
+    assert said.out.startswith("r9: placed at placement-results/")
+    assert fleet.run(capsys, "claims", "list", "-o", "json").json["items"] == []
+
+
+def test_cancel_of_an_unknown_request_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "cancel", "r404")
+
+    assert said.code == 2
+    assert "request 'r404' is not known" in said.err
