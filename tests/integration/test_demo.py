@@ -1,0 +1,86 @@
+"""The demonstration, as somebody runs it who has just cloned the project; and the commands that it prints at its end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(sys.executable).with_name("claimlog")
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=90)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("demo")
+    ended = run([str(SCRIPT), "demo", "--seed", "7"], folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return folder, ended.stdout
+
+
+def test_nothing_is_over_committed_and_nothing_placed_twice_although_a_scheduler_was_killed(story: tuple[Path, str]) -> None:
+    _, text = story
+
+    placed = re.search(r"(\d+) placed, (\d+) refused; (\d+) claims granted, 0 over-committed", text)
+    killed = re.search(r"s2 killed \(SIGKILL\) with (\d+) claims? in flight: finished by (s1|s3|s1 and s3), 0 placed twice", text)
+
+    assert placed is not None
+    assert int(placed[1]) > 40
+    assert killed is not None
+    assert int(killed[1]) >= 1
+
+
+def test_all_nodes_add_up_but_the_one_with_the_leak(story: tuple[Path, str]) -> None:
+    _, text = story
+    table = text.split("one line does not add up:")[1].split("\n5. ")[0]
+
+    rows = re.findall(r"^compute-\d\d .*", table, re.MULTILINE)
+
+    assert len(rows) == 12
+    assert sum("+" in row for row in rows) == 1
+
+
+def test_the_refusal_is_explained_by_numbers_that_add_up_and_the_leak_that_would_make_room(story: tuple[Path, str]) -> None:
+    _, text = story
+    why = text.split("\n5. ")[1].split("\n6. ")[0]
+
+    assert re.search(r"12 = 12 rejected \+ 0 left", why)
+    assert "made again, it gives the same choice" in why
+    closest = re.search(r"closest: (compute-\d\d), if", why)
+    assert closest is not None
+    assert re.search(rf"1 leak on {closest[1]} holds .*without them the request would fit there", why)
+
+
+def test_the_leak_is_told_event_by_event_with_the_one_that_is_missing(story: tuple[Path, str]) -> None:
+    _, text = story
+    leak = text.split("\n6. ")[1].split("\n7. ")[0]
+
+    assert len(re.findall(r"claims/\d@\d+", leak)) >= 4
+    assert re.search(r"missing +InstanceDeparted or InstanceDeleted of", leak)
+    assert "The finding is resolved" in text
+
+
+def test_the_first_line_names_the_log_and_the_last_says_that_all_held(story: tuple[Path, str]) -> None:
+    _, text = story
+    lines = text.splitlines()
+
+    assert lines[0].endswith("demo-data/ledger.sqlite")
+    assert re.fullmatch(r"All of it held, in \d+ s\.", lines[-1])
+
+
+def test_the_commands_to_paste_work_as_printed_on_the_log_that_was_left(story: tuple[Path, str]) -> None:
+    folder, text = story
+    commands = re.findall(r"^  (\S*claimlog .*)$", text.split("Try these")[1], re.MULTILINE)
+
+    codes = {command: run(shlex.split(command), folder).returncode for command in commands}
+
+    assert len(commands) >= 5
+    assert set(codes.values()) <= {0, 3, 4}, codes
