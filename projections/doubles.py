@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
-from projections.differences import bounded_name, release_command, resources_of
+from projections.differences import bounded_name
+from projections.explaining import release_command, resources_of
 from projections.leaks import OpenFinding
 from projections.ledger import Ledger, Step
 from projections.node import Claim, Node

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from projections.differences import Closed, Difference, Look, described, of_instance, of_node, step_cause
+from projections.differences import Closed, Difference, Look, of_instance, of_node
+from projections.explaining import described, step_cause
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
 from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeConfigured, NodeObserved, NodeSilent
 from schemas.codec import event_type
