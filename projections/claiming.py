@@ -167,6 +167,7 @@ def _refuse(
 
 
 def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
+    """The claim's deadline moves, and what spoke against it until now is forgotten (rule 9)."""
     if ledger.seen(event.record_id, step):
         return
     claim = ledger.claims.get(event.claim_id)
@@ -185,6 +186,7 @@ def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
 
 
 def released(ledger: Ledger, event: say.ClaimReleased, step: Step) -> None:
+    """The claim is given back, or if it is not known yet, refused when it comes (rule 9)."""
     if ledger.seen(event.record_id, step):
         return
     claim = ledger.claims.get(event.claim_id)
