@@ -216,13 +216,13 @@ class Placer:
                 self._lift(items)
                 lacks = "; ".join(map(str, seat.refused))
                 return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
-            decision = self._choose(request, seat)
+            decision, wanted = self._choose(request, seat)
             if not decision.chosen:
                 self._lift(items)
                 return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
-            item = self._item(request, seat, decision)
+            item = msgspec.structs.replace(wanted, claim_id=seat.claim_id, nodes=(decision.chosen, *decision.alternates))
             self.fleet.lay(item, decision.chosen, seat.partition)
             items.setdefault(seat.partition, []).append(item)
         if request.dry_run:
@@ -234,7 +234,7 @@ class Placer:
         self.counters.claims += len(seats)
         return [message for partition in sorted(items) for message in self._claims(request, partition, items[partition], now_ms)]
 
-    def _choose(self, request: PlacementRequested, seat: Seat) -> Decision:
+    def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt)
         decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
         if seat.refused:
@@ -242,11 +242,7 @@ class Placer:
         seat.decision = decision
         self._decided += 1
         self.counters.decisions += 1
-        return decision
-
-    def _item(self, request: PlacementRequested, seat: Seat, decision: Decision) -> ClaimItem:
-        ask = self.fleet.ask_seeded(request, seat.index, seed=decision.seed)
-        return msgspec.structs.replace(ask.item, claim_id=seat.claim_id, nodes=(decision.chosen, *decision.alternates))
+        return decision, ask.item
 
     def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
         return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)
@@ -256,13 +252,14 @@ class Placer:
         request = work.asked.request
         placements = [
             Placement(
-                instance_id=request.instance(seat.index),
+                instance_id=seat.decision.instance_id,
                 claim_id=seat.claim_id,
                 partition=seat.partition,
                 node_id=seat.node_id,
                 resources=request.resources,
             )
             for seat in work.seats
+            if seat.decision is not None
         ]
         return self._placed(work, placements, now_ms)
 

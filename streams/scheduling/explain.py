@@ -23,7 +23,7 @@ class CannotRerun(ValueError):
 
 
 class Rerun(Struct, frozen=True):
-    """The recorded decision and the one made again. `differences` names the fields that differ; none: the same choice for the same reasons."""
+    """The recorded decision and the one made again. `differences`: the fields that differ; none is the same choice for the same reasons."""
 
     recorded: Decision
     again: Decision

@@ -26,6 +26,9 @@ from streams.scheduling.weighers import Column, weigh
 
 BEST_FEW = 3
 """Nodes whose scores are taken apart in the evidence."""
+FIRST_LOOK = 16
+LOOK_FURTHER = 8
+"""First fit looks at 16 nodes, then at 128, then at 1,024: two partitions' worth is mostly enough for a choice and its alternates."""
 # A reason is one sentence; names of many nodes or aggregates must not make the record large.
 REASON_CHARACTERS_MAX = 500
 # An odd multiplier near 2^64 / golden ratio: spreads the bits of seed and node over the whole word.
@@ -49,16 +52,28 @@ Order = Callable[[list[Room], Ask, Policy], tuple[list[int], list[Weighed]]]
 
 def reference_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
     """Choose a node for `ask`, or none, with the whole evidence."""
-    return _decide(fleet, ask, policy, policy_digest, "reference", by_score)
+    return _decide(fleet, fleet.rooms(), ask, policy, policy_digest, "reference", by_score)
 
 
 def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
-    """The first node in order of `node_id` that passes, and the next ones as alternates; nothing is weighed."""
-    return _decide(fleet, ask, policy, policy_digest, "first-fit", in_order)
+    """The first node that passes, from a place in the fleet that the seed gives, and the next ones as alternates; nothing is weighed.
+
+    It looks at few nodes, more if none of them will do, in the end at all: `nodes_known` are those it looked at.
+    """
+    rooms = fleet.rooms()
+    start, looked_at = ask.seed % max(len(rooms), 1), FIRST_LOOK
+    while looked_at < len(rooms):
+        window = rooms[start : start + looked_at]
+        window += rooms[: looked_at - len(window)]
+        decision = _decide(fleet, window, ask, policy, policy_digest, "first-fit", in_order)
+        if decision.chosen:
+            return decision
+        looked_at *= LOOK_FURTHER
+    return _decide(fleet, rooms, ask, policy, policy_digest, "first-fit", in_order)
 
 
-def _decide(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
-    rooms = rooms_for(fleet.rooms(), ask)
+def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
+    rooms = rooms_for(known, ask)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms, prepared)
     places, best = order(sieve.passed, ask, policy) if sieve.passed else ([], [])
