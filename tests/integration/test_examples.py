@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, ask, configure
 
+needs_libvirt = pytest.mark.skipif(
+    find_spec("libvirt") is None, reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
+)
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
 UNLIMITED = OperatorFields(memory_mib=ResourceRule(ratio_milli=None), disk_mib=ResourceRule(ratio_milli=None))
@@ -43,6 +47,7 @@ def audited(path: Path) -> bool:
         return any(log.ends(AUDITS).values()) if AUDITS in log.topics() else False
 
 
+@needs_libvirt
 def test_from_request_to_claim_to_running_domain_to_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "lab.sqlite"
     log_flag = ("--log", f"sqlite:{path}")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from schemas.topics import AUDITS, LIFECYCLE, REQUESTS
 from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
 
+needs_libvirt = pytest.mark.skipif(
+    find_spec("libvirt") is None, reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
+)
+
 
 def records(path: Path, topic: str) -> list[Any]:
     with SqliteLog.open(str(path)) as log:
@@ -34,6 +39,7 @@ def claimlog(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@needs_libvirt
 def test_one_look_at_a_real_libvirt_host_is_on_the_log(tmp_path: Path) -> None:
     process = claimlog("produce", "libvirt", "--uri", "test:///default", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
 
@@ -50,6 +56,7 @@ def test_one_look_at_a_real_libvirt_host_is_on_the_log(tmp_path: Path) -> None:
     assert (event.instance.name, event.resync) == ("test", True)
 
 
+@needs_libvirt
 def test_nodes_then_shows_what_libvirt_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = claimlog("produce", "libvirt", "--once", "--node", "c01", "--log", f"sqlite:{tmp_path}/l.sqlite")
     assert process.wait(60) == 0
@@ -61,6 +68,7 @@ def test_nodes_then_shows_what_libvirt_reports(tmp_path: Path, capsys: pytest.Ca
     assert (node["node_id"], node["vcpus"]["total"], node["memory_mib"]["reported"], node["instances"]) == ("c01", 16, 8_192, 1)
 
 
+@needs_libvirt
 def test_a_host_that_is_not_there_is_an_error_and_with_its_name_a_published_failure(tmp_path: Path) -> None:
     unnamed = claimlog("produce", "libvirt", "--uri", "test:///no/such.xml", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
     named = claimlog("produce", "libvirt", "--uri", "test:///no/such.xml", "--once", "--node", "c9", "--log", f"sqlite:{tmp_path}/l.sqlite")
@@ -73,6 +81,7 @@ def test_a_host_that_is_not_there_is_an_error_and_with_its_name_a_published_fail
     assert [record.node_id for record in records(tmp_path / "l.sqlite", AUDITS)] == ["c9"]
 
 
+@needs_libvirt
 def test_a_running_producer_audits_again_and_ends_on_interrupt(tmp_path: Path) -> None:
     process = claimlog("produce", "libvirt", "--interval", "0.2", "--log", f"sqlite:{tmp_path}/l.sqlite")
     deadline = time.monotonic() + 30
@@ -91,6 +100,7 @@ def test_a_running_producer_audits_again_and_ends_on_interrupt(tmp_path: Path) -
     assert [audit.instances is not None for audit in audits[:3]] == [True, False, False]
 
 
+@needs_libvirt
 def test_a_restarted_producer_has_a_higher_epoch(tmp_path: Path) -> None:
     for _ in range(2):
         process = claimlog("produce", "libvirt", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite")
@@ -131,11 +141,21 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
     ("flags", "expected"),
     [
         (["load", "--speed", "0"], "--speed 0"),
-        (["libvirt", "--interval", "-1"], "--interval -1"),
-        (["libvirt", "--dedicated-cpus", "some"], "--dedicated-cpus 'some': expected a list such as 4-7,12-15"),
+        pytest.param(["libvirt", "--interval", "-1"], "--interval -1", marks=needs_libvirt),
+        pytest.param(["libvirt", "--dedicated-cpus", "some"], "'some': expected a list such as 4-7,12-15", marks=needs_libvirt),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["produce", *flags, "--log", f"sqlite:{tmp_path}/l.sqlite"]) == 2
 
     assert expected in capsys.readouterr().err
+
+
+def test_without_libvirt_the_way_to_get_it_is_said(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['libvirt'] = None; from streams.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "produce", "libvirt", "--once", "--log", f"sqlite:{tmp_path}/l.sqlite"]
+
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert process.returncode == 2
+    assert "libvirt-python is not installed: pip install 'claimlog[libvirt]'" in process.stderr
