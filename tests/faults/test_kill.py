@@ -1,0 +1,93 @@
+"""`kill -9` of the stream processor, one of three schedulers and the producers, under load, at seeded moments: see README.md here.
+
+The clock runs sixty times as fast as the machine's, so that claims expire, guests end and nodes fall silent while it lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from schemas.results import PlacementFailed
+from schemas.topics import REQUESTS
+from streams.log.base import Log
+from tests.faults.checkers import Acknowledged, counting, everything_wrong, folded, requests, unanswered, unnamed
+from tests.faults.harness import SOAKS, Site, scaled_clock, site, until
+
+KILLS = int(os.environ.get("CLAIMLOG_KILLS", "100")) if SOAKS else 5
+FACTOR = 60
+SCHEDULERS = ("s0", "s1", "s2")
+PAUSE_SECONDS = (0.2, 1.6)
+"""Between two kills: from before a process is up again to when it has work in flight."""
+REST_SECONDS = 60.0
+
+
+def start(here: Site, name: str, seed: int) -> None:
+    """The process of that name: the stream processor, a scheduler, or the producers."""
+    if name == "host":
+        here.processor(name)
+    elif name == "producers":
+        here.start(name, [sys.executable, "-m", "tests.faults.player", str(here.folder), str(here.clock), str(seed)])
+    else:
+        here.scheduler(name)
+
+
+def victims(draw: Random) -> list[str]:
+    """Who is killed, in order: each kind early on, then whoever the seed says."""
+    first = ["host", draw.choice(SCHEDULERS), "producers", "host", draw.choice(SCHEDULERS)]
+    draw.shuffle(first)
+    return [*first, *(draw.choice(["host", "producers", *SCHEDULERS]) for _ in range(KILLS - len(first)))][:KILLS]
+
+
+def acknowledged(folder: Path) -> list[Acknowledged]:
+    """What the producers know to be in the log."""
+    return [msgspec.json.decode(line, type=Acknowledged) for line in (folder / "acknowledged.jsonl").read_bytes().splitlines()]
+
+
+def at_rest(log: Log, known: list[str]) -> bool:
+    """Whether every request is answered and every claim that lost is given back."""
+    return not unanswered(log, known) and not unnamed(log, folded(log))
+
+
+def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behind(tmp_path: Path, seed: int) -> None:
+    draw = Random(seed)
+    with site(tmp_path, scaled_clock(FACTOR)) as here, here.opened() as log:
+        for name in ("host", *SCHEDULERS, "producers"):
+            start(here, name, seed)
+        until(lambda: sum(log.ends(REQUESTS).values()) > 50, 30.0, "the producers ask for something")
+        pauses = Random(seed + 1)
+        for victim in victims(draw):
+            here.wait(pauses.uniform(*PAUSE_SECONDS))
+            here.processes[victim].kill()
+            start(here, victim, seed)
+
+        here.wait(2.0)
+        (tmp_path / "calm").touch()
+        until(lambda: at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        here.stop_all()
+        here.process_to_the_end()
+        kept = acknowledged(tmp_path)
+        fold, wrong = everything_wrong(log, here.state, kept)
+        verified = here.verb("replay", "--verify")
+
+        told = tally(log, here)
+        print(f"\nseed {seed}: {told}; outcomes {dict(sorted(fold.kinds().items()))}; {len(kept)} records acknowledged")
+        assert wrong == []
+        assert (verified.returncode, verified.stderr[-500:]) == (0, verified.stderr[-500:])
+        assert sum(process.kills for process in here.processes.values()) == KILLS
+        kinds = fold.kinds()
+        assert min(kinds[each] for each in ("granted", "confirmed", "renewed", "deleted")) > 0, kinds
+        asked = {each for each in kept if each.topic == REQUESTS}
+        assert len(asked) > 50 * KILLS // 5, "there was hardly any load"
+
+
+def tally(log: Log, here: Site) -> str:
+    """What happened, in a line."""
+    answers = Counter(result.reason if isinstance(result, PlacementFailed) else "placed" for result in counting(log)[0].values())
+    kills = {name: process.kills for name, process in here.processes.items() if process.kills}
+    return f"kills {kills}; {len(requests(log))} requests: {dict(sorted(answers.items()))}"
