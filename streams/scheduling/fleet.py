@@ -75,7 +75,7 @@ class Fleet:
 
     def partition_of_node(self, node_id: str) -> int:
         """The partition of `claims` a known node belongs to."""
-        return self._rooms[self._at[node_id]].partition
+        return self.rooms()[self._at[node_id]].partition
 
     def _refresh(self) -> None:
         grown = False
