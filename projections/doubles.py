@@ -58,6 +58,8 @@ class DoubleClaims:
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
         """Look at what one step of a partition touched; called after the ledger applied it."""
+        if step.times_only and not self._watched:
+            return []
         instances: set[str] = set()
         for outcome in step.outcomes:
             if outcome.outcome == "confirmed":

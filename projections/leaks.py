@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from projections.differences import Closed, Difference, Look, of_instance, of_node
+from projections.differences import Closed, Difference, Look, of_instances, of_node
 from projections.explaining import described, step_cause
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
 from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeConfigured, NodeObserved, NodeSilent
@@ -170,9 +170,7 @@ class Leaks(Struct):
     def _look(self, look: Look, instances: Iterable[str], *, every: bool) -> list[FindingRecord]:
         """Compare what is wrong now with what was open: suspect, confirm, resolve; in order of the findings' ids."""
         node_id, instances = look.node.node_id, set(instances) | {claim.instance_id for claim in look.step.closed}
-        present = of_node(look)
-        for instance_id in instances:
-            present += of_instance(look, instance_id)
+        present = of_node(look) + of_instances(look, instances)
         open_ = self.open.get(node_id)
         if not present and not open_:
             return []
