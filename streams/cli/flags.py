@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, TextIO
+from pathlib import Path
+from typing import Annotated, Any, TextIO, cast
 
 from cyclopts import Parameter
 
@@ -50,9 +51,25 @@ class Show:
 SHOW = Show()
 
 
+ARCHIVE = "CLAIMLOG_ARCHIVE"
+
+
 def opened(spec: str | None, *, create: bool = False) -> Log:
-    """The log of `--log`, or of the environment. Raises as `open_log` does."""
-    return open_log(spec, os.environ, sys.stdin.buffer, create=create)
+    """The log of `--log`, or of the environment; with CLAIMLOG_ARCHIVE the history in that folder stands before it.
+
+    Raises as `open_log` does, and UsageProblem for a folder that is not there or a log that cannot have history elsewhere.
+    """
+    log = open_log(spec, os.environ, sys.stdin.buffer, create=create)
+    directory = os.environ.get(ARCHIVE)
+    return _with_history(log, Path(directory)) if directory else log
+
+
+def _with_history(log: Log, directory: Path) -> Log:
+    from streams.log.archive import ArchivedLog
+
+    if not directory.is_dir() or not hasattr(log, "ledger_id"):
+        raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, for an SQLite log")
+    return ArchivedLog(cast("Any", log), directory)
 
 
 def moment(text: str, now_ms: int) -> Moment:

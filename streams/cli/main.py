@@ -38,6 +38,8 @@ VERBS = (
     Verb("place", "streams.cli.place:place", "ask for instances to be placed, and wait for the answer"),
     Verb("cancel", "streams.cli.cancel:cancel", "take a request back"),
     Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),
+    Verb("doctor", "streams.cli.doctor:doctor", "is everything as it should be, and if not, what to do"),
+    Verb("dead-letters", "streams.cli.dead_letters:app", "messages that count for nothing, why, and their way back"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 

@@ -32,7 +32,7 @@ from schemas.results import NodeResources
 from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import AnswerIncomplete
-from streams.cli.flags import moment
+from streams.cli.flags import ARCHIVE, moment
 from streams.cli.progress import Progress
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, Position, Record, TopicMismatch
@@ -117,6 +117,11 @@ class State(Struct, kw_only=True):
     def follow(self, log: Log, partition: int, until: int) -> Iterator[Step]:
         """Fold on up to the offset `until`, exclusive, and yield what each record did. For a state made without `pending` only."""
         ledger = self.ledgers[partition]
+        if ledger.next_offset < until and ledger.next_offset < (start := log.start(CLAIMS, partition)):
+            raise AnswerIncomplete(
+                f"{CLAIMS}/{partition}: records from {ledger.next_offset} on are needed, at hand are those from {start} on; "
+                f"set {ARCHIVE} to the folder that `claimlog archive` wrote the others to"
+            )
         while ledger.next_offset < until:
             for record in log.read(CLAIMS, partition, ledger.next_offset, READ_RECORDS):
                 if record.offset >= until:

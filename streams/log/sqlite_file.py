@@ -47,6 +47,11 @@ CREATE TABLE holds (team TEXT, topic TEXT, partition INTEGER, member TEXT NOT NU
 """
 
 
+def sqlite_version() -> str:
+    """The SQLite that apsw carries: `3.51.3`."""
+    return apsw.sqlite_lib_version()
+
+
 class SqliteFile:
     """An open file. One instance belongs to one thread."""
 

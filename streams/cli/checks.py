@@ -1,0 +1,240 @@
+"""The checks of `claimlog doctor`: each looks at one thing and says ok, warn or fail, what it saw, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal
+
+from msgspec import Struct
+
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from projections.rules import SKEW_MS
+from schemas.claims import PartitionOpened
+from schemas.codec import decode
+from schemas.findings import LeakConfirmed
+from schemas.results import LedgerDigest, NodeResources, SnapshotChunk
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS
+from streams.cli import units
+from streams.cli.state import GROUP, State
+from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
+from streams.scheduler import GROUP as SCHEDULERS
+from streams.topology import WATCHED_TOPICS, check_topics
+
+# A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
+ROWS_BEHIND_MAX = 5_000
+SNAPSHOT_BEHIND_MAX = 20_000
+LIBRARIES = ("apsw", "msgspec", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
+# A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew (see DESIGN, "Embedded").
+SQLITE_SOUND = (3, 51, 3)
+
+Status = Literal["ok", "warn", "fail"]
+Published = Mapping[tuple[int, int], list[LedgerDigest]]
+
+
+class Check(Struct, frozen=True):
+    """One line: how it stands, what was looked at, what was seen, and the way to mend it."""
+
+    status: Status
+    check: str
+    says: str
+    fix: str = ""
+
+
+def integrity(log: Log, progress: Callable[[int], None]) -> Check:
+    """Every record, read and checked; `progress` hears how many more are done."""
+    verify = getattr(log, "verify", None)
+    if verify is None:
+        return Check("ok", "integrity", "this kind of log checks what it reads; there is no file of its own to check")
+    seen: dict[Partition, int] = {}
+
+    def told(partition: Partition, offset: int, _: int) -> None:
+        progress(offset - seen.get(partition, log.start(*partition)))
+        seen[partition] = offset
+
+    try:
+        count = verify(told)
+    except LogDamaged as problem:
+        fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
+        return Check("fail", "integrity", str(problem), fix)
+    return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+
+
+def topic_set(log: Log) -> Check:
+    """All topics, with numbers of partitions that belong together."""
+    there = log.topics()
+    try:
+        check_topics(log)
+    except TopicMismatch as problem:
+        return Check("fail", "topics", str(problem), "`claimlog run` makes what is missing")
+    return Check("ok", "topics", f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests")
+
+
+def ledger_opened(log: Log) -> Check:
+    """Record 0 of each partition of `claims` says which ledger it is of, and all say the same."""
+    count, ids = log.topics().get(CLAIMS, 0), set()
+    for number in range(count):
+        place = f"{CLAIMS}/{number}"
+        if log.start(CLAIMS, number) > 0:
+            continue
+        records = log.read(CLAIMS, number, 0, 1)
+        opened = decode(CLAIMS, records[0].value) if records else None
+        if not isinstance(opened, PartitionOpened):
+            what = "its first record is not partition-opened" if records else "it is empty"
+            fix = "`claimlog run` opens an empty partition; any other is no ledger"
+            return Check("fail", "ledger", f"{place} is not opened: {what}", fix)
+        if (opened.partition, opened.partitions) != (number, count):
+            said = f"opened as partition {opened.partition} of {opened.partitions}, it is {number} of {count}"
+            return Check("fail", "ledger", f"{place}: {said}", "the topic was made anew or renamed; restore it")
+        ids.add(opened.ledger_id)
+    if len(ids) > 1:
+        fix = "restore all partitions from one backup"
+        return Check("fail", "ledger", f"partitions of {len(ids)} ledgers: {', '.join(sorted(ids))}", fix)
+    return Check("ok", "ledger", f"opened, id {next(iter(ids), 'archived')}")
+
+
+def clock(log: Log, now_ms: int) -> Check:
+    """The newest append time must not be ahead of this machine's clock."""
+    newest_ms = max((records[0].time_ms for records in _last_of(log, CLAIMS)), default=None)
+    if newest_ms is None:
+        return Check("ok", "clock", "nothing is appended yet")
+    if newest_ms > now_ms + SKEW_MS:
+        ahead = units.span(newest_ms - now_ms)
+        return Check("warn", "clock", f"the newest record is {ahead} ahead of this machine's clock", "check NTP on all writers and here")
+    return Check("ok", "clock", f"newest record {units.age(newest_ms, now_ms)} ago")
+
+
+def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -> Check:
+    """How many records of `topics` a group has still to read."""
+    lag, oldest = 0, None
+    for topic in topics:
+        if topic not in log.topics():
+            continue
+        committed = log.committed(group, topic)
+        for number, end in log.ends(topic).items():
+            first = max(committed.get(number, 0), log.start(topic, number))
+            if first < end:
+                lag += end - first
+                oldest_ms = log.read(topic, number, first, 1)[0].time_ms
+                oldest = oldest_ms if oldest is None else min(oldest, oldest_ms)
+    if not lag:
+        return Check("ok", name, "has read everything")
+    since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
+    return Check("warn", name, f"{units.count(lag)} records behind{since}", fix)
+
+
+def lags(log: Log) -> Iterator[Check]:
+    """Who is behind."""
+    run = "is `claimlog run` on? it carries on where it stopped"
+    yield behind(log, "reconciler", GROUP, (AUDITS, LIFECYCLE), run)
+    yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`")
+    yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run)
+    yield _published(log, "node rows", NODE_RESOURCES, NodeResources, ROWS_BEHIND_MAX, run)
+    yield _published(log, "snapshots", SNAPSHOTS, SnapshotChunk, SNAPSHOT_BEHIND_MAX, "a start folds from the first record; " + run)
+
+
+def _published(log: Log, name: str, topic: str, kind: type[NodeResources | SnapshotChunk], behind_max: int, fix: str) -> Check:
+    """How far behind the ledger's ends the newest published rows or snapshots are."""
+    ends = log.ends(CLAIMS) if CLAIMS in log.topics() else {}
+    newest = dict.fromkeys(ends, -1)
+    for records in _last_of(log, topic):
+        event = decode(topic, records[-1].value)
+        if isinstance(event, kind):
+            newest[records[-1].partition] = event.offset
+    lag = {number: end - 1 - newest[number] for number, end in ends.items()}
+    worst = max(lag.values(), default=0)
+    if worst <= behind_max:
+        if all(offset < 0 for offset in newest.values()):
+            return Check("ok", name, "none yet, and none is needed yet")
+        return Check("ok", name, f"at most {units.count(max(0, worst))} records of a partition behind")
+    return Check("warn", name, f"{units.count(worst)} records behind {CLAIMS}/{max(lag, key=lag.__getitem__)}", fix)
+
+
+def dead_letters(log: Log) -> Check:
+    """Messages that count for nothing."""
+    if DEAD_LETTERS not in log.topics():
+        return Check("ok", "dead letters", "none")
+    count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics()[DEAD_LETTERS]))
+    if not count:
+        return Check("ok", "dead letters", "none")
+    return Check("warn", "dead letters", f"{units.count(count)} messages count for nothing", "claimlog dead-letters list")
+
+
+def findings(state: State) -> Check:
+    """Open findings of the leak audit."""
+    found = state.findings()
+    confirmed = sum(isinstance(finding, LeakConfirmed) for finding in found)
+    if not found:
+        return Check("ok", "findings", "claims, life cycles and audits agree")
+    return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
+
+
+def published_digests(log: Log) -> Published:
+    """Every digest at hand, by partition of the ledger and offset."""
+    found: dict[tuple[int, int], list[LedgerDigest]] = {}
+    for number in range(log.topics().get(DIGESTS, 0)):
+        at, end = log.start(DIGESTS, number), log.end(DIGESTS, number)
+        while at < end:
+            records = log.read(DIGESTS, number, at)
+            if not records:
+                break
+            for record in records:
+                event = decode(DIGESTS, record.value)
+                if isinstance(event, LedgerDigest):
+                    found.setdefault((event.partition, event.offset), []).append(event)
+            at = records[-1].offset + 1
+    return found
+
+
+class DigestWatch:
+    """Compares the digests that processes published with a fold of the same records; hand it to `state_at`."""
+
+    def __init__(self, published: Published) -> None:
+        self._published = published
+        self.compared = 0
+        self.wrong: list[str] = []
+
+    def __call__(self, ledger: Ledger, observed: Observed, step: Step) -> None:
+        """See `state.Each`."""
+        del observed
+        for digest in self._published.get((ledger.partition, step.offset), ()):
+            self.compared += 1
+            if digest.digest != ledger.digest.hex():
+                self.wrong.append(f"{digest.process} at {CLAIMS}/{ledger.partition}@{step.offset}")
+
+    def check(self) -> Check:
+        """How it went."""
+        if self.wrong:
+            who = ", ".join(self.wrong[:3])
+            says = f"{len(self.wrong)} of {self.compared} differ from this fold: {who}"
+            return Check("fail", "digests", says, "claimlog replay --verify")
+        return Check("ok", "digests", f"{self.compared} published, all equal to this fold" if self.compared else "none published yet")
+
+
+def installed(sqlite: str) -> Iterator[Check]:
+    """What is installed here."""
+    found = []
+    for library in LIBRARIES:
+        try:
+            found.append(f"{library} {version(library)}")
+        except PackageNotFoundError:
+            yield Check("fail", "libraries", f"{library} is missing", "install claimlog anew: pip install claimlog")
+    yield Check("ok", "libraries", ", ".join(found))
+    sound = tuple(int(part) for part in sqlite.split(".")[:3]) >= SQLITE_SOUND
+    fix = "" if sound else "pip install --upgrade apsw"
+    yield Check("ok" if sound else "fail", "sqlite", f"{sqlite} in apsw" + ("" if sound else ", which may lose acknowledged records"), fix)
+    has = find_spec("libvirt") is not None
+    says = "the module is installed" if has else "not installed; only `claimlog produce libvirt` needs it"
+    yield Check("ok", "libvirt", says, "" if has else "pip install 'claimlog[libvirt]'")
+
+
+def _last_of(log: Log, topic: str) -> Iterator[list[Record]]:
+    """The last record of each partition that has one."""
+    for number in range(log.topics().get(topic, 0)):
+        end = log.end(topic, number)
+        if end > log.start(topic, number):
+            records = log.read(topic, number, end - 1, 1)
+            if records:
+                yield records

@@ -1,0 +1,168 @@
+"""`claimlog dead-letters`: messages that count for nothing, why, and their way back once the cause is mended."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from projections.cut import Cut
+from schemas.codec import Unreadable
+from schemas.topics import DEAD_LETTERS
+from streams.cli import units
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.output import Answer, Column, write
+from streams.cli.records import Range, records_of
+from streams.cli.state import moment_of
+from streams.dead_letters import DeadLetter, read_letter, redrive
+from streams.log.base import Log, Message, Record
+
+app = App(name="dead-letters", help="Messages that count for nothing: what they are, why, and their way back.")
+
+BATCH_RECORDS = 1_000
+_POSITION = re.compile(r"(?P<topic>[\w.-]+)/(?P<partition>\d{1,9})@(?P<offset>\d{1,18})", re.ASCII)
+
+LetterName = Annotated[str, Parameter(help="Where the letter or its original stands: dead-letters/0@12, or claims/0@1204.")]
+
+COLUMNS = [
+    Column(name="letter"),
+    Column(name="time_ms", title="time", shown=units.moment),
+    Column(name="original"),
+    Column(name="kind"),
+    Column(name="size_bytes", title="bytes", shown=units.count, right=True),
+    Column(name="reason"),
+    Column(name="key", wide=True),
+    Column(name="cut_short", wide=True),
+]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    topic: Annotated[str, Parameter(help="Only originals of this topic.", show_default=False)] = "",
+    kind: Annotated[str, Parameter(help="Only of this kind, such as unreadable or wrong-partition.", show_default=False)] = "",
+    since: MomentFlag = "",
+    until: MomentFlag = "now",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """One line a letter: where its original stands, and why nobody could use it."""
+    with opened(log) as source:
+        cut = Cut.of({(DEAD_LETTERS, number): end for number, end in _ends(source).items()})
+        within = Range(moment(since, _now_ms()) if since else None, moment_of(until))
+        items = [
+            item
+            for record in records_of(source, (DEAD_LETTERS,), within, BATCH_RECORDS)
+            if (item := _item(record)) and topic in {"", item["topic"]} and kind in {"", item["kind"]}
+        ]
+    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+@app.command(name="show")
+def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> int:
+    """One letter with the original's bytes: as text where they are UTF-8, else as hexadecimal."""
+    with opened(log) as source:
+        record = _letter(source, letter)
+    item = _item(record)
+    read = read_letter(record)
+    if isinstance(read, DeadLetter):
+        item |= {"headers": {name: _text(value) for name, value in read.headers}, "value": _text(read.value)}
+    if show.output in {"table", "wide"}:
+        for name, value in item.items():
+            print(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}")
+        return 0
+    columns = [Column(name=name) for name in item]
+    write(Answer(columns=columns, items=[item], cut=None), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+@app.command(name="redrive")
+def redrive_(
+    letters: Annotated[tuple[str, ...], Parameter(help="Letters or originals by position; none with --all.", show_default=False)] = (),
+    /,
+    *,
+    every: Annotated[bool, Parameter(name="--all", negative=(), help="All of them, oldest first.")] = False,
+    topic: Annotated[str, Parameter(help="With --all: only originals of this topic.", show_default=False)] = "",
+    dry_run: Annotated[bool, Parameter(negative=(), help="Say what would be appended and append nothing.")] = False,
+    log: LogFlag = None,
+) -> int:
+    """Append originals to their topics again, byte for byte, once what made them unusable is mended.
+
+    What is still unusable becomes a dead letter again, and what counted meanwhile is known for a copy. Exits 1 if one cannot be redriven.
+    """
+    if bool(letters) == every:
+        raise UsageProblem("name the letters to redrive, or pass --all")
+    with opened(log) as source:
+        if every:
+            records = [record for record in _letters(source) if topic in {"", _item(record)["topic"]}]
+        else:
+            records = [_letter(source, name) for name in letters]
+        messages: list[tuple[Record, Message]] = []
+        refused = 0
+        for record in records:
+            message = redrive(record)
+            if isinstance(message, Unreadable):
+                refused += 1
+                sys.stderr.write(f"{record.position}: cannot be redriven: {message.reason}\n")
+            else:
+                messages.append((record, message))
+        offsets = [] if dry_run or not messages else source.append([message for _, message in messages])
+        for at, (record, message) in enumerate(messages):
+            number = source.partition(message.topic, message.key) if message.partition is None else message.partition
+            where = f"{message.topic}/{number}" + ("" if dry_run else f"@{offsets[at]}")
+            print(f"{record.position} -> {where}{' (dry run)' if dry_run else ''}")
+    return Exit.ERROR if refused else Exit.DONE
+
+
+def _item(record: Record) -> dict[str, Any]:
+    """A letter as an item; what is no letter says so itself."""
+    letter = read_letter(record)
+    said: dict[str, Any] = {"letter": str(record.position), "time_ms": record.time_ms}
+    if isinstance(letter, Unreadable):
+        said |= {"original": "", "topic": "", "kind": letter.kind, "size_bytes": len(record.value), "reason": letter.reason}
+        return said | {"key": _text(record.key), "cut_short": []}
+    said |= {"original": letter.position, "topic": letter.topic, "kind": letter.kind, "size_bytes": letter.size_bytes}
+    return said | {"reason": letter.reason, "key": _text(letter.key), "cut_short": list(letter.cut_short)}
+
+
+def _letters(log: Log) -> Iterator[Record]:
+    return records_of(log, (DEAD_LETTERS,), Range(None, None), BATCH_RECORDS)
+
+
+def _letter(log: Log, name: str) -> Record:
+    """The letter at a position, or the newest one of the original at a position. Raises UsageProblem."""
+    place = _POSITION.fullmatch(name)
+    if place is None:
+        raise UsageProblem(f"{name!r} is no position; write one such as dead-letters/0@12 or claims/0@1204")
+    number, offset = int(place["partition"]), int(place["offset"])
+    if place["topic"] == DEAD_LETTERS:
+        if number < log.topics().get(DEAD_LETTERS, 0) and log.start(DEAD_LETTERS, number) <= offset < log.end(DEAD_LETTERS, number):
+            return log.read(DEAD_LETTERS, number, offset, 1)[0]
+        raise UsageProblem(f"there is no letter at {name}; `claimlog dead-letters list` has them all")
+    key = name.encode()
+    found = [record for record in _letters(log) if record.key == key]
+    if not found:
+        raise UsageProblem(f"{name} is not in the dead letters; `claimlog dead-letters list` has them all")
+    return found[-1]
+
+
+def _ends(log: Log) -> dict[int, int]:
+    return dict(log.ends(DEAD_LETTERS)) if DEAD_LETTERS in log.topics() else {}
+
+
+def _text(data: bytes) -> str:
+    """Bytes as people read them: text if it is UTF-8, else hexadecimal that says so."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"hex:{data.hex()}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,95 @@
+"""`claimlog doctor`: is everything as it should be, and if not, what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from projections.cut import Cut
+from projections.projection import ProjectionError
+from streams.cli import checks
+from streams.cli.checks import Check
+from streams.cli.exits import AnswerIncomplete, Exit
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.output import Answer, Column, write
+from streams.cli.progress import Progress
+from streams.cli.state import state_at
+from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.log.sqlite_file import sqlite_version
+
+COLUMNS = [
+    Column(name="status", alarm=lambda status: status != "ok"),
+    Column(name="check"),
+    Column(name="says"),
+    Column(name="fix", shown=lambda fix: fix or "-"),
+]
+
+
+def doctor(
+    *,
+    quick: Annotated[bool, Parameter(negative=(), help="Leave out what reads the whole log: checksums, findings, digests.")] = False,
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log cannot be opened.
+
+    Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
+    letters; open findings; published digests against a fold of the same records; what is installed.
+    """
+    found = list(checks.installed(sqlite_version()))
+    cut: Cut | None = None
+    code = Exit.DONE
+    try:
+        with opened(log) as source:
+            found.append(Check("ok", "log", "opens"))
+            found.extend(_of_log(source, quick=quick))
+            cut = Cut.of({(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()})
+    except (LogUnreachable, LogDamaged) as problem:
+        found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
+        code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS
+    items = [to_builtins(check) for check in found]
+    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if code is Exit.DONE and any(check.status == "fail" for check in found):
+        return Exit.FINDINGS
+    return code
+
+
+def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
+    if not quick:
+        with Progress("check", _records(log), sys.stderr, time.monotonic) as progress:
+            sound = checks.integrity(log, progress.add)
+        yield sound
+        if sound.status == "fail":
+            return
+    topics = checks.topic_set(log)
+    yield topics
+    if topics.status == "fail":
+        return
+    yield checks.ledger_opened(log)
+    yield checks.clock(log, time.time_ns() // 1_000_000)
+    yield from checks.lags(log)
+    yield checks.dead_letters(log)
+    if not quick:
+        yield from _folded(log)
+
+
+def _folded(log: Log) -> Iterator[Check]:
+    """What takes a fold of the whole ledger."""
+    watch = checks.DigestWatch(checks.published_digests(log))
+    try:
+        state = state_at(log, each=watch)
+    except (ProjectionError, OffsetOutOfRange, AnswerIncomplete, TopicMismatch) as problem:
+        yield Check("fail", "fold", str(problem), "claimlog replay --verify says more")
+        return
+    yield checks.findings(state)
+    yield watch.check()
+
+
+def _records(log: Log) -> int:
+    """How many records there are."""
+    return sum(end - log.start(topic, number) for topic in log.topics() for number, end in log.ends(topic).items())

@@ -1,0 +1,125 @@
+"""`claimlog doctor`: what is well is ok, what is not is named with what to do, and the exit code says which."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from schemas.claims import ClaimReleased
+from schemas.codec import encode
+from schemas.results import LedgerDigest
+from schemas.topics import AUDITS, CLAIMS, DIGESTS
+from streams.log.base import Message
+from tests.cli_log import FleetLog, Said
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    return fleet
+
+
+def statuses(said: Said) -> dict[str, str]:
+    return {item["check"]: item["status"] for item in said.json["items"]}
+
+
+def says(said: Said, check: str) -> str:
+    return next(f"{item['says']} / {item['fix']}" for item in said.json["items"] if item["check"] == check)
+
+
+def test_a_sound_log_is_ok_from_the_checksums_to_the_digests(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    found = statuses(said)
+    assert {status for check, status in found.items() if check != "libvirt"} == {"ok"}
+    assert {"log", "integrity", "topics", "ledger", "clock", "reconciler", "schedulers", "findings", "digests", "sqlite"} <= found.keys()
+    assert "every checksum fits" in says(said, "integrity")
+    assert said.json["cut"].startswith("cut:")
+
+
+def test_who_is_behind_is_named_with_what_to_do(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c02", {}, carry=False)
+    fleet.run(capsys, "place", "--memory", "1GiB", "--wait", "0s")
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    assert statuses(said)["reconciler"] == "warn"
+    assert "1 records behind" in says(said, "reconciler")
+    assert "claimlog run" in says(said, "reconciler")
+    assert statuses(said)["schedulers"] == "warn"
+
+
+def test_leaks_and_dead_letters_are_warnings(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    fleet.log.append([Message(AUDITS, b"c01", b"{")])
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    assert (statuses(said)["findings"], statuses(said)["dead letters"]) == ("warn", "warn")
+    assert "claimlog leaks --explain" in says(said, "findings")
+    assert "1 messages count for nothing / claimlog dead-letters list" in says(said, "dead letters")
+
+
+def test_a_digest_that_differs_from_the_fold_fails(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = LedgerDigest(ledger_id="x", partition=0, process="p7", offset=0, digest="00" * 16, rules_version=1)
+    fleet.log.append([Message(DIGESTS, b"0/p7", encode(digest), partition=0)])
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert statuses(said)["digests"] == "fail"
+    assert "p7 at claims/0@0" in says(said, "digests")
+
+
+def test_damage_fails_and_names_the_place(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.log.close()
+    with sqlite3.connect(fleet.path) as db:
+        db.execute("UPDATE blocks SET records = zeroblob(length(records))")
+    db.close()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert "fail" in {statuses(said).get("integrity"), statuses(said).get("log")}
+    assert "@0" in " ".join(item["says"] for item in said.json["items"])
+
+
+def test_quick_leaves_out_what_reads_the_whole_log(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    found = statuses(fleet.run(capsys, "doctor", "--quick", "-o", "json"))
+
+    assert "integrity" not in found
+    assert "digests" not in found
+    assert found["topics"] == "ok"
+
+
+def test_a_log_that_is_no_ledger_fails_and_says_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = FleetLog(tmp_path, opened=False).run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert "claimlog run" in says(said, "topics")
+
+
+def test_a_log_that_is_not_there_fails_with_5(fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.spec = f"sqlite:{tmp_path / 'other.db'}"
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 5
+    assert statuses(said)["log"] == "fail"
+
+
+def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.now_ms += 500_000_000_000
+    fleet.append(CLAIMS, ClaimReleased(node_id="c01", record_id="x", claim_id="y", reason="operator"))
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert statuses(said)["clock"] == "warn"
+    assert "ahead of this machine's clock / check NTP" in says(said, "clock")
