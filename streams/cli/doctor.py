@@ -20,7 +20,6 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.cli.state import state_at
 from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch
-from streams.log.sqlite_file import sqlite_version
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
@@ -41,6 +40,8 @@ def doctor(
     Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
     letters; open findings; published digests against a fold of the same records; what is installed.
     """
+    from streams.log.sqlite_file import sqlite_version
+
     found = list(checks.installed(sqlite_version()))
     cut: Cut | None = None
     code = Exit.DONE
