@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from projections.node import Audit, Claim, FullAudit, Node, Shown, observed_amounts
+from projections.node import Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.codec import event_type
 
@@ -119,6 +119,10 @@ def _unknown(node: Node, event: NodeObserved, reason: str) -> None:
 
 
 def _applied(node: Node, event: NodeObserved, step: Step) -> None:
+    if node.audit is not None and node.audit.producer != event.producer:
+        # Another producer's monotonic clock: what it says cannot lengthen a run that this one's measured, even if the epochs are equal.
+        for claim in node.held():
+            claim.run_epoch = None
     node.audit = Audit(event.producer, event.epoch, event.counter, event.taken_at_ms, event.complete, step.offset)
     node.unknown_instances = event.unknown_instances
     node.silent_since_ms = None
@@ -136,13 +140,18 @@ def _settles(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) ->
     if len(node.shown) != len(listed) or not node.shown.keys() <= listed.keys() or not node.claims.keys() <= listed.keys():
         return False
     for instance_id, shown in node.shown.items():
-        if shown.seen_ms != taken_at_ms or shown.amounts != observed_amounts(listed[instance_id].resources):
+        if shown.seen_ms != taken_at_ms or not _is_as_listed(shown.amounts, observed_amounts(listed[instance_id].resources)):
             return False
     return all(
         claim.confirmed_ms is not None and claim.seen_ms == taken_at_ms and claim.departed_ms is None and claim.run_epoch is None
         for claims in node.claims.values()
         for claim in claims
     )
+
+
+def _is_as_listed(amounts: ObservedAmounts, listed: ObservedAmounts) -> bool:
+    """Whether to be listed once more changes nothing of the size."""
+    return amounts == listed or all(new is None or new == old for old, new in zip(amounts, listed, strict=True))
 
 
 def _remove_unlisted(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
@@ -172,9 +181,12 @@ def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step
 
 
 def _show_again(
-    shown: Shown, report: InstanceReport, amounts: tuple[int | None, int | None, int | None, int | None], time_ms: int, *, is_event: bool
+    shown: Shown, report: InstanceReport, amounts: ObservedAmounts, time_ms: int, *, is_event: bool
 ) -> bool:
-    """Fold a further showing; True if the size changed. An audit no newer than the last event, less the skew, does not shrink (rule 5)."""
+    """Fold a further showing; True if the size changed. An audit no newer than the last event, less the skew, does not shrink (rule 5).
+
+    A resource that this showing does not report stays as the last one reported it: not reported is not zero.
+    """
     late_event = is_event and time_ms < shown.seen_ms - SKEW_MS
     protected = not is_event and shown.event_ms >= 0 and shown.event_ms >= time_ms - SKEW_MS
     shown.seen_ms = max(shown.seen_ms, time_ms)
@@ -182,25 +194,29 @@ def _show_again(
         shown.event_ms = max(shown.event_ms, time_ms)
     if late_event:
         return False
-    if protected:
-        old = shown.amounts
-        amounts = (_most(old[0], amounts[0]), _most(old[1], amounts[1]), _most(old[2], amounts[2]), _most(old[3], amounts[3]))
     shown.report = report
-    if shown.amounts == amounts:
+    old = shown.amounts
+    if old == amounts:
         return False
-    shown.amounts = amounts
-    return True
+    known = _most if protected else _latest
+    shown.amounts = (known(old[0], amounts[0]), known(old[1], amounts[1]), known(old[2], amounts[2]), known(old[3], amounts[3]))
+    return shown.amounts != old
 
 
-def _most(left: int | None, right: int | None) -> int | None:
+def _most(old: int | None, new: int | None) -> int | None:
     """The larger of two reports; one that is missing says nothing."""
-    if left is None or right is None:
-        return right if left is None else left
-    return max(left, right)
+    if old is None or new is None:
+        return new if old is None else old
+    return max(old, new)
+
+
+def _latest(old: int | None, new: int | None) -> int | None:
+    """The later of two reports; one that is missing says nothing."""
+    return old if new is None else new
 
 
 def _confirm(
-    ledger: Ledger, node: Node, claim: Claim, amounts: tuple[int | None, int | None, int | None, int | None], time_ms: int, step: Step
+    ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts, time_ms: int, step: Step
 ) -> bool:
     """Let a showing speak for a claim; True if it is confirmed by it.
 
@@ -225,7 +241,7 @@ def _confirm(
     return True
 
 
-def _is_size(claim: Claim, amounts: tuple[int | None, int | None, int | None, int | None]) -> bool:
+def _is_size(claim: Claim, amounts: ObservedAmounts) -> bool:
     """Whether everything the observation reports is what the claim says, and it reports something."""
     reported = [(observed, claimed) for observed, claimed in zip(amounts, claim.amounts, strict=True) if observed is not None]
     return bool(reported) and all(observed == claimed for observed, claimed in reported)

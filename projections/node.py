@@ -17,6 +17,8 @@ from schemas.resources import RESOURCES, ObservedResources, Resources
 Amounts = tuple[int, int, int, int]
 """vcpus, pcpus, memory_mib, disk_mib: a vector in the order of `RESOURCES`."""
 NOTHING: Amounts = (0, 0, 0, 0)
+ObservedAmounts = tuple[int | None, int | None, int | None, int | None]
+"""The same of an observation: None where it does not report."""
 NO_LIMIT = 1 << 62
 """Above every use: nothing reaches it."""
 NO_TOTAL = -(1 << 62)
@@ -29,7 +31,7 @@ def amounts_of(resources: Resources) -> Amounts:
     return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
 
 
-def observed_amounts(resources: ObservedResources) -> tuple[int | None, int | None, int | None, int | None]:
+def observed_amounts(resources: ObservedResources) -> ObservedAmounts:
     """The vector of an observation; None where it does not report."""
     return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
 
@@ -86,7 +88,7 @@ class Shown(Struct, gc=False, array_like=True):
     """
 
     report: InstanceReport
-    amounts: tuple[int | None, int | None, int | None, int | None]
+    amounts: ObservedAmounts
     seen_ms: int
     event_ms: int = -1
     offset: int = 0

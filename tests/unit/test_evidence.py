@@ -8,7 +8,7 @@ from projections.rules import GRACE_MS, SKEW_MS
 from schemas.claims import Change, NodeObserved
 from schemas.inventory import Hypervisor
 from schemas.resources import ObservedResources, Resources
-from tests.ledger_history import START_MS, History, digest_of, fates, item, report, state
+from tests.ledger_history import START_MS, History, digest_of, fates, item, report, shortfalls, state
 
 HELD = ["c"]
 
@@ -223,6 +223,18 @@ def test_an_incomplete_full_audit_is_not_what_an_unchanged_one_stands_for() -> N
     assert history.node().unknown_reason == "an unchanged audit whose full one was not applied"
 
 
+def test_a_showing_that_does_not_report_a_resource_leaves_it_as_it_was_last_reported() -> None:
+    history = History()
+    history.audit({"vm": ObservedResources(vcpus=2, memory_mib=6)}, at_s=0)
+
+    history.event("stopped", "vm", at_s=10)
+    history.event("resized", "vm", size=ObservedResources(disk_mib=9), at_s=11)
+    history.audit({"vm": ObservedResources(memory_mib=5)}, at_s=30)
+
+    assert history.node().used == [2, 0, 5, 9]
+    assert shortfalls(history.claim("c", "vm2", 4, at_s=31)) == ["memory_mib: 4 needed of 3"]
+
+
 # Rule 6: a claim goes by evidence
 
 
@@ -328,6 +340,17 @@ def test_another_epoch_of_the_producer_ends_the_run() -> None:
     later = audits(history, 225, epoch=2)
 
     assert (outcomes, later) == ([], [("expired", "c")])
+
+
+def test_another_producer_ends_the_run_even_with_the_same_epoch() -> None:
+    history = claimed()
+    history.audit(at_s=110, mono_s=110)
+
+    step = history.audit(at_s=160, mono_s=900_000, producer="another machine")
+    audits_of_it = [fates(history.audit(at_s=at, mono_s=900_000 + at - 160, producer="another machine")) for at in (219, 220)]
+
+    assert fates(step) == []
+    assert audits_of_it == [[], [("expired", "c")]]
 
 
 def test_a_showing_ends_the_run() -> None:
