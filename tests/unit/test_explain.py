@@ -1,0 +1,126 @@
+"""A recorded decision run again at its cut gives the same choice, and says so when it does not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from projections.ledger import Ledger
+from schemas.claims import ClaimItem, ClaimRequested
+from schemas.codec import decode
+from schemas.requests import PlacementRequested, ServerGroup
+from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
+from schemas.topics import CLAIMS, RESULTS
+from streams.scheduling.explain import CannotRerun, funnel, rerun, spelled_out
+from streams.scheduling.loading import from_text
+from streams.scheduling.policy import DEFAULT, PACK, Policy
+from streams.scheduling.select import ENGINES
+from tests.scheduling_world import World, world
+
+
+def ledgers_at(here: World, cut: tuple[int, ...]) -> list[Ledger]:
+    folded = [Ledger(partition, len(cut)) for partition in range(len(cut))]
+    for ledger, end in zip(folded, cut, strict=True):
+        for record in here.log.read(CLAIMS, ledger.partition, 0, end) if end else []:
+            ledger.apply(record.offset, record.time_ms, record.key, record.value)
+    return folded
+
+
+def claimed(here: World) -> dict[str, ClaimItem]:
+    events: list[Any] = [
+        decode(CLAIMS, record.value) for number in here.log.ends(CLAIMS) for record in here.log.read(CLAIMS, number, 0, 100_000)
+    ]
+    return {item.claim_id: item for event in events if isinstance(event, ClaimRequested) for item in event.items}
+
+
+def results(here: World) -> list[Any]:
+    return [decode(RESULTS, record.value) for number in here.log.ends(RESULTS) for record in here.log.read(RESULTS, number, 0, 100_000)]
+
+
+def busy(policy: Policy, engine: str) -> World:
+    """A small fleet, more requests than fit, answered in batches by two schedulers in turn."""
+    here, rng = world(), random.Random(7)
+    for number in range(5):
+        here.host(f"n{number}")
+    schedulers = [here.scheduler(name, policy=policy, engine_name=engine) for name in ("s1", "s2")]
+    group = ServerGroup(group_id="g", policy="anti-affinity", max_per_node=2)
+    together = ServerGroup(group_id="t", policy="affinity")
+    for number in range(36):
+        here.request(f"r{number}", vcpus=rng.randint(1, 3), count=rng.choice([1, 1, 3]), group=rng.choice([None, None, group, together]))
+        if number % 4 == 0:
+            rng.choice(schedulers).turn()
+    for _ in range(20):
+        for scheduler in schedulers:
+            scheduler.turn()
+    return here
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("policy", [DEFAULT, PACK])
+def test_every_recorded_decision_run_again_gives_the_same_choice(policy: Policy, engine: str) -> None:
+    here = busy(policy, engine)
+    items, found = claimed(here), results(here)
+    requests = {request.request_id: request for request in here.requests}
+    texts = {record.policy_digest: record.policy for record in found if isinstance(record, SchedulerStarted)}
+    reruns = []
+    for record in found:
+        if isinstance(record, InstancesPlaced | PlacementFailed):
+            request = requests[record.request_id]
+            for index, decision in enumerate(spelled_out(request, record.decisions)):
+                known = from_text(texts[decision.policy_digest])
+                reruns.append(rerun(ledgers_at(here, decision.cut), request, index, decision, items, known))
+
+    assert [each.differences for each in reruns if not each.same] == []
+    assert len(reruns) > 36
+    assert {bool(each.recorded.chosen) for each in reruns} == {True, False}
+    assert any(len(each.recorded.overlay) > 3 for each in reruns)
+
+
+def one_decision() -> tuple[World, PlacementRequested, Decision]:
+    here = world()
+    here.host("n1")
+    here.host("n2", vcpus=1)
+    request = here.request("r", vcpus=2)
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+    (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
+    return here, request, record.decisions[0]
+
+
+def test_a_record_that_was_changed_is_found_out() -> None:
+    here, request, decision = one_decision()
+    other = structs.replace(decision, chosen="n2", passed=2)
+
+    again = rerun(ledgers_at(here, decision.cut), request, 0, other, {}, DEFAULT)
+
+    assert (again.same, again.differences, again.again.chosen) == (False, ("passed", "chosen"), "n1")
+
+
+def test_what_is_missing_is_said() -> None:
+    here, request, decision = one_decision()
+
+    with pytest.raises(CannotRerun, match=r"decided at the cut .* the ledgers are folded to"):
+        rerun(here.ledgers(), request, 0, decision, {}, DEFAULT)
+    with pytest.raises(CannotRerun, match="decided by policy"):
+        rerun(ledgers_at(here, decision.cut), request, 0, decision, {}, PACK)
+    with pytest.raises(CannotRerun, match="was laid over the decision and is not among the claims at hand"):
+        rerun(ledgers_at(here, decision.cut), request, 0, structs.replace(decision, overlay=("x/0/s-1.1@n1",)), {}, DEFAULT)
+    with pytest.raises(CannotRerun, match="node n9 is in no ledger"):
+        rerun(ledgers_at(here, decision.cut), request, 0, structs.replace(decision, overlay=("r/0/s-1.1@n9",)), {}, DEFAULT)
+
+
+def test_the_funnel_says_who_came_who_left_and_why_the_first_was_rejected() -> None:
+    _, _, decision = one_decision()
+
+    lines = [(line.filter, line.entered, line.rejected, line.left, line.example) for line in funnel(decision)]
+
+    assert lines == [
+        ("compute", 2, 0, 2, ""),
+        ("vcpus", 2, 1, 1, "n2: vcpus: 2 needed of 1"),
+        ("ram", 1, 0, 1, ""),
+        ("fit", 1, 0, 1, ""),
+    ]

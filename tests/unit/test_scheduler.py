@@ -1,0 +1,131 @@
+"""The shell: where it goes on from, how it waits, what it does when the log fails, and what it leaves when it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Event, Thread, Timer
+
+from schemas.topics import CLAIMS, REQUESTS
+from streams.log.base import LogFull, Message
+from streams.scheduler import GROUP, Scheduler, boot_clock_ms
+from tests.scheduling_world import At, world
+
+
+def settle(scheduler: Scheduler) -> None:
+    while scheduler.turn():
+        pass
+
+
+def test_it_goes_on_from_ledgers_that_it_is_given() -> None:
+    here = world()
+    here.host("n1")
+    ledgers = here.ledgers()
+    here.host("n2")
+
+    scheduler = here.scheduler(ledgers=ledgers)
+    settle(scheduler)
+
+    assert all(mine is given for mine, given in zip(scheduler.ledgers, ledgers, strict=True))
+    assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
+
+
+def test_ledgers_of_another_log_are_discarded_and_folded_anew() -> None:
+    here, elsewhere = world(claims=1), world(claims=1)
+    for name in ("n1", "n2"):
+        here.host(name)
+    for name in ("x1", "x2"):
+        elsewhere.host(name)
+    longer = elsewhere.ledgers()
+    elsewhere.host("x3")
+
+    for others in (longer, elsewhere.ledgers()):
+        scheduler = here.scheduler(ledgers=others)
+        settle(scheduler)
+        assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
+
+
+def test_a_full_log_is_reported_and_tried_again_and_nothing_is_lost() -> None:
+    here = world()
+    here.host("n1")
+    here.request("r")
+    failures = [LogFull("no room left"), LogFull("no room left")]
+
+    def full(when: str, _: Sequence[Message]) -> None:
+        if when == "before" and failures:
+            raise failures.pop()
+
+    stop, told = Event(), list[str]()
+    scheduler = here.scheduler(log=At(here.log, full))
+    thread = Thread(target=scheduler.run, args=(stop, told.append, 0.01))
+    thread.start()
+    until = time.monotonic() + 20
+    while not scheduler.placer.counters.placed and time.monotonic() < until:
+        time.sleep(0.01)
+    stop.set()
+    thread.join()
+
+    assert told == ["no room left; trying again"] * 2
+    assert here.answer("r").placed
+
+
+def test_who_leaves_commits_and_gives_its_partitions_to_the_others_at_once() -> None:
+    here = world()
+    here.host("n1")
+    first, second = here.scheduler("first"), here.scheduler("second")
+    settle(first)
+    here.request("r")
+    settle(first)
+
+    first.close()
+    settle(second)
+
+    assert second.partitions == {0, 1}
+    assert here.log.committed(GROUP, REQUESTS) == here.log.ends(REQUESTS)
+
+
+def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
+    here = world()
+    here.host("n1")
+    scheduler = here.scheduler()
+    settle(scheduler)
+    writer = Timer(0.05, here.request, ["r"])
+
+    started = time.monotonic()
+    writer.start()
+    idle = scheduler.turn(20.0)
+    woken = scheduler.turn()
+    writer.join()
+
+    assert (idle, woken > 0) == (0, True)
+    assert time.monotonic() - started < 10
+
+
+def test_two_share_the_partitions_of_requests() -> None:
+    here = world()
+    first, second = here.scheduler("first"), here.scheduler("second")
+
+    for _ in range(3):
+        first.turn()
+        second.turn()
+        here.clock.now_ms += 1000
+
+    assert sorted([*first.partitions, *second.partitions]) == [0, 1]
+    assert len(first.partitions) == 1
+
+
+def test_what_is_no_request_is_passed_over() -> None:
+    here = world(requests=1)
+    here.host("n1")
+    here.log.append([Message(REQUESTS, b"r", b"{"), Message(CLAIMS, b"n1", b"not json")])
+    here.request("r")
+
+    settle(here.scheduler())
+
+    assert here.answer("r").placed
+
+
+def test_the_boot_clock_only_runs() -> None:
+    before = boot_clock_ms()
+
+    assert boot_clock_ms() >= before
