@@ -24,8 +24,11 @@ from schemas.lifecycle import InstanceDeleted, InstanceDeparted, InstanceStarted
 from schemas.partitioner import partition_of
 from schemas.resources import ObservedResources, Resources
 
-MIX = {"audit": 50, "claim": 20, "leave": 30}
-"""Of 100 draws. A claim leads to two or three records (request, half of the time a renewal, the start), a leave to one or two."""
+MIX = {"audit": 50, "claim": 26, "leave": 24}
+"""Of 100 draws. A claim leads to two or three records (request, half of the time a renewal, the start), a leave to one or two.
+
+Slightly more claims than leaves are drawn, so the fleet stays as full as `held_max` lets it be, however long the log gets.
+"""
 
 BUSY_SHARE = 8
 """One node of so many is busy at a time."""
