@@ -33,7 +33,8 @@ class Closed(Struct):
 class Look(Struct):
     """What the difference is judged by: a node as one step left it.
 
-    `closed` has the node's closed claims by instance. `listed_offset`, `listed_ms`: the complete audit before this step (-1: none).
+    `closed` has the node's closed claims by instance; those up to `forgotten_offset` count no more, but for the instances in `kept`.
+    `listed_offset`, `listed_ms`: the complete audit before this step (-1: none).
     """
 
     partition: int
@@ -43,6 +44,15 @@ class Look(Struct):
     step: Step
     listed_offset: int = -1
     listed_ms: int = -1
+    forgotten_offset: int = -1
+    kept: frozenset[str] = frozenset()
+
+    def gone(self, instance_id: str) -> Closed | None:
+        """The instance's last closed claim here, as long as it is remembered: by its offset, not by whether a host still has it stored."""
+        closed = self.closed.get(instance_id)
+        if closed is None or (closed.offset <= self.forgotten_offset and instance_id not in self.kept):
+            return None
+        return closed
 
 
 class Difference(Struct, frozen=True):
@@ -141,7 +151,7 @@ def _same(shown: Shown, claim: Claim) -> bool:
 
 
 def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Difference]:
-    gone = look.closed.get(instance_id)
+    gone = look.gone(instance_id)
     if shown is None and gone is not None and gone.outcome == "vanished":
         return [Difference("vanished-claim", instance_id, gone.claim)]
     if shown is None and instance_id not in (look.view.tracked or ()):

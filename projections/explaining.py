@@ -196,7 +196,7 @@ def _seen_by(look: Look, shown: Shown) -> str:
 def _shown_unclaimed(look: Look, difference: Difference) -> Description:
     """A ghost, or an instance whose claim is gone: shown by observations, or tracked only while audits do not list it."""
     instance_id, node = difference.instance_id, look.node
-    gone, shown = look.closed.get(instance_id), node.shown.get(instance_id)
+    gone, shown = look.gone(instance_id), node.shown.get(instance_id)
     causes = _Causes(look)
     if gone is not None:
         causes.grant(gone.claim)
@@ -225,7 +225,7 @@ def _vanished(look: Look, difference: Difference) -> Description:
     causes.grant(claim)
     causes.confirmation(claim)
     causes.life(claim.instance_id)
-    gone = look.closed.get(claim.instance_id)
+    gone = look.gone(claim.instance_id)
     if gone is not None:
         causes.closing(gone)
     return Description(

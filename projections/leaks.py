@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FORGET_EVERY = 10_000
 _CAUSES_MAX = 30
 _BY_ANY_LOOK = frozenset({"expired-claim", "silent-node"})
+_RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
 _TOUCHES_NODE = (NodeConfigured, NodeSilent)
 
 
@@ -159,7 +160,24 @@ class Leaks(Struct):
     def _at(self, node: Node, observed: Observed, step: Step, mark: Mark | None) -> Look:
         mark = mark or Mark()
         closed = self.closed.get(node.node_id, {})
-        return Look(self.partition, node, observed.view(node.node_id), closed, step, mark.complete_offset, mark.complete_ms)
+        return Look(
+            self.partition,
+            node,
+            observed.view(node.node_id),
+            closed,
+            step,
+            mark.complete_offset,
+            mark.complete_ms,
+            step.offset - step.offset % _FORGET_EVERY - REMEMBERED_RECORDS,
+            self._kept(node.node_id) if closed else frozenset(),
+        )
+
+    def _kept(self, node_id: str) -> frozenset[str]:
+        """Instances whose open finding rests on a closed claim, which is not forgotten before the finding is resolved."""
+        open_ = self.open.get(node_id)
+        if open_ is None:
+            return frozenset()
+        return frozenset(finding.record.instance_id for finding in open_.values() if finding.record.kind in _RESTS_ON_CLOSED)
 
     def _all_of(self, look: Look) -> set[str]:
         """Every instance that anything may be wrong with."""
@@ -194,9 +212,9 @@ class Leaks(Struct):
         return records
 
     def _forget(self, offset: int) -> None:
-        """Drop claims closed longer ago than ids are remembered, unless an open finding is about their instance."""
+        """Drop claims closed longer ago than ids are remembered, unless an open finding rests on them. `Look.gone` ignores them anyway."""
         for node_id in list(self.closed):
-            about = {finding.record.instance_id for finding in self.open.get(node_id, {}).values()}
+            about = self._kept(node_id)
             kept = {i: gone for i, gone in self.closed[node_id].items() if gone.offset > offset - REMEMBERED_RECORDS or i in about}
             if kept:
                 self.closed[node_id] = kept

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from projections.differences import Closed
 from projections.leaks import Leaks
 from projections.ledger import Ledger, Step
+from projections.node import Claim
 from projections.observed import Observed
 from schemas.codec import decode, encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
@@ -308,3 +310,21 @@ def test_the_state_is_the_same_after_it_was_written_down_and_findings_are_readab
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(n1.observed), type=Observed) == n1.observed
     assert [decode(FINDINGS, encode(record)) for record in n1.records] == n1.records
 
+
+
+@pytest.mark.parametrize(("closed_offset", "kind"), [(-99_999, "missing-claim"), (-100_000, "ghost-instance")])
+def test_a_claim_that_closed_too_long_ago_counts_no_more_even_where_a_host_still_has_it_stored(closed_offset: int, kind: str) -> None:
+    history, leaks, observed, ledger = History(), Leaks(0), Observed(0), Ledger(0, 1)
+    old = Claim("c", "r", "i", "n1", "s", closed_offset, (0, 0, 4, 0), 0, 0, 0)
+    leaks.closed["n1"] = {"i": Closed(old, "released", closed_offset, START_MS, "claim-released")}
+    for at_s in (0, 60):
+        history.audit({"i": 4}, at_s=at_s)
+
+    kinds = []
+    for written in history.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        observed.apply(ledger, step)
+        kinds += [(KINDS[type(record)], record.kind) for record in leaks.apply(ledger, observed, step)]
+
+    assert kinds == [("suspected", kind), ("confirmed", kind)]
