@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from projections.node import Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
+from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.codec import event_type
 
@@ -180,9 +180,7 @@ def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step
         node.recount(instance_id)
 
 
-def _show_again(
-    shown: Shown, report: InstanceReport, amounts: ObservedAmounts, time_ms: int, *, is_event: bool
-) -> bool:
+def _show_again(shown: Shown, report: InstanceReport, amounts: ObservedAmounts, time_ms: int, *, is_event: bool) -> bool:
     """Fold a further showing; True if the size changed. An audit no newer than the last event, less the skew, does not shrink (rule 5).
 
     A resource that this showing does not report stays as the last one reported it: not reported is not zero.
@@ -215,9 +213,7 @@ def _latest(old: int | None, new: int | None) -> int | None:
     return old if new is None else new
 
 
-def _confirm(
-    ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts, time_ms: int, step: Step
-) -> bool:
+def _confirm(ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts, time_ms: int, step: Step) -> bool:
     """Let a showing speak for a claim; True if it is confirmed by it.
 
     One older than the grant or renewal less the skew, or older than a known departure, says nothing. A resize's claim is confirmed only by
@@ -225,7 +221,8 @@ def _confirm(
     """
     if time_ms < claim.since_ms - SKEW_MS or time_ms < claim.gone_ms:
         return False
-    if claim.resize and claim.confirmed_ms is None and not _is_size(claim, amounts):
+    shown = node.shown[claim.instance_id]
+    if claim.resize and claim.confirmed_ms is None and not _is_size(claim, amounts, shown.amounts):
         return False
     claim.seen_ms = max(claim.seen_ms, time_ms)
     claim.run_epoch = None
@@ -236,15 +233,29 @@ def _confirm(
     claim.confirmed_ms, claim.confirmed_offset, claim.confirmed_by = time_ms, step.offset, event_type(step.event)
     node.io_claims -= 1
     if claim.group is not None:
-        node.shown[claim.instance_id].group_id = claim.group.group_id
+        shown.group_id = claim.group.group_id
+    if None in amounts:
+        shown.amounts = _as_claimed(shown.amounts, amounts, claim.amounts)
     ledger.tell(step, "confirmed", claim)
     return True
 
 
-def _is_size(claim: Claim, amounts: ObservedAmounts) -> bool:
-    """Whether everything the observation reports is what the claim says, and it reports something."""
-    reported = [(observed, claimed) for observed, claimed in zip(amounts, claim.amounts, strict=True) if observed is not None]
-    return bool(reported) and all(observed == claimed for observed, claimed in reported)
+def _is_size(claim: Claim, amounts: ObservedAmounts, shown: ObservedAmounts) -> bool:
+    """Whether everything the observation reports is what the claim says and what is shown from now on, and it reports something.
+
+    An event that is too late to change what is shown is older than what is shown, so the resize may be undone already.
+    """
+    reported = [r for r, observed in enumerate(amounts) if observed is not None]
+    return bool(reported) and all(amounts[r] == claim.amounts[r] == shown[r] for r in reported)
+
+
+def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amounts) -> ObservedAmounts:
+    """What is shown once a claim is confirmed: where the observation says nothing, the larger of what was known before and the claim's."""
+    old = [
+        known if known is None or said is not None else max(known, claim)
+        for known, said, claim in zip(shown, reported, claimed, strict=True)
+    ]
+    return (old[0], old[1], old[2], old[3])
 
 
 def _weigh_evidence(ledger: Ledger, node: Node, listed: dict[str, InstanceReport], event: NodeObserved, step: Step) -> None:

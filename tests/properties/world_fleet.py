@@ -196,7 +196,8 @@ class Fleet:
             renewal = ClaimRenewed(
                 node_id=placed.node_id, record_id=f"renewal {world.new_id()}", claim_id=placed.claim_id, ttl_ms=TTL_S * 1000
             )
-            yield from world.append(renewal, placed.node_id)
+            while not (yield from world.append(renewal, placed.node_id)):
+                pass  # Not acknowledged: again, byte for byte.
             renewed_s = world.now_s
             yield 2
             claim = world.ledgers[PARTITION_OF[placed.node_id]].claims.get(placed.claim_id)

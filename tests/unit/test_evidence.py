@@ -536,6 +536,29 @@ def test_an_abandoned_resize_expires_though_its_guest_is_listed() -> None:
     assert (history.held(), history.used()) == (HELD, 2)
 
 
+def test_an_event_too_late_to_change_what_is_shown_confirms_no_resize() -> None:
+    history = resizing()
+    history.audit({"vm": 2}, at_s=150)
+
+    late = history.event("resized", "vm", size=6, event_s=140, at_s=151)
+    used = history.used()
+    step = history.audit({"vm": 6}, at_s=170)
+
+    assert (fates(late), used) == ([], 6)
+    assert fates(step) == [("confirmed", "r")]
+
+
+def test_what_the_confirming_observation_does_not_report_counts_as_claimed_unless_more_was_known() -> None:
+    history = History()
+    history.audit({"vm": ObservedResources(memory_mib=2, disk_mib=10, vcpus=4)}, at_s=0)
+    history.claims(item("r", "vm", 0, resources=Resources(vcpus=2, memory_mib=6, disk_mib=20), resize=True), at_s=10)
+
+    step = history.event("resized", "vm", size=6, at_s=20)
+
+    assert fates(step) == [("confirmed", "r")]
+    assert history.node().used == [4, 0, 6, 20]
+
+
 def test_an_observation_that_reports_no_size_confirms_no_resize() -> None:
     history = resizing()
 
