@@ -63,11 +63,15 @@ class Placer:
         self._decided = 0
         self._turn = 0
 
-    def own(self, partition: int, placements: Placements, claims_ends: Sequence[int]) -> None:
-        """Take over a partition of requests. `placements` must hold every result up to the end, `claims_ends` be read after that."""
+    def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
+        """Take over a partition of requests. `placements` must hold every result up to the end, `claims_ends` be read after that.
+
+        Cancellations below `committed` are done with: their releases were read back.
+        """
         desk = self.desks[partition] = Desk(placements)
         desk.queue.extend((asked, tuple(claims_ends)) for asked in placements.open.values())
-        desk.cancels.update((request_id, Cancelling(cancel)) for request_id, cancel in placements.cancels.items())
+        due = [cancel for cancel in placements.cancels.values() if cancel.offset >= committed]
+        desk.cancels.update((cancel.request_id, Cancelling(cancel)) for cancel in due)
         for ledger in self.fleet.ledgers:
             for claim in ledger.claims.values():
                 if self._partition_of(claim.request_id) == partition:

@@ -152,7 +152,7 @@ class Scheduler:
                 placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 read += 1
             ends = self._log.ends(CLAIMS)
-            self.placer.own(partition, placements, [ends[p] for p in sorted(ends)])
+            self.placer.own(partition, placements, [ends[p] for p in sorted(ends)], committed.get(partition, 0))
         return read
 
     def _begin(self, partition: int, committed: Mapping[int, int]) -> Placements:

@@ -262,6 +262,23 @@ def test_a_cancellation_after_the_placement_is_a_release_and_holds_the_commit_un
     assert held(here) == set()
 
 
+def test_who_takes_a_partition_over_again_does_not_repeat_cancellations_that_are_done_with() -> None:
+    here = hosts("n1")
+    here.request("r")
+    scheduler = here.scheduler()
+    settle(scheduler)
+    here.cancel("r")
+    settle(scheduler)
+    here.clock.now_ms += COMMIT_EVERY_MS
+    scheduler.turn()
+
+    scheduler.placer.disown(0)
+    settle(scheduler)
+
+    assert scheduler.partitions == {0}
+    assert len(said(here, CLAIMS, ClaimReleased)) == 1
+
+
 def test_it_commits_only_below_the_first_request_without_counting_result() -> None:
     here = hosts("n1")
     here.request("r1")
