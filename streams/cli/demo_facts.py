@@ -69,9 +69,9 @@ def best_leak(stage: Stage) -> Claim:
 
 
 def gaps(stage: Stage) -> int:
-    """Number of nodes whose views do not agree, or are not known yet."""
+    """Number of nodes whose views do not agree. A node that never had a guest is not tracked, which is no disagreement."""
     pairs = zip(stage.ledgers, stage.observed, strict=True)
-    return sum(_gap(observed, node_id) != 0 for ledger, observed in pairs for node_id in ledger.nodes)
+    return sum(_gap(observed, node_id) not in {0, None} for ledger, observed in pairs for node_id in ledger.nodes)
 
 
 def resolved(stage: Stage, leaking: Claim) -> bool:
