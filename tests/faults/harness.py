@@ -124,12 +124,13 @@ class Site(Struct):
         process.start()
         return process
 
-    def run_command(self, name: str, *options: str, lease_seconds: float = 1.0, audit_seconds: float = 60.0) -> list[str]:
-        """`claimlog run` on this log. `lease_seconds` are real ones, `audit_seconds` the clock's, as audits are taken by it."""
+    def run_command(self, name: str, *options: str, lease_seconds: float = 1.0) -> list[str]:
+        """`claimlog run` on this log. `lease_seconds` are real ones, whatever the clock."""
         clock = ["--clock", str(self.clock)] if isinstance(self.clock, ScaledClock) else []
         factor = self.clock.factor if isinstance(self.clock, ScaledClock) else 1
-        leases = ["--lease-timeout", str(lease_seconds * factor), "--audit-interval", str(audit_seconds)]
-        return [*CLAIMLOG, "run", "--log", self.spec, "--state", str(self.state), "--name", name, *leases, *clock, *options]
+        leases = ["--lease-timeout", str(lease_seconds * factor)]
+        state = [] if "--state" in options else ["--state", str(self.state)]
+        return [*CLAIMLOG, "run", "--log", self.spec, "--name", name, *state, *leases, *clock, *options]
 
     def processor(self, name: str = "host", *options: str) -> Process:
         """A stream processor."""

@@ -36,7 +36,7 @@ from streams.log.base import Log, Message, Partition
 from streams.log.sqlite import SqliteLog
 from tests.faults.checkers import Acknowledged, hash_of
 
-NODES = 14
+NODES = 24
 KINDS = (
     NodeKind(name="big", vcpus=24, memory_mib=48 * GIB, disk_mib=1000 * GIB, share=1),
     NodeKind(name="small", vcpus=16, memory_mib=64 * GIB, disk_mib=500 * GIB, share=2),

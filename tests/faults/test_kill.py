@@ -83,7 +83,7 @@ def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behin
         kinds = fold.kinds()
         assert min(kinds[each] for each in ("granted", "confirmed", "renewed", "deleted")) > 0, kinds
         asked = {each for each in kept if each.topic == REQUESTS}
-        assert len(asked) > 50 * KILLS // 5, "there was hardly any load"
+        assert len(asked) > 5 * KILLS, "there was hardly any load"
 
 
 def tally(log: Log, here: Site) -> str:
