@@ -11,7 +11,7 @@ The rules are those of DESIGN section 3:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -66,15 +66,21 @@ class Placer:
     def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
         """Take over a partition of requests. `placements` must hold every result up to the end, `claims_ends` be read after that.
 
-        Cancellations below `committed` are done with: their releases were read back.
+        Cancellations below `committed` are done with: their releases were read back. Afterwards tell `look_for_losers` once of all that
+        were taken over together.
         """
         desk = self.desks[partition] = Desk(placements)
         desk.queue.extend((asked, tuple(claims_ends)) for asked in placements.open.values())
         due = [cancel for cancel in placements.cancels.values() if cancel.offset >= committed]
         desk.cancels.update((cancel.request_id, Cancelling(cancel)) for cancel in due)
+
+    def look_for_losers(self, partitions: Collection[int]) -> None:
+        """Go through all held claims for those of requests of these partitions: a former owner may have left some that nobody names."""
+        fresh = {partition: desk for partition, desk in self.desks.items() if partition in partitions}
         for ledger in self.fleet.ledgers:
             for claim in ledger.claims.values():
-                if self._partition_of(claim.request_id) == partition:
+                desk = self._desk_of(claim.request_id, fresh)
+                if desk is not None:
                     desk.granted(claim.request_id, Named(claim.claim_id, ledger.partition, claim.node_id))
 
     def disown(self, partition: int) -> None:
@@ -157,18 +163,22 @@ class Placer:
                 _, seat = sent
                 seat.state, seat.node_id, seat.partition = "held", outcome.node_id, partition
                 self.counters.alternates_used += seat.decision is not None and seat.decision.chosen != outcome.node_id
-            if (desk := self._desk_of(outcome)) is not None:
+            if (desk := self._desk_of(outcome.request_id, self.desks)) is not None:
                 desk.granted(outcome.request_id, Named(claim_id, partition, outcome.node_id))
         elif kind == "refused":
             if (sent := self._sent.pop(claim_id, None)) is not None:
                 _, seat = sent
                 seat.state, seat.refused = "open", outcome.shortfalls[0] if outcome.shortfalls else ()
                 self.counters.conflicts += 1
-        elif kind in _CLOSING and (desk := self._desk_of(outcome)) is not None:
+        elif kind in _CLOSING and (desk := self._desk_of(outcome.request_id, self.desks)) is not None:
             desk.closed(outcome.request_id, claim_id)
 
-    def _desk_of(self, outcome: ClaimOutcome) -> Desk | None:
-        return self.desks.get(self._partition_of(outcome.request_id))
+    def _desk_of(self, request_id: str, desks: Mapping[int, Desk]) -> Desk | None:
+        """The desk of the request's partition. Looked up first, because most requests are answered and a murmur2 costs microseconds."""
+        for desk in desks.values():
+            if request_id in desk.placements.answers:
+                return desk
+        return desks.get(partition_of(request_id.encode(), self._request_partitions))
 
     def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
         """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
@@ -328,9 +338,6 @@ class Placer:
 
     def _commit_by_ms(self, work: Work) -> int:
         return work.taken_up_ms + work.give_up_ms + SKEW_MS
-
-    def _partition_of(self, request_id: str) -> int:
-        return partition_of(request_id.encode(), self._request_partitions)
 
     def _unfit(self, request: PlacementRequested) -> str:
         """Why this scheduler cannot act on a well-formed request; empty if it can."""

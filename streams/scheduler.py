@@ -153,6 +153,7 @@ class Scheduler:
                 read += 1
             ends = self._log.ends(CLAIMS)
             self.placer.own(partition, placements, [ends[p] for p in sorted(ends)], committed.get(partition, 0))
+        self.placer.look_for_losers(fresh)
         return read
 
     def _begin(self, partition: int, committed: Mapping[int, int]) -> Placements:
