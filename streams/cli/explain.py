@@ -12,20 +12,20 @@ from projections.cut import Cut
 from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.wording import outcome_text
-from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
-from schemas.resources import Shortfall
+from schemas.resources import RESOURCES, Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.answers import Asked, asked, decided_at, request_of_instance
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.funnel import decision_item, funnel_lines, leak_lines, miss_line, request_text, weight_lines
+from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text, weight_lines
 from streams.cli.output import Answer, Column, write
 from streams.cli.place import UNPLACEABLE
+from streams.cli.relief import relief_lines, reliefs
 from streams.cli.rerun import Again, Reruns
-from streams.cli.state import state_at
+from streams.cli.state import State, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 
@@ -41,9 +41,10 @@ COLUMNS = [
 
 
 class Now(NamedTuple):
-    """What is known today: the open findings, and what became of the request's claims, in the order of the log."""
+    """What is known today of a request: the state with its findings, and what became of its claims, in the order of the log."""
 
-    findings: list[LeakSuspected | LeakConfirmed]
+    request: PlacementRequested
+    state: State
     fates: list[ClaimOutcome]
 
     def of(self, instance_id: str) -> list[ClaimOutcome]:
@@ -77,7 +78,7 @@ def explain(
             del ledger, observed
             fates.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
 
-        now = Now(state_at(source, each=collect).findings(), fates)
+        now = Now(request, state_at(source, each=collect), fates)
         if show.output in {"table", "wide"}:
             for line in _told(found, request, list(zip(decisions, runs, strict=True)), now):
                 print(line)
@@ -140,9 +141,10 @@ def _decision_lines(decision: Decision, run: Again, now: Now) -> list[str]:
         lines += weight_lines(decision)
     if decision.attempt > 1:
         lines.append(f"attempt {decision.attempt}: {decision.attempt - 1} conflicts before" + _conflict(decision.refused))
-    if decision.nearest_miss is not None and not decision.chosen:
-        lines.append(miss_line(decision.nearest_miss))
-        lines += leak_lines(decision.nearest_miss, now.findings)
+    if not decision.chosen:
+        miss = decision.nearest_miss
+        lines += [miss_line(miss)] if miss is not None else []
+        lines += relief_lines(now.state, now.request, miss.node_id if miss is not None else "")
     lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
     if run.node is not None:
         lines += [f"{run.node.node_id} at that cut:", *(f"  {name:<{run.node.width}}  {reason}" for name, reason in run.node.verdicts)]
@@ -163,8 +165,12 @@ def _item(decision: Decision, run: Again, now: Now) -> dict[str, Any]:
     item["outcomes"] = [_outcome(fate) for fate in now.of(decision.instance_id)]
     if run.node is not None:
         item["node"] = {"node_id": run.node.node_id, "verdicts": [{"filter": name, "reason": reason} for name, reason in run.node.verdicts]}
-    miss = decision.nearest_miss
-    item["leaks"] = [to_builtins(finding) for finding in now.findings if miss is not None and finding.node_id == miss.node_id]
+    nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id
+    found = [] if decision.chosen else reliefs(now.state, now.request, nearest)
+    item["leaks"] = [
+        {"node_id": each.node_id, "leaks": each.leaks, "held": dict(zip(RESOURCES, each.held, strict=True)), "fits_without": each.fits}
+        for each in found
+    ]
     return item
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
-from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.cli import units
 from streams.cli.nodes import TITLES, amount_text, sized
 from streams.scheduling.explain import funnel
-
-Findings = Sequence[LeakSuspected | LeakConfirmed]
 
 
 def request_text(request: PlacementRequested) -> str:
@@ -54,7 +50,7 @@ def funnel_lines(decision: Decision) -> list[str]:
 
 
 def miss_line(miss: NearestMiss) -> str:
-    """`closest: c01, if 1,204 MiB memory were free in addition (8,192 MiB needed of 6,988 MiB)`."""
+    """`closest: c01, if 1,204 MiB memory more were free (8 GiB needed of 6,988 MiB)`."""
     return f"closest: {miss.node_id}, if {' and '.join(_freed(lack) for lack in miss.shortfalls)}"
 
 
@@ -64,20 +60,6 @@ def _freed(lack: Shortfall) -> str:
     unit = " memory" if lack.resource == "memory_mib" else " disk" if lack.resource == "disk_mib" else f" {TITLES[lack.resource]}"
     needed, free = amount_text(lack.resource, lack.needed), amount_text(lack.resource, lack.free)
     return f"{amount_text(lack.resource, lack.missing)}{unit} more were free ({needed} needed of {free})"
-
-
-def leak_lines(miss: NearestMiss, findings: Findings) -> list[str]:
-    """The findings on the node that nearly did, with what they hold: `3 leaks on c01 hold 4 GiB -> claimlog leaks --node c01`."""
-    there = [finding for finding in findings if finding.node_id == miss.node_id]
-    if not there:
-        return []
-    held = [sum(getattr(finding.held, name) for finding in there) for name in RESOURCES]
-    what = f"{len(there)} {'leak' if len(there) == 1 else 'leaks'} on {miss.node_id} {'holds' if len(there) == 1 else 'hold'} {sized(held)}"
-    enough = all(
-        held[RESOURCES.index(lack.resource)] >= lack.missing for lack in miss.shortfalls if lack.resource in RESOURCES and not lack.detail
-    )
-    fits = "; without them the request would fit there" if enough and any(held) else ""
-    return [f"{what}{fits} -> claimlog leaks --node {miss.node_id} --explain"]
 
 
 def weight_lines(decision: Decision) -> list[str]:
@@ -94,10 +76,3 @@ def decision_item(decision: Decision) -> dict[str, Any]:
     item: dict[str, Any] = {name: to_builtins(getattr(decision, name)) for name in Decision.__struct_fields__}
     item["rejections"] = [to_builtins(each) | {"left": each.entered - each.rejected} for each in decision.rejections]
     return item
-
-
-def lack_of(miss: NearestMiss) -> dict[str, int]:
-    """How much more of each resource would have been enough, in plain units."""
-    return {lack.resource: lack.missing for lack in miss.shortfalls if lack.resource in RESOURCES and not lack.detail}
-
-

@@ -20,8 +20,9 @@ from streams.cli.answers import Answer as Found
 from streams.cli.answers import answer_of, decided_at
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.funnel import decision_item, funnel_lines, leak_lines, miss_line, request_text
+from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.output import Answer, Column, write
+from streams.cli.relief import relief_lines
 from streams.cli.state import state_at
 from streams.cli.units_in import amount_gib, amount_mib, duration_ms
 from streams.cli.writing import appended, new_stamp
@@ -184,10 +185,9 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
         return lines
     lines += [f"instance {decision.instance_id}"] if request.count > 1 else []
     lines += funnel_lines(decision)
-    if decision.nearest_miss is not None:
-        lines.append(miss_line(decision.nearest_miss))
-        lines += leak_lines(decision.nearest_miss, state_at(log).findings())
-    return lines
+    miss = decision.nearest_miss
+    lines += [miss_line(miss)] if miss is not None else []
+    return lines + relief_lines(state_at(log), request, miss.node_id if miss is not None else "")
 
 
 def _summary(found: Found) -> dict[str, Any]:

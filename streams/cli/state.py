@@ -96,9 +96,10 @@ class State(Struct, kw_only=True):
         return sorted(map(self._placed, found), key=lambda finding: (finding.node_id, finding.finding_id))
 
     def _placed(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed:
-        if not any((cause.partition, cause.offset) in self.laid for cause in finding.causes):
+        if not self.laid:
             return finding
-        return replace(finding, causes=tuple(self._cause(cause) for cause in finding.causes))
+        offset = min(finding.offset, self.ends[finding.partition] - 1)
+        return replace(finding, offset=max(-1, offset), causes=tuple(self._cause(cause) for cause in finding.causes))
 
     def _cause(self, cause: Cause) -> Cause:
         place = self.laid.get((cause.partition, cause.offset))

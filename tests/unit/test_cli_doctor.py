@@ -49,7 +49,7 @@ def test_who_is_behind_is_named_with_what_to_do(fleet: FleetLog, capsys: pytest.
 
     assert said.code == 0
     assert statuses(said)["reconciler"] == "warn"
-    assert "1 records behind" in says(said, "reconciler")
+    assert "1 record behind" in says(said, "reconciler")
     assert "claimlog run" in says(said, "reconciler")
     assert statuses(said)["schedulers"] == "warn"
 
@@ -64,7 +64,7 @@ def test_leaks_and_dead_letters_are_warnings(fleet: FleetLog, capsys: pytest.Cap
     assert said.code == 0
     assert (statuses(said)["findings"], statuses(said)["dead letters"]) == ("warn", "warn")
     assert "claimlog leaks --explain" in says(said, "findings")
-    assert "1 messages count for nothing / claimlog dead-letters list" in says(said, "dead letters")
+    assert "1 message that can be used by nobody / claimlog dead-letters list" in says(said, "dead letters")
 
 
 def test_a_digest_that_differs_from_the_fold_fails(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,24 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     assert said.code == 4
     assert "no-valid-node" in said.out
     assert "closest: c03, if 3 GiB memory more were free (12 GiB needed of 9 GiB)" in said.out
-    assert "1 leak on c03 holds 7 GiB; without them the request would fit there -> claimlog leaks --node c03 --explain" in said.out
+    assert "1 leak on c03 holds 7 GiB; without it the request would fit there -> claimlog leaks --node c03 --explain" in said.out
+
+
+def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node_id, claim_id in (("c01", "r0/0/s-1.1"), ("c03", "r0/1/s-1.2")):
+        fleet.claim(claim_id, f"i-{node_id}", node_id, memory_mib=8192, request_id="r0")
+        fleet.audit(node_id, {f"i-{node_id}": 8192}, memory_mib=8192 if node_id == "c01" else 9216)
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c03", {}, memory_mib=9216)
+    asked(fleet, capsys, "r1", "--memory", "5GiB", "--avoid", "c03")
+
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    assert item["nearest_miss"]["node_id"] == "c02"
+    assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
 
 
 def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,86 @@
+"""Which leaks stand in the way of a request: what they hold on each node, and whether it would fit there without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from projections.node import Amounts, Node, amounts_of
+from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES
+from streams.cli.nodes import sized
+from streams.cli.state import State
+from streams.scheduling.filters import FILTERS, RESTRICTIONS, reason
+from streams.scheduling.fleet import Fleet
+
+# What these name is no hold that could be given back: a guest that runs, a node as a whole.
+_HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node"})
+NODES_MAX = 3
+
+Findings = Sequence[LeakSuspected | LeakConfirmed]
+
+
+class Relief(Struct, frozen=True):
+    """The leaks of one node: how many, what they hold together, and whether the request would fit there without them."""
+
+    node_id: str
+    leaks: int
+    held: Amounts
+    fits: bool
+
+    @property
+    def told(self) -> str:
+        """`1 leak on c01 holds 4 GiB; without it the request would fit there -> claimlog leaks --node c01 --explain`."""
+        one = self.leaks == 1
+        what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
+        fits = f"; without {'it' if one else 'them'} the request would fit there" if self.fits else ""
+        return f"{what}{fits} -> claimlog leaks --node {self.node_id} --explain"
+
+
+def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> list[Relief]:
+    """The leaks of the node that nearly did, and of every node where the request would fit without them; those that make room first."""
+    by_node: dict[str, list[LeakSuspected | LeakConfirmed]] = {}
+    for finding in state.findings():
+        if finding.kind not in _HOLD_NOTHING:
+            by_node.setdefault(finding.node_id, []).append(finding)
+    found: list[Relief] = []
+    fleet: Fleet | None = None
+    for node_id, findings in by_node.items():
+        node = state.node(node_id)
+        sums = [sum(getattr(finding.held, name) for finding in findings) for name in RESOURCES]
+        held: Amounts = (sums[0], sums[1], sums[2], sums[3])
+        fits = node is not None and any(held) and _enough(node, held, request)
+        if fits:
+            fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
+            fits = _may(fleet, node_id, request)
+        if fits or node_id == nearest:
+            found.append(Relief(node_id, len(findings), held, fits))
+    return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
+
+
+def relief_lines(state: State, request: PlacementRequested, nearest: str = "") -> list[str]:
+    """A line for each of the first few."""
+    found = reliefs(state, request, nearest)
+    more = [f"and leaks on {len(found) - NODES_MAX} more nodes"] if len(found) > NODES_MAX else []
+    return [relief.told for relief in found[:NODES_MAX]] + more
+
+
+def _enough(node: Node, held: Amounts, request: PlacementRequested) -> bool:
+    """Whether what is free and what the leaks hold are enough together."""
+    for name, asked, freed in zip(RESOURCES, amounts_of(request.resources), held, strict=True):
+        if not asked:
+            continue
+        total, free = node.total(name), node.free(name)
+        if total is None or asked > total or (free is not None and free + freed < asked):
+            return False
+    return True
+
+
+def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
+    """Whether nothing but amounts is in the way there: zone, traits, groups, what the request says of nodes, its status."""
+    ask = fleet.ask_seeded(request, 0, seed=0)
+    room = next(room for room in fleet.rooms() if room.node_id == node_id)
+    filters = (*RESTRICTIONS, *(each for each in FILTERS.values() if not each.amounts))
+    return all(reason(each, ask, room) is None for each in filters)
