@@ -19,13 +19,13 @@ from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.answers import Asked, asked, decided_at, request_of_instance
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text, weight_lines
 from streams.cli.output import Answer, Column, write
 from streams.cli.place import UNPLACEABLE
 from streams.cli.relief import relief_lines, reliefs
 from streams.cli.rerun import Again, Reruns
-from streams.cli.state import State, state_at
+from streams.cli.state import State, moment_of, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 
@@ -57,10 +57,13 @@ def explain(
     /,
     *,
     node: Annotated[str, Parameter(help="Why not this one: what each filter says of it at the decision's cut.", show_default=False)] = "",
+    at: MomentFlag = "now",
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
     """Why a request was placed where it was, or could not be: the recorded evidence, made again at its own cut.
+
+    Leaks that would make room, and what became of its claims, are those known at --at; the decision itself has a moment of its own.
 
     Exits 4 if the request could not be placed, 6 if it has no answer yet or the records that it was decided on are not at hand.
     """
@@ -78,7 +81,7 @@ def explain(
             del ledger, observed
             fates.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
 
-        now = Now(request, state_at(source, each=collect), fates)
+        now = Now(request, state_at(source, moment_of(at), each=collect), fates)
         if show.output in {"table", "wide"}:
             for line in _told(found, request, list(zip(decisions, runs, strict=True)), now):
                 print(line)

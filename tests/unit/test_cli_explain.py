@@ -50,7 +50,12 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     assert said.code == 4
     assert "no-valid-node" in said.out
     assert "closest: c03, if 3 GiB memory more were free (12 GiB needed of 9 GiB)" in said.out
-    assert "1 leak on c03 holds 7 GiB; without it the request would fit there -> claimlog leaks --node c03 --explain" in said.out
+    room = "1 leak on c03 holds 7 GiB; without it the request would fit there -> claimlog leaks --node c03 --explain"
+    assert room in said.out
+    cut = fleet.run(capsys, "leaks", "-o", "json").json["cut"]
+    assert fleet.run(capsys, "claims", "release", "r0/0/s-1.1", "--reason", "deleted").code == 0
+    assert room not in fleet.run(capsys, "explain", "r1").out
+    assert room in fleet.run(capsys, "explain", "r1", "--at", cut).out
 
 
 def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
