@@ -1,5 +1,8 @@
 """What observations do to a node and its claims: rules 4 to 7. A claim goes by evidence, never by time passing.
 
+No observation is newer than its own record: a time above the append time counts as the append time. Otherwise what a host with a clock far
+ahead has shown could not be taken back, once the clock is right again, for as long as it had been wrong.
+
 A node that is *settled* has nothing on it but what the last complete full audit lists, each at the size it lists, every claim confirmed
 and nothing against any. The next unchanged audit then moves only the time of the last showing, which is kept once for the whole node in
 `settled_ms` and spelled out (`unsettle`) before anything else touches the node. It saves the walk over all guests at each audit.
@@ -9,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
@@ -30,6 +35,8 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
         step.ignored = f"not above the last audit of {event.producer}"
         return
     step.node_ids = (event.node_id,)
+    if event.taken_at_ms > step.time_ms:
+        event = replace(event, taken_at_ms=step.time_ms)
     if event.failed:
         _unknown(node, event, event.failed)
         return
@@ -71,6 +78,8 @@ def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> No
         return
     unsettle(node)
     step.node_ids = (event.node_id,)
+    if event.event_time_ms > step.time_ms:
+        event = replace(event, event_time_ms=step.time_ms)
     instance_id = event.instance.instance_id
     if event.change in _SHOWINGS:
         if instance_id not in node.shown and event.event_time_ms <= node.complete_ms:
@@ -275,8 +284,7 @@ def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
         return
     lasted_ms = event.mono_ms - claim.run_mono_ms
     shown_once = claim.confirmed_ms is not None
-    # By the log's clock too, which made the deadline: an audit of a host far ahead that comes late may be older than the claim itself.
-    if not shown_once and min(event.taken_at_ms, step.time_ms) < claim.deadline_ms - SKEW_MS:
+    if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
         return
     if claim.departed_ms is not None:
         if lasted_ms >= GRACE_MS:

@@ -18,7 +18,7 @@ _SOAK = int(os.environ.get("CLAIMLOG_SOAK") or 0)
 WORLDS = 30 if _SOAK == 0 else max(300, _SOAK)
 REQUESTS = 60
 # These faults happen to what others do: without them they would be a world without faults.
-NEEDS = {"quickret": ("migrate",), "trunc": ("owners",), "zcommit": ("owners",), "dead": ("nova",)}
+NEEDS = {"quickret": ("migrate",), "trunc": ("owners",), "zcommit": ("owners",), "dead": ("nova",), "clockfix": ("fastclk",)}
 
 
 def lived(seed: int, *faults: str) -> World:

@@ -305,6 +305,9 @@ class Fleet:
             world.land(CLAIMS, PARTITION_OF[node_id], NodeConfigured(node_id=node_id, record_id=f"register {node_id}", status=UNSET))
         while world.now_s < world.busy_s:
             yield world.random.randint(40, 120)
+            for wrong in world.hosts.values():
+                if wrong.clock_off_s not in range(-2, 3) and world.happens("clockfix", 0.3):
+                    wrong.clock_off_s = 0
             host = world.hosts[world.random.choice(NODES)]
             if world.now_s < world.busy_s - 150 and world.happens("evac", 0.6):
                 yield from self._evacuate(host)

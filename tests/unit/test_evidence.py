@@ -333,6 +333,18 @@ def test_a_late_audit_of_a_host_whose_clock_is_ahead_does_not_expire_a_claim_bef
     assert history.held() == HELD
 
 
+def test_what_a_host_with_a_clock_ahead_has_shown_is_taken_back_as_soon_as_its_clock_is_right() -> None:
+    history = claimed()
+    history.event("started", "vm", size=4, event_s=1_000_000, at_s=105)
+    history.audit({"vm": 4, "ghost": 2}, taken_s=1_000_010, at_s=110)
+    history.event("started", "other ghost", size=1, event_s=1_000_011, at_s=111)
+
+    outcomes = audits(history, 117, 150, 177)
+
+    assert outcomes == [("vanished", "c")]
+    assert history.used() == 0
+
+
 def test_another_epoch_of_the_producer_ends_the_run() -> None:
     history = claimed()
 
