@@ -65,7 +65,7 @@ def free_mib(stage: Stage, node_id: str) -> int:
 def best_leak(stage: Stage) -> Claim:
     """The largest running claim of the node with the most free memory: given back, it makes room that no other node has."""
     running = [c for ledger in stage.ledgers for c in ledger.claims.values() if c.instance_id in stage.fleet.guests]
-    return max(running, key=lambda claim: (free_mib(stage, claim.node_id), claim.node_id, claim.amounts[MEMORY], claim.claim_id))
+    return min(running, key=lambda claim: (-free_mib(stage, claim.node_id), claim.node_id, -claim.amounts[MEMORY], claim.claim_id))
 
 
 def gaps(stage: Stage) -> int:
