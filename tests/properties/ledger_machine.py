@@ -35,7 +35,7 @@ ROOMY = Hypervisor(vcpus=6, memory_mib=12, disk_mib=9)
 WAITS_S = st.sampled_from([0, 0, 1, 4, 5, 6, 15, 20, 61])
 LAGS_S = st.sampled_from([0, 0, 0, 1, 4, 5, 6, 30, -3])
 SIZES = st.builds(
-    ObservedResources, vcpus=st.none() | st.integers(0, 3), memory_mib=st.integers(0, 6), disk_mib=st.none() | st.integers(0, 3)
+    ObservedResources, vcpus=st.none() | st.integers(0, 3), memory_mib=st.none() | st.integers(0, 6), disk_mib=st.none() | st.integers(0, 3)
 ) | st.integers(0, 6).map(lambda size: ObservedResources(memory_mib=size))
 LISTS = st.dictionaries(INSTANCES, SIZES, max_size=4)
 HOSTS = st.just(ROOMY) | st.builds(

@@ -34,7 +34,8 @@ FAULTS = (
 """The families of faults. migrate, resize, evac(uate), reboot, cancel, quick ret(urn): what people do. lcrash, acrash, zrec: producers and
 reconcilers that crash or act as zombies. nova: a second, late and repeating source of events. owners: both schedulers own every request,
 and crash. freeze, loss, delay, dead, zcommit, trunc, dupreq: of processes, appends, deliveries, dead letters redriven, commits, request
-offsets, requests. recreate, epochflap, unch(anged audits): hosts and epochs. skew, step, slowclk, fastclk, clockfix: of clocks, which are wrong and may be set right."""
+offsets, requests. recreate, epochflap, unch(anged audits): hosts and epochs. skew, step, slowclk, fastclk, clockfix: of clocks, which are
+wrong and may be set right."""
 
 PARTITIONS = 2
 NODES_EACH = 2
