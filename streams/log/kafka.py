@@ -1,0 +1,332 @@
+"""The log on Kafka: for when one machine is not enough. What the contract says of one partition, the broker keeps.
+
+Where it differs from the embedded log: a batch is in order per partition, but parts of it may stand in the log when `append` fails;
+times are the broker's (LogAppendTime), and a fold takes the largest so far; compaction is the broker's own business; a lease is membership
+in a consumer group. A `read` that finds nothing was right a moment ago (`FRESH_SECONDS`); `end`, `ends` and the first read of a partition
+ask the broker. `ends` includes everything that was acknowledged before any record handed out so far was appended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from schemas.partitioner import partition_of
+from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
+from streams.log.kafka_client import NEWEST, OLDEST, OPEN_SECONDS, Clients
+from streams.log.kafka_fetch import Fetcher
+from streams.log.kafka_lease import KafkaLease
+from streams.log.kafka_send import Sender
+from streams.log.kafka_settings import KafkaSettings
+from streams.log.kafka_topics import Catalog, Difference
+from streams.log.partitioner import no_partition, route, unknown_topic
+
+FRESH_SECONDS: Final = 0.002
+"""How old the word about an end may be: a turn of a loop asks for the ends of twenty partitions, and one question answers for all."""
+TOPICS_SECONDS: Final = 5.0
+"""How long the list of topics is kept; one that is not in it is looked for at once."""
+# A consumer waits for records at the end of its partitions; a partition given to it meanwhile waits as long for its first fetch.
+TAIL: Final = {"fetch_wait_max_ms": 25, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
+# One that reads history is asked for something that is there, so nothing may be in its way.
+HISTORY: Final = {"fetch_wait_max_ms": 5, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
+
+
+class KafkaLog:
+    """See `streams.log.base.Log`. Made by `KafkaLog.open`; one instance belongs to one thread."""
+
+    def __init__(self, clients: Clients, cluster_id: str) -> None:
+        self.settings = clients.settings
+        self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id
+        self._clients, self._catalog, self._sender = clients, Catalog(clients), Sender(clients)
+        self._counts: dict[str, int] = {}
+        self._counted = -TOPICS_SECONDS
+        self._ends: dict[Partition, int] = {}
+        self._asked: dict[Partition, float] = {}
+        self._certain: set[Partition] = set()
+        self._tail: Fetcher | None = None
+        self._history: Fetcher | None = None
+        self._leases: list[KafkaLease] = []
+        self._closed = False
+
+    @classmethod
+    def open(cls, settings: KafkaSettings) -> Self:
+        """Connect to the cluster. Raises LogUnreachable if no broker answers, SettingsProblem for a setting librdkafka does not know."""
+        clients = Clients(settings)
+        patience_seconds = min(settings.patience_ms / 1000, OPEN_SECONDS)
+        try:
+            return cls(clients, str(clients.metadata(patience_seconds).cluster_id))
+        except BaseException:
+            clients.close()
+            raise
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """See the contract. Raises TopicMismatch also where a topic's replication or settings could lose records."""
+        self._catalog.create(topics)
+        self._look()
+
+    def differences(self, topics: Sequence[TopicSpec]) -> list[Difference]:
+        """What of the topics on the cluster is not as a ledger needs it."""
+        return self._catalog.differences(topics)
+
+    def topics(self) -> Mapping[str, int]:
+        """See the contract."""
+        if time.monotonic() - self._counted > TOPICS_SECONDS:
+            self._look()
+        return self._counts
+
+    def _look(self) -> None:
+        self._refuse_if_closed()
+        _, there = self._catalog.found()
+        self._counts = {name: len(topic.partitions) for name, topic in sorted(there.items())}
+        self._counted = time.monotonic()
+
+    def _count(self, topic: str) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            self._look()
+            count = self._counts.get(topic)
+        if count is None:
+            raise TopicMismatch(unknown_topic(topic, self._counts))
+        return count
+
+    def _there(self, topic: str, partition: int) -> Partition:
+        count = self._count(topic)
+        if not 0 <= partition < count:
+            raise TopicMismatch(no_partition(topic, partition, count))
+        return Partition(topic, partition)
+
+    def partition(self, topic: str, key: bytes) -> int:
+        """See the contract."""
+        return partition_of(key, self._count(topic))
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        """See the contract. Raises also LogFatal when this process cannot go on, and LogError for a record larger than the broker takes."""
+        if not messages:
+            return []
+        self._refuse_if_closed()
+        for topic in {message.topic for message in messages}:
+            self._count(topic)
+        numbers = route(messages, self._counts)
+        offsets = self._sender.append(messages, numbers)
+        for message, number, offset in zip(messages, numbers, offsets, strict=True):
+            place = Partition(message.topic, number)
+            if offset >= self._ends.get(place, 0):
+                self._ends[place] = offset + 1
+        self._certain.clear()
+        return offsets
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """See the contract; "none at the end" as the module's docstring says it. Raises LogUnreachable for records that do not come."""
+        place = self._there(topic, partition)
+        until = time.monotonic() + self.settings.patience_ms / 1000
+        while True:
+            fetcher = self._fetcher(place, offset)
+            if fetcher is not None:
+                found = fetcher.take(place, offset, records_max, bytes_max)
+                if found:
+                    self._certain.clear()
+                    return found
+            if self._is_at_end(place, offset):
+                return []
+            fetcher = self._fetcher(place, offset) or self._go_to(place, offset)
+            if not fetcher.await_beyond(place, offset, until):
+                raise LogUnreachable(
+                    f"{self.settings.place}: {place}@{offset} did not come in {self.settings.patience_ms} ms, though the end is "
+                    f"{self._ends[place]}; check the partition's leader"
+                )
+
+    def _fetcher(self, place: Partition, offset: int) -> Fetcher | None:
+        """Who holds, or reads next, this offset."""
+        for fetcher in (self._tail, self._history):
+            if fetcher is not None and (window := fetcher.windows.get(place)) is not None and window.covers(offset):
+                return fetcher
+        return None
+
+    def _is_at_end(self, place: Partition, offset: int) -> bool:
+        """Whether no record is at or above `offset`; the end is asked for unless it was a moment ago. Raises OffsetOutOfRange."""
+        if self._ends.get(place, 0) > offset >= 0:
+            return False
+        tailed = self._tail is not None and place in self._tail.windows
+        if not tailed or offset != self._ends.get(place) or time.monotonic() - self._asked.get(place, -1.0) > FRESH_SECONDS:
+            self._ask([place])
+        end = self._ends[place]
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRange(f"{place}@{offset}: at hand are offsets {self.start(*place)} to {end}")
+        if offset == end:
+            self._follow({place: offset})
+        return offset == end
+
+    def _ask(self, places: Sequence[Partition]) -> None:
+        """Ask for the ends of these and, since it is one request, of all that are read at their ends."""
+        asked = dict.fromkeys(places)
+        if self._tail is not None:
+            asked |= dict.fromkeys(self._tail.windows)
+        ends = self._clients.offsets(list(asked), NEWEST)
+        now = time.monotonic()
+        for place, end in zip(asked, ends, strict=True):
+            if end < self._ends.get(place, 0):
+                self._forget(place)
+            self._ends[place] = max(end, 0)
+            self._asked[place] = now
+        self._certain |= asked.keys()
+
+    def _forget(self, place: Partition) -> None:
+        """What is held of a partition is not, or no more, what the broker has: it was truncated, or made anew."""
+        for fetcher in (self._tail, self._history):
+            if fetcher is not None:
+                fetcher.drop([place])
+
+    def _follow(self, offsets: Mapping[Partition, int]) -> None:
+        """Let the tail read these from there on, unless it does."""
+        if self._tail is None:
+            self._tail = Fetcher(self._clients.consumer(**TAIL), self.settings, self._ends)
+        tail = self._tail.windows
+        self._tail.follow({place: at for place, at in offsets.items() if place not in tail or not tail[place].covers(at)})
+        if self._history is not None:
+            self._history.drop(offsets)
+
+    def _go_to(self, place: Partition, offset: int) -> Fetcher:
+        if self._history is None:
+            self._history = Fetcher(self._clients.consumer(**HISTORY), self.settings, self._ends)
+        self._history.follow({place: offset})
+        return self._history
+
+    def start(self, topic: str, partition: int) -> int:
+        """See the contract."""
+        return max(self._clients.offsets([self._there(topic, partition)], OLDEST)[0], 0)
+
+    def end(self, topic: str, partition: int) -> int:
+        """See the contract."""
+        return self._certain_ends([self._there(topic, partition)])[0]
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """See the contract."""
+        return dict(enumerate(self._certain_ends([Partition(topic, number) for number in range(self._count(topic))])))
+
+    def _certain_ends(self, places: Sequence[Partition]) -> list[int]:
+        """The ends as asked for after the last record was handed out or appended, and a moment ago at most."""
+        oldest = time.monotonic() - FRESH_SECONDS
+        if not all(place in self._certain and self._asked[place] >= oldest for place in places):
+            self._ask(places)
+        return [self._ends[place] for place in places]
+
+    def at_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """See the contract."""
+        place = self._there(topic, partition)
+        found = self._clients.offsets([place], max(time_ms, 0))[0]
+        return found if found >= 0 else self.end(topic, partition)
+
+    def wait(self, offsets: Mapping[Partition, int], timeout_seconds: float) -> bool:
+        """See the contract. Also True when a partition cannot be read on, so that the reader hears why."""
+        until = time.monotonic() + timeout_seconds
+        places = {self._there(*place): offset for place, offset in offsets.items()}
+        if not places:
+            time.sleep(max(timeout_seconds, 0))
+            return False
+        tail = self._tail.windows if self._tail is not None else {}
+        new = [place for place in places if place not in tail]
+        if new:
+            self._ask(new)
+        if self._is_there(places):
+            return True
+        self._follow({place: self._ends[place] for place in new})
+        assert self._tail is not None
+        while not self._is_there(places):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._tail.poll(left)
+        return True
+
+    def _is_there(self, places: Mapping[Partition, int]) -> bool:
+        windows = self._tail.windows if self._tail is not None else {}
+        return any(
+            self._ends.get(place, 0) > offset or ((window := windows.get(place)) is not None and window.fault is not None)
+            for place, offset in places.items()
+        )
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """See the contract."""
+        count, name = self._count(topic), self.settings.topic(topic)
+        asked = [TopicPartition(name, number) for number in range(count)]
+        request = ConsumerGroupTopicPartitions(self.settings.group(group), asked)
+
+        def ask(timeout: float) -> dict[int, int]:
+            future = self._clients.admin.list_consumer_group_offsets([request], request_timeout=timeout)[request.group_id]
+            return {at.partition: at.offset for at in future.result().topic_partitions if at.offset >= 0}
+
+        return self._clients.patiently(ask, f"asking for the offsets of group {group}")
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """See the contract."""
+        name = self.settings.topic(topic)
+        stored = [TopicPartition(name, self._there(topic, number).number, offset) for number, offset in offsets.items()]
+        if not stored:
+            return
+        request = ConsumerGroupTopicPartitions(self.settings.group(group), stored)
+
+        def ask(timeout: float) -> None:
+            future = self._clients.admin.alter_consumer_group_offsets([request], request_timeout=timeout)[request.group_id]
+            for answer in future.result().topic_partitions:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+
+        self._clients.patiently(ask, f"storing the offsets of group {group}")
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> KafkaLease:
+        """See the contract."""
+        self._count(topic)
+        lease = KafkaLease(self._clients, group, topic, member, timeout_seconds)
+        self._leases.append(lease)
+        return lease
+
+    def compact(self, topic: str, partition: int) -> int:
+        """See the contract: the broker does it by itself, so 0."""
+        self._there(topic, partition)
+        if not self._catalog.is_compacted(topic):
+            raise TopicMismatch(f"topic {topic!r} is not compacted: every record of it is kept")
+        return 0
+
+    def truncate(self, topic: str, partition: int, before: int) -> int:
+        """See the contract. Of a compacted topic Kafka drops nothing: 0."""
+        place = self._there(topic, partition)
+        start, end = self.start(topic, partition), self.end(topic, partition)
+        if before > end:
+            raise OffsetOutOfRange(f"{place}: cannot drop records below {before}; the end is {end}")
+        if before <= start or self._catalog.is_compacted(topic):
+            return 0
+        asked = TopicPartition(self.settings.topic(topic), partition, before)
+
+        def ask(timeout: float) -> None:
+            self._clients.admin.delete_records([asked], request_timeout=timeout)[asked].result()
+
+        self._clients.patiently(ask, f"dropping records of {place}")
+        self._forget(place)
+        return before - start
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise LogUnreachable(f"{self.settings.place} is closed; open it again")
+
+    def close(self) -> None:
+        """See the contract."""
+        if self._closed:
+            return
+        self._closed = True
+        for lease in self._leases:
+            lease.release()
+        self._sender.close()
+        for fetcher in (self._tail, self._history):
+            if fetcher is not None:
+                fetcher.close()
+        self._clients.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,174 @@
+"""One connection's worth of Kafka: makes the clients with the settings that the contract needs, and asks the broker questions.
+
+Questions have a connection of their own: a broker answers one request of a connection after the other, and behind a fetch that waits for
+records a question would wait as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
+
+from streams.log.base import LogError, Partition
+from streams.log.kafka_errors import error_of, is_passing, log_error
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem
+
+T = TypeVar("T")
+
+# Of ListOffsets: what a time means that is none.
+NEWEST: Final = -1
+OLDEST: Final = -2
+# One try of a question; several of them fit in anybody's patience.
+TRY_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 0.05
+OPEN_SECONDS: Final = 10.0
+"""How long opening a log waits for a broker at most: somebody may sit before it."""
+
+# A broker that comes back is found within a second (librdkafka: 10 s), and a connection into a black hole is given up in time.
+_COMMON: Final[Mapping[str, Any]] = {
+    "client.id": "claimlog",
+    "log_level": 2,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    "retry.backoff.max.ms": 500,
+    "socket.timeout.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 5_000,
+    "socket.nagle.disable": True,
+    "socket.keepalive.enable": True,
+}
+# Reading goes by offsets that we give; no group has a say, and an offset that is not there is an error.
+_READING: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+}
+# `message.timeout.ms` 0: librdkafka would go on with the message after one that it gave up. We give up all at once instead.
+_WRITING: Final[Mapping[str, Any]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "max.in.flight.requests.per.connection": 5,
+    "message.timeout.ms": 0,
+    "request.timeout.ms": 10_000,
+    "linger.ms": 0,
+    "partitioner": "murmur2",
+    "queue.buffering.max.kbytes": 256 << 10,
+}
+
+
+class Clients:
+    """Makes clients of one cluster and keeps what their connections last complained about."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self.last_seen = ""
+        self.fatal: LogError | None = None
+        self._asker: Consumer | None = None
+        self._admin: AdminClient | None = None
+
+    def _config(self, *parts: Mapping[str, Any]) -> dict[str, Any]:
+        config: dict[str, Any] = dict(_COMMON)
+        for part in parts:
+            config |= part
+        return config | dict(self.settings.options) | {"bootstrap.servers": self.settings.bootstrap, "error_cb": self._heard}
+
+    def _heard(self, error: KafkaError) -> None:
+        """Connections that break and come back say so here; it is told with the error that follows if they do not come back."""
+        self.last_seen = error.str()
+        if error.fatal():
+            self.fatal = log_error(error, self.settings.place, "sending")
+
+    def _made(self, make: Callable[[dict[str, Any]], T], *parts: Mapping[str, Any]) -> T:
+        try:
+            return make(self._config(*parts))
+        except KafkaException as problem:
+            raise SettingsProblem(f"{self.settings.place}: {error_of(problem).str()}") from None
+
+    def producer(self) -> Producer:
+        """A new idempotent producer."""
+        return self._made(Producer, _WRITING)
+
+    def consumer(self, **config: Any) -> Consumer:
+        """A new consumer that is given its partitions and offsets; keywords are librdkafka's settings with `_` for `.`."""
+        own = {name.replace("_", "."): value for name, value in config.items()}
+        return self._made(Consumer, _READING, {"group.id": self.settings.group("reader")}, own)
+
+    def member(self, config: Mapping[str, Any]) -> Consumer:
+        """A new consumer that joins a group."""
+        return self._made(Consumer, _READING, config)
+
+    @property
+    def asker(self) -> Consumer:
+        """The consumer that reads nothing: it asks."""
+        if self._asker is None:
+            self._asker = self.consumer()
+        return self._asker
+
+    @property
+    def admin(self) -> AdminClient:
+        """The client for topics, groups and deletion."""
+        if self._admin is None:
+            self._admin = self._made(AdminClient)
+        return self._admin
+
+    def patiently(self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None) -> T:
+        """What `ask(timeout_seconds)` returns, asked again while brokers are away, for `patience_seconds`. Raises LogError."""
+        until = time.monotonic() + (self.settings.patience_ms / 1000 if patience_seconds is None else patience_seconds)
+        while True:
+            left = until - time.monotonic()
+            try:
+                return ask(max(min(left, TRY_SECONDS), 0.1))
+            except KafkaException as problem:
+                error = error_of(problem)
+                if not is_passing(error) or left <= RETRY_SECONDS:
+                    raise log_error(error, self.settings.place, doing, self.last_seen) from None
+            time.sleep(RETRY_SECONDS)
+
+    def metadata(self, patience_seconds: float | None = None) -> ClusterMetadata:
+        """Brokers, topics and partitions as the cluster has them now."""
+        def ask(timeout: float) -> ClusterMetadata:
+            found: ClusterMetadata = self.asker.list_topics(timeout=timeout)
+            return found
+
+        return self.patiently(ask, "asking for its topics", patience_seconds)
+
+    def offsets(self, places: Sequence[Partition], when: int) -> list[int]:
+        """For each partition the offset of the first record at or after `when` in ms, or of NEWEST or OLDEST; -1 if there is none.
+
+        One request a broker, answered by the leaders: it includes everything acknowledged before it was asked.
+        """
+        asked = [TopicPartition(self.settings.topic(topic), number, when) for topic, number in places]
+
+        def ask(timeout: float) -> list[int]:
+            answers = {
+                (answer.topic, answer.partition): answer for answer in self.asker.offsets_for_times(list(asked), timeout=timeout)
+            }
+            found = [answers[place.topic, place.partition] for place in asked]
+            for answer in found:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+            return [max(int(answer.offset), -1) for answer in found]
+
+        return self.patiently(ask, "asking for offsets")
+
+    def wait_for(self, futures: Iterable[Any], doing: str) -> list[Any]:
+        """The results of an admin request. Raises LogError."""
+        try:
+            return [future.result() for future in futures]
+        except KafkaException as problem:
+            raise log_error(error_of(problem), self.settings.place, doing, self.last_seen) from None
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._asker is not None:
+            self._asker.close()
+        self._asker = self._admin = None
+

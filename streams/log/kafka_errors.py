@@ -1,0 +1,65 @@
+"""Kafka's errors in the words of the log's contract: what passes, what must be mended, and what ends the process."""
+
+# ruff: noqa: SLF001 - the names of librdkafka's own errors begin with an underscore
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.log.base import LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch
+
+# What librdkafka does not mark as retriable though another try may go through: a broker that starts, moves or is away.
+_PASSING: Final = frozenset(
+    (
+        KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT, KafkaError._WAIT_COORD, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._RETRY,
+        KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+        KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.KAFKA_STORAGE_ERROR, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
+    )
+)  # fmt: skip
+_NO_TOPIC: Final = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+
+
+class LogFatal(LogError):
+    """This client of the broker cannot go on, and no other try of this process would: end it and start another."""
+
+
+def error_of(problem: KafkaException) -> KafkaError:
+    """The error an exception of the client carries."""
+    error = problem.args[0]
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(problem))
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Whether the same may succeed in a moment."""
+    return bool(error.retriable()) or error.code() in _PASSING
+
+
+def is_end(error: KafkaError) -> bool:
+    """Whether it is no error but the word that a reader has come to the end of a partition."""
+    return bool(error.code() == KafkaError._PARTITION_EOF)
+
+
+def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "") -> LogError:
+    """The contract's error for Kafka's; `place` says which log or position, `doing` what was tried, `last_seen` what connections said."""
+    said = f"{error.str()} ({error.name()})"
+    if error.fatal():
+        return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again")
+    if is_passing(error):
+        seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
+        return LogUnreachable(f"{place}: {doing}: {said}{seen}. Check that the brokers run and the address is right")
+    code = error.code()
+    if code in _NO_TOPIC:
+        return TopicMismatch(f"{place}: {doing}: {said}. Create the topics first: claimlog topics apply")
+    if code in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
+        return OffsetOutOfRange(f"{place}: the broker has no such offset: {error.str()}")
+    if code == KafkaError._BAD_MSG:
+        return LogDamaged(f"{place}: {doing}: {said}. The broker served bytes whose checksum is wrong; look at its disk")
+    if code in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
+        return LogUnreachable(f"{place}: {doing}: {said}. Check security.protocol, the certificates and the SASL settings")
+    return LogError(f"{place}: {doing}: {said}")

@@ -1,0 +1,169 @@
+"""Reads partitions by offset through one consumer, ahead of those who ask, and sleeps until records come.
+
+It never joins a group: every partition is given its offset, and moved by us alone. What comes is put into one `Window` a partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Message as Fetched
+
+from streams.log.base import Headers, Partition, Record
+from streams.log.kafka_errors import error_of, is_end, log_error
+from streams.log.kafka_settings import KafkaSettings
+from streams.log.kafka_window import AHEAD_BYTES, Window
+
+CONSUME_RECORDS: Final = 5000
+"""Messages taken from the client at once: a fraction of its queue, and enough that the call costs little a record."""
+IDLE_SECONDS: Final = 10.0
+"""A partition that runs full and was not asked for so long is let go."""
+
+_second = itemgetter(1)
+_place = attrgetter("topic", "partition")
+
+
+class Fetcher:
+    """The windows of all partitions that one consumer reads. `ends` is shared: the highest offset known to come, by partition."""
+
+    def __init__(self, consumer: Consumer, settings: KafkaSettings, ends: dict[Partition, int]) -> None:
+        self._consumer, self._settings, self._ends = consumer, settings, ends
+        self.windows: dict[Partition, Window] = {}
+        self._names: dict[str, str] = {}
+
+    def follow(self, offsets: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets on; what was held of them is dropped."""
+        self.drop([place for place in offsets if place in self.windows])
+        if offsets:
+            self._consumer.incremental_assign([self._there(place, offset) for place, offset in offsets.items()])
+            self.windows |= {place: Window(offset) for place, offset in offsets.items()}
+
+    def drop(self, places: Iterable[Partition]) -> None:
+        """Stop reading these."""
+        held = [place for place in places if place in self.windows]
+        if held:
+            self._consumer.incremental_unassign([self._there(place) for place in held])
+            for place in held:
+                del self.windows[place]
+
+    def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
+        """What is at hand of a partition that this one reads, without waiting. Raises its fault, after which it is not read any more."""
+        window = self.windows[place]
+        window.asked_seconds = time.monotonic()
+        if window.next < offset + records_max:
+            self.poll(0)
+            window = self._sound(place)
+        found = window.take(offset, records_max, bytes_max)
+        if window.paused and window.ahead_bytes() < AHEAD_BYTES // 2:
+            window.paused = False
+            self._consumer.resume([self._there(place)])
+        return found
+
+    def await_beyond(self, place: Partition, offset: int, until: float) -> bool:
+        """Wait until records at or above `offset` are there or the end is known to be at hand; False if that takes past `until`."""
+        while self._sound(place).next <= offset < self._ends.get(place, 0):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self.poll(left)
+        return True
+
+    def poll(self, timeout_seconds: float) -> bool:
+        """Take in what has come, waiting at most so long for the first of it; returns whether anything has."""
+        messages = self._consumer.consume(CONSUME_RECORDS, 0)
+        if not messages and timeout_seconds > 0:
+            # Asked for many, the client would sleep until it has as many.
+            messages = self._consumer.consume(1, timeout_seconds) + self._consumer.consume(CONSUME_RECORDS, 0)
+        if not messages:
+            return False
+        if any(map(Fetched.error, messages)):
+            messages = [message for message in messages if not self._is_event(message)]
+        for (name, number), run in groupby(_records(messages, self._names, self._settings), key=_place):
+            self._put(Partition(name, number), list(run))
+        return True
+
+    def _put(self, place: Partition, records: list[Record]) -> None:
+        window = self.windows.get(place)
+        if window is None:
+            return
+        window.put(records)
+        self._ends[place] = max(self._ends.get(place, 0), window.next)
+        if not window.paused and window.ahead_bytes() > AHEAD_BYTES:
+            if time.monotonic() - window.asked_seconds > IDLE_SECONDS:
+                self.drop([place])
+            else:
+                window.paused = True
+                self._consumer.pause([self._there(place)])
+
+    def _is_event(self, message: Fetched) -> bool:
+        """Deal with a message that is no record: the end of a partition, or why it cannot be read on."""
+        error = message.error()
+        if error is None:
+            return False
+        place = Partition(self._settings.own(message.topic() or "") or "", message.partition() or 0)
+        window = self.windows.get(place)
+        if window is None:
+            if error.fatal():
+                raise log_error(error, self._settings.place, "reading")
+        elif is_end(error):
+            # Behind the last record there may be offsets without one: markers, or what compaction took.
+            window.next = max(window.next, message.offset() or 0)
+            self._ends[place] = max(self._ends.get(place, 0), window.next)
+        else:
+            window.fault = log_error(error, f"{place}@{window.next}", "reading")
+        return True
+
+    def _sound(self, place: Partition) -> Window:
+        window = self.windows[place]
+        if window.fault is not None:
+            self.drop([place])
+            raise window.fault
+        return window
+
+    def _there(self, place: Partition, offset: int | None = None) -> TopicPartition:
+        name = self._settings.topic(place.topic)
+        return TopicPartition(name, place.number) if offset is None else TopicPartition(name, place.number, offset)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.windows.clear()
+        try:
+            self._consumer.close()
+        except KafkaException as problem:
+            raise log_error(error_of(problem), self._settings.place, "closing a reader") from None
+
+
+def _records(messages: list[Fetched], names: dict[str, str], settings: KafkaSettings) -> Iterable[Record]:
+    """The records of messages. Field by field through `map`, since a loop in Python over seven calls each would halve the speed."""
+    topics = list(map(Fetched.topic, messages))
+    for topic in set(topics) - names.keys():
+        names[topic or ""] = settings.own(topic or "") or ""
+    return map(
+        Record,
+        [names[topic or ""] for topic in topics],
+        map(Fetched.partition, messages),
+        map(Fetched.offset, messages),
+        map(_second, map(Fetched.timestamp, messages)),
+        _present(map(Fetched.key, messages)),
+        _present(map(Fetched.value, messages)),
+        _headers(list(map(Fetched.headers, messages))),
+    )
+
+
+def _present(values: Iterable[bytes | None]) -> list[bytes]:
+    """A key or value that is missing (another client's) reads as an empty one."""
+    return [value or b"" for value in values]
+
+
+def _headers(given: list[Any]) -> list[Headers]:
+    """Lists of pairs, or None where there is no header; a value that is missing reads as an empty one."""
+    found: list[Headers] = [tuple(headers) if headers else () for headers in given]
+    if None in map(_second, chain.from_iterable(found)):
+        return [tuple([(name, value or b"") for name, value in headers]) for headers in found]
+    return found
+

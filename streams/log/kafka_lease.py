@@ -1,0 +1,108 @@
+"""A share of a topic's partitions as membership in a consumer group: Kafka divides, we only ask what is ours.
+
+The member reads nothing. Groups that hold leases have names of their own, since the broker takes commits of a group with members from
+these alone.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from streams.log.kafka_client import Clients
+from streams.log.kafka_errors import log_error
+
+# Brokers refuse shorter sessions unless `group.min.session.timeout.ms` is set lower.
+SESSION_MS_MIN: Final = 6_000
+HEARTBEATS_PER_SESSION: Final = 6
+JOIN_SECONDS: Final = 10.0
+"""How long the first look waits for the group's answer: a broker holds a new group for 3 s in case more members come."""
+# A look that finds nothing new costs a call of the client; once a millisecond is often enough.
+LOOK_SECONDS: Final = 0.001
+# Another try would not help: what a person has to mend.
+_LASTING: Final = frozenset(
+    (
+        KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.INVALID_SESSION_TIMEOUT,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
+)  # fmt: skip
+
+
+class KafkaLease:
+    """See `streams.log.base.Lease`. A time-out below 6 s counts as 6 s: brokers know no shorter one."""
+
+    def __init__(self, clients: Clients, group: str, topic: str, member: str, timeout_seconds: float) -> None:
+        session_ms = max(int(timeout_seconds * 1000), SESSION_MS_MIN)
+        self._place = clients.settings.place
+        self._consumer: Consumer | None = clients.member(
+            {
+                "group.id": clients.settings.group(f"{group}.{topic}.lease"),
+                "client.id": member,
+                # Whoever joins or leaves, the others keep what is theirs meanwhile.
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": session_ms,
+                "heartbeat.interval.ms": session_ms // HEARTBEATS_PER_SESSION,
+                # A process that stands still counts as gone as well, though its threads go on sending heartbeats.
+                "max.poll.interval.ms": session_ms,
+                "enable.partition.eof": False,
+            }
+        )
+        self._mine: frozenset[int] = frozenset()
+        self._answered = False
+        self._looked = 0.0
+        self._consumer.subscribe(
+            [clients.settings.topic(topic)], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken
+        )
+
+    def partitions(self) -> frozenset[int]:
+        """See the contract. The first call waits for the group's answer; the share of a member that joins others grows as they let go."""
+        consumer = self._consumer
+        if consumer is None:
+            return frozenset()
+        now = time.monotonic()
+        if not self._answered:
+            self._join(consumer, now + JOIN_SECONDS)
+        elif now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._poll(consumer, 0)
+        return self._mine
+
+    def _join(self, consumer: Consumer, until: float) -> None:
+        while time.monotonic() < until:
+            self._poll(consumer, 0.05)
+            if self._answered:
+                return
+        # Others hold the group up; what becomes ours will show later.
+        self._answered = True
+
+    def _poll(self, consumer: Consumer, timeout_seconds: float) -> None:
+        message = consumer.poll(timeout_seconds)
+        if message is None:
+            return
+        error = message.error()
+        # What passes, such as a broker that is away or a look that came late, shows in the share; the group goes on by itself.
+        if error is not None and (error.fatal() or error.code() in _LASTING):
+            raise log_error(error, self._place, "sharing partitions")
+
+    def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._answered = True
+        consumer.incremental_assign(partitions)
+        if partitions:
+            consumer.pause(partitions)
+        self._mine |= {partition.partition for partition in partitions}
+
+    def _taken(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._mine -= {partition.partition for partition in partitions}
+        consumer.incremental_unassign(partitions)
+
+    def release(self) -> None:
+        """See the contract: the member leaves the group."""
+        consumer, self._consumer = self._consumer, None
+        self._mine = frozenset()
+        if consumer is not None:
+            # Away or not: the session ends by itself.
+            with suppress(KafkaException):
+                consumer.close()

@@ -1,0 +1,148 @@
+"""What a Kafka log is told: brokers, prefix, and any setting of librdkafka, from the address, a file, the environment and `-X`.
+
+Pure but for the files it is pointed to: nothing here connects. Settings that the log's contract stands on cannot be changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+ENVIRONMENT: Final = "CLAIMLOG_KAFKA_"
+"""CLAIMLOG_KAFKA_SECURITY_PROTOCOL is `security.protocol`; with _FILE behind it, the file that holds the value (passwords)."""
+CONFIG: Final = "CLAIMLOG_KAFKA_CONFIG"
+"""A file of `key=value` lines."""
+FORM: Final = "kafka://HOST:PORT[,HOST:PORT][/PREFIX][?key=value&...]"
+SINGLE_BROKER: Final = "single-broker"
+
+PATIENCE_MS_DEFAULT: Final = 30_000
+"""How long a broker may be away before an append or a read gives up: a broker that restarts is back in half of that."""
+
+# What the contract promises depends on these, so they are set in one place and nowhere else.
+FIXED: Final = frozenset(
+    (
+        "acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id", "partitioner",
+        "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "isolation.level", "auto.offset.reset", "group.id",
+        "group.instance.id", "group.protocol", "partition.assignment.strategy", "enable.partition.eof", "bootstrap.servers",
+        "metadata.broker.list", "allow.auto.create.topics",
+    )
+)  # fmt: skip
+_BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#\[\]]+):\d{1,5}")
+# A dot parts the prefix from the topic, so there is none in the prefix.
+_PREFIX = re.compile(r"[A-Za-z0-9_-]*")
+
+
+class SettingsProblem(ValueError):
+    """An address or a setting that cannot be meant; the message says what would be right."""
+
+
+class KafkaSettings(Struct, frozen=True, kw_only=True):
+    """Where a log is and how to reach it.
+
+    `prefix` sets several ledgers on one cluster apart: topic `claims` is `PREFIX.claims` there. `single_broker` says that a replication
+    of 1 is meant. `patience_ms` is how long to go on trying before an error. `options` are passed to librdkafka as they are.
+    """
+
+    bootstrap: str
+    prefix: str = ""
+    single_broker: bool = False
+    patience_ms: int = PATIENCE_MS_DEFAULT
+    options: Mapping[str, str] = {}
+
+    @property
+    def place(self) -> str:
+        """How messages name this log; without options, which may hold secrets."""
+        return f"kafka://{self.bootstrap}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def topic(self, name: str) -> str:
+        """What a topic is called on the cluster."""
+        return f"{self.prefix}.{name}" if self.prefix else name
+
+    def own(self, topic: str) -> str | None:
+        """The log's name of a topic of the cluster; None if it belongs to another ledger or to Kafka."""
+        if self.prefix:
+            name = topic.removeprefix(f"{self.prefix}.")
+            return name if name != topic and name else None
+        return None if topic.startswith("__") or "." in topic else topic
+
+    def group(self, name: str) -> str:
+        """What a consumer group is called on the cluster; an unnamed prefix has a name here, since groups of others are there too."""
+        return f"{self.prefix or 'claimlog'}.{name}"
+
+
+def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str] = ()) -> KafkaSettings:
+    """The settings of an address `kafka://…`; `given` are the `key=value` of `-X`.
+
+    What is said later wins: file of CLAIMLOG_KAFKA_CONFIG, environment, address, `-X`. Raises SettingsProblem.
+    """
+    rest = address.removeprefix("kafka://")
+    if rest == address:
+        raise SettingsProblem(f"{address}: the address of a Kafka log is {FORM}")
+    place, _, query = rest.partition("?")
+    bootstrap, _, prefix = place.partition("/")
+    for broker in bootstrap.split(","):
+        if not _BROKER.fullmatch(broker):
+            raise SettingsProblem(f"{broker or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
+    if not _PREFIX.fullmatch(prefix):
+        raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
+    options = _from_file(environ) | _from_environment(environ)
+    options |= {key: value or "true" for key, value in parse_qsl(query, keep_blank_values=True)}
+    options |= dict(_pair(text, "-X") for text in given)
+    single_broker = _flag(options.pop(SINGLE_BROKER, options.pop("single.broker", "false")))
+    patience_ms = _milliseconds(options)
+    wrong = sorted(FIXED & options.keys())
+    if wrong:
+        raise SettingsProblem(f"{', '.join(wrong)} cannot be changed: what claimlog promises depends on it; leave it out")
+    return KafkaSettings(bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options)
+
+
+def _milliseconds(options: dict[str, str]) -> int:
+    """The time-out of a delivery is ours to keep: librdkafka's own would send what comes after a message that it gave up."""
+    text = options.pop("message.timeout.ms", options.pop("delivery.timeout.ms", str(PATIENCE_MS_DEFAULT)))
+    if not text.isdecimal() or not int(text):
+        raise SettingsProblem(f"message.timeout.ms: a number of milliseconds above 0 is needed, not {text!r}")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in {"true", "false", "1", "0", "yes", "no"}:
+        raise SettingsProblem(f"{SINGLE_BROKER} is true or false, not {text!r}")
+    return text.lower() in {"true", "1", "yes"}
+
+
+def _pair(text: str, place: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingsProblem(f"{place} {text!r}: expected key=value, such as security.protocol=SASL_SSL")
+    return key.strip(), value.strip()
+
+
+def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
+    file = environ.get(CONFIG)
+    if not file:
+        return {}
+    lines = (line.strip() for line in _content(CONFIG, file).splitlines())
+    return dict(_pair(line, f"{file}:") for line in lines if line and not line.startswith("#"))
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT) or variable == CONFIG:
+            continue
+        name = variable.removeprefix(ENVIRONMENT)
+        meant = _content(variable, value).rstrip("\n") if name.endswith("_FILE") else value
+        options[name.removesuffix("_FILE").lower().replace("_", ".")] = meant
+    return options
+
+
+def _content(variable: str, file: str) -> str:
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsProblem(f"{variable}: {file} cannot be read: {problem}") from None

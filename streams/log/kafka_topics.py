@@ -1,0 +1,182 @@
+"""Topics on the cluster: made with the settings a ledger needs, and compared with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicMetadata,
+)
+from msgspec import Struct
+
+from schemas.topics import TOPICS
+from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
+from streams.log.kafka_client import Clients
+from streams.log.kafka_errors import error_of, log_error
+from streams.log.kafka_settings import SINGLE_BROKER
+from streams.log.partitioner import other_count
+
+REPLICAS: Final = 3
+"""With `min.insync.replicas` 2 and acks=all, an acknowledged record outlives any one broker."""
+# Kafka's own default. A batch of one record of the largest kind has to fit.
+MESSAGE_BYTES_MAX: Final = 1_048_588
+BATCH_OVERHEAD_BYTES: Final = 100_000
+READY_SECONDS: Final = 30.0
+"""How long a new topic may take to get leaders."""
+
+
+class Difference(Struct, frozen=True):
+    """A setting of a topic that is not as a ledger needs it."""
+
+    topic: str
+    setting: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}: {self.setting} is {self.found}, not {self.expected}"
+
+
+def wanted(spec: TopicSpec, *, single_broker: bool) -> dict[str, str]:
+    """The settings a topic is made with. Nothing goes by age or size: what is dropped is dropped by `truncate`, below a snapshot."""
+    known = TOPICS.get(spec.name)
+    value_bytes_max = known.value_bytes_max if known else 0
+    config = {
+        "cleanup.policy": "compact" if spec.compacted else "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": "1" if single_broker else "2",
+        "unclean.leader.election.enable": "false",
+        "max.message.bytes": str(max(MESSAGE_BYTES_MAX, value_bytes_max + BATCH_OVERHEAD_BYTES)),
+    }
+    return config if spec.compacted else config | {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_broker: bool) -> list[Difference]:
+    """Where the settings of a topic would lose records or make them unreadable; stricter ones and a larger room are fine."""
+    differences = []
+    for setting, expected in wanted(spec, single_broker=single_broker).items():
+        value = found.get(setting, "")
+        at_least = setting in {"min.insync.replicas", "max.message.bytes"}
+        # A mirror or a restored archive keeps the original times (CreateTime).
+        fine = setting == "message.timestamp.type" or (int(value or 0) >= int(expected) if at_least else value == expected)
+        if not fine:
+            differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set"))
+    return differences
+
+
+class Catalog:
+    """The topics of one ledger."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients, self._settings = clients, clients.settings
+        self._compacted: dict[str, bool] = {}
+
+    def found(self, patience_seconds: float | None = None) -> tuple[str, dict[str, TopicMetadata]]:
+        """The cluster's id, and the ledger's topics by their own names."""
+        metadata = self._clients.metadata(patience_seconds)
+        topics = {own: topic for name, topic in metadata.topics.items() if topic.error is None and (own := self._settings.own(name))}
+        return str(metadata.cluster_id), topics
+
+    def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Make those that are missing and wait until they have leaders. Raises TopicMismatch if one differs in what matters."""
+        _, there = self.found()
+        for spec in specs:
+            if spec.name in there and len(there[spec.name].partitions) != spec.partitions:
+                raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
+        self._refuse_differences([spec for spec in specs if spec.name in there])
+        missing = [spec for spec in specs if spec.name not in there]
+        if missing:
+            self._make(missing)
+            self._await(missing)
+
+    def _make(self, specs: Sequence[TopicSpec]) -> None:
+        brokers = len(self._clients.metadata().brokers)
+        single = self._settings.single_broker
+        if brokers < REPLICAS and not single:
+            raise LogError(
+                f"{self._settings.place} has {brokers} broker{'s' * (brokers != 1)}, and {REPLICAS} are needed to keep what was "
+                f"acknowledged when one is lost. If that is meant, say so: {self._settings.place}?{SINGLE_BROKER}"
+            )
+        made = [
+            NewTopic(
+                self._settings.topic(spec.name),
+                spec.partitions,
+                1 if single else REPLICAS,
+                config=wanted(spec, single_broker=single),
+            )
+            for spec in specs
+        ]
+        futures = self._clients.admin.create_topics(made)
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as problem:
+                error = error_of(problem)
+                # Another process makes them as well; what it made is compared below.
+                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise log_error(error, self._settings.place, f"making topic {name}", self._clients.last_seen) from None
+
+    def _await(self, specs: Sequence[TopicSpec]) -> None:
+        until = time.monotonic() + READY_SECONDS
+        while True:
+            _, there = self.found()
+            for spec in specs:
+                if spec.name in there and len(there[spec.name].partitions) not in {0, spec.partitions}:
+                    raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
+            if all(spec.name in there and _is_led(there[spec.name]) for spec in specs):
+                return
+            if time.monotonic() > until:
+                raise LogUnreachable(f"{self._settings.place}: the topics made have no leaders after {READY_SECONDS:.0f} s")
+            time.sleep(0.02)
+
+    def _refuse_differences(self, specs: Sequence[TopicSpec]) -> None:
+        differences = self.differences(specs)
+        if differences:
+            hint = f" (a single broker is meant? add ?{SINGLE_BROKER} to the address)" if not self._settings.single_broker else ""
+            raise TopicMismatch(f"{self._settings.place}: {'; '.join(map(str, differences))}{hint}")
+
+    def differences(self, specs: Sequence[TopicSpec]) -> list[Difference]:
+        """What is not as it must be, missing topics included."""
+        _, there = self.found()
+        found: list[Difference] = []
+        configs = self.configs([spec.name for spec in specs if spec.name in there])
+        least = 1 if self._settings.single_broker else REPLICAS
+        for spec in specs:
+            topic = there.get(spec.name)
+            if topic is None:
+                found.append(Difference(spec.name, "topic", "there", "missing"))
+                continue
+            if len(topic.partitions) != spec.partitions:
+                found.append(Difference(spec.name, "partitions", str(spec.partitions), str(len(topic.partitions))))
+            replicas = min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
+            if replicas < least:
+                found.append(Difference(spec.name, "replication", f"{least} or more", str(replicas)))
+            found += config_differences(spec, configs[spec.name], single_broker=self._settings.single_broker)
+        return found
+
+    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics as the cluster has them."""
+        resources = {topic: ConfigResource(ResourceType.TOPIC, self._settings.topic(topic)) for topic in topics}
+        if not resources:
+            return {}
+        futures = self._clients.admin.describe_configs(list(resources.values()))
+        results = self._clients.wait_for([futures[resource] for resource in resources.values()], "asking for the settings of topics")
+        return {
+            topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
+        }
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the cluster keeps only the newest record of each key."""
+        if topic not in self._compacted:
+            self._compacted[topic] = "compact" in self.configs([topic])[topic].get("cleanup.policy", "")
+        return self._compacted[topic]
+
+
+def _is_led(topic: TopicMetadata) -> bool:
+    return bool(topic.partitions) and all(partition.leader >= 0 for partition in topic.partitions.values())

@@ -1,0 +1,117 @@
+"""The part of one partition that a fetcher holds in memory: what was read ahead, and a little of what was handed out already.
+
+Two readers of one process, such as folder and scheduler, are a few records apart; the second is served from here, and the consumer need
+not go back. Pure: records go in, slices come out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from operator import attrgetter
+from typing import Final
+
+from streams.log.base import LogError, Record
+
+# Of one partition, ahead of its readers and behind them; about 8,000 records of 300 bytes with what Python adds to each.
+AHEAD_BYTES: Final = 8 << 20
+BEHIND_BYTES: Final = 2 << 20
+# What a record takes beside key and value: the struct, the objects of its headers.
+RECORD_BYTES: Final = 600
+# Records that come one by one are put together, so that there are never many chunks to look through.
+CHUNK_RECORDS: Final = 500
+
+_offset = attrgetter("offset")
+
+
+class _Chunk:
+    __slots__ = ("records", "size")
+
+    def __init__(self, records: list[Record], size: int) -> None:
+        self.records, self.size = records, size
+
+
+class Window:
+    """Records of one partition from `low` up to `next`, where the fetcher reads on. `fault` is why it cannot."""
+
+    def __init__(self, offset: int) -> None:
+        self.low = self.next = self.cursor = offset
+        self.paused = False
+        self.asked_seconds = 0.0
+        self.fault: LogError | None = None
+        self._chunks: deque[_Chunk] = deque()
+
+    def covers(self, offset: int) -> bool:
+        """Whether a read from `offset` can be answered from here, now or when more has come."""
+        return self.low <= offset <= self.next
+
+    def put(self, records: list[Record]) -> None:
+        """Take in what was fetched next. What is below `next` was here before and is left out."""
+        if records[0].offset < self.next:
+            records = records[bisect_left(records, self.next, key=_offset) :]
+            if not records:
+                return
+        size = sum([len(record.key) + len(record.value) for record in records]) + RECORD_BYTES * len(records)
+        last = self._chunks[-1] if self._chunks else None
+        if last is not None and len(last.records) < CHUNK_RECORDS:
+            last.records.extend(records)
+            last.size += size
+        else:
+            self._chunks.append(_Chunk(records, size))
+        self.next = records[-1].offset + 1
+        self._trim()
+
+    def take(self, offset: int, records_max: int, bytes_max: int) -> list[Record]:
+        """Records from `offset` on, at least one if there is one here."""
+        found: list[Record] = []
+        left = bytes_max
+        for chunk in self._from(offset):
+            records = chunk.records
+            first = bisect_left(records, offset, key=_offset) if records[0].offset < offset else 0
+            part = records[first : first + records_max - len(found)]
+            whole = chunk.size <= left
+            if not whole:
+                part = _fitting(part, left, at_least=0 if found else 1)
+            found += part
+            left -= chunk.size
+            if not whole or len(found) >= records_max:
+                break
+        if found:
+            self.cursor = max(self.cursor, found[-1].offset + 1)
+            self._trim()
+        return found
+
+    def ahead_bytes(self) -> int:
+        """How much is here that nobody has read."""
+        return sum(chunk.size for chunk in self._from(self.cursor))
+
+    def _from(self, offset: int) -> list[_Chunk]:
+        """The chunks with records at or above `offset`, looked for from the end: most readers are near it."""
+        found: list[_Chunk] = []
+        for chunk in reversed(self._chunks):
+            if chunk.records[-1].offset < offset:
+                break
+            found.append(chunk)
+        found.reverse()
+        return found
+
+    def _trim(self) -> None:
+        """Forget what all have read but the last of it."""
+        read = [chunk for chunk in self._chunks if chunk.records[-1].offset < self.cursor]
+        size = sum(chunk.size for chunk in read)
+        for chunk in read:
+            if size <= BEHIND_BYTES:
+                return
+            size -= chunk.size
+            self.low = chunk.records[-1].offset + 1
+            self._chunks.popleft()
+
+
+def _fitting(records: list[Record], bytes_max: int, at_least: int) -> list[Record]:
+    """The records from the first on whose keys and values fit."""
+    left = bytes_max
+    for count, record in enumerate(records):
+        left -= len(record.key) + len(record.value)
+        if left < 0:
+            return records[: max(count, at_least)]
+    return records

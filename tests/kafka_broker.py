@@ -1,0 +1,283 @@
+"""A real Kafka broker for tests: the one of KAFKA_BOOTSTRAP, else one in a container, else one of our own, run by the local Java.
+
+`bootstrap()` gives the address that all tests share: each takes a prefix of its own. Our own broker is started by whoever asks first and
+ends when the last process that asked has ended, however it ended. `Broker` is one for tests that kill it.
+
+    python tests/kafka_broker.py serve FOLDER     run one in FOLDER until nobody uses it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+POM = Path(__file__).parent / "kafka" / "pom.xml"
+CLUSTER = "Y2xhaW1sb2ctdGVzdC1rZg"
+START_SECONDS = 60.0
+# How long a broker without users lives: the next test file of the same run may be a moment away.
+LINGER_SECONDS = 5.0
+# Started a hundred times more often than it runs for minutes: no second compiler, the smallest collector.
+JAVA = ("java", "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+log.cleaner.backoff.ms=500
+log.initial.task.delay.ms=500
+log.segment.delete.delay.ms=1000
+"""
+
+
+class NoBroker(Exception):
+    """Why no broker can be had here."""
+
+
+def shared_folder() -> Path:
+    """Where jars and the shared broker live: one place for this user and this version of the broker."""
+    version = sha256(POM.read_bytes() + PROPERTIES.encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"claimlog-kafka-{os.getuid()}-{version}"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise NoBroker(f"{' '.join(command[:3])} …: {(done.stdout + done.stderr).strip()[-600:]}")
+
+
+def jars() -> Path:
+    """The broker's jars, fetched once by Maven (43 MB). The caller holds the lock. Raises NoBroker."""
+    libs = shared_folder() / "libs"
+    if not libs.is_dir():
+        for program in ("java", "mvn"):
+            if shutil.which(program) is None:
+                raise NoBroker(f"{program} is not installed: apt install default-jre-headless maven")
+        part = libs.with_name(f"libs-{os.getpid()}")
+        _run("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
+        part.rename(libs)
+    return libs
+
+
+class Broker:
+    """One broker with its data in `folder`; it can be killed and started again on the same data and port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Make it on free ports and wait until it answers. Raises NoBroker."""
+        with locked(shared_folder()):
+            libs = jars()
+        self.port, controller = _free_ports()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text(PROPERTIES.format(port=self.port, controller=controller, data=self.folder / "data"))
+        _format(libs, properties, self.folder / "data")
+        self.again()
+
+    def again(self) -> None:
+        """Start it on the data and ports it had."""
+        with (self.folder / "broker.log").open("ab") as log:
+            command = [*JAVA, "-cp", f"{shared_folder() / 'libs'}/*", "kafka.Kafka", str(self.folder / "server.properties")]
+            # A group of its own: what interrupts the tests does not interrupt the broker.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        until = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise NoBroker(f"the broker does not answer: {(self.folder / 'broker.log').read_text()[-600:]}")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """End it. Its data is not needed any more, so it need not take its time."""
+        self.kill()
+
+
+def _format(libs: Path, properties: Path, data: Path) -> None:
+    """Write the cluster's id into the data folder; a formatted folder is kept, since formatting takes a second and a half of Java."""
+    template = shared_folder() / "formatted"
+    with locked(shared_folder()):
+        if not template.is_dir():
+            part = template.with_name(f"formatted-{os.getpid()}")
+            draft = properties.with_name("format.properties")
+            draft.write_text(properties.read_text().replace(str(data), str(part)))
+            _run(*JAVA, "-cp", f"{libs}/*", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(draft))
+            part.rename(template)
+    shutil.copytree(template, data)
+
+
+@cache
+def bootstrap() -> str:
+    """The address of the broker that tests share. Where there is none the test is skipped, which on CI is a failure."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        return given
+    try:
+        return _container() or _shared()
+    except NoBroker as reason:
+        pytest.skip(f"no Kafka broker: {reason}")
+
+
+def _container() -> str | None:
+    """A broker in a container that lives as long as this process; None where no Docker engine answers or testcontainers is missing."""
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+        return None
+    try:
+        from testcontainers.kafka import KafkaContainer
+    except ImportError:
+        return None
+    container = KafkaContainer().with_kraft()
+    container.start()
+    return str(container.get_bootstrap_server())
+
+
+def _shared() -> str:
+    folder = shared_folder() / "shared"
+    with locked(folder):
+        (folder / "users").mkdir(exist_ok=True)
+        (folder / "users" / str(os.getpid())).touch()
+        address = _living(folder)
+    until = time.monotonic() + START_SECONDS + 120
+    while address is None:
+        if time.monotonic() > until:
+            raise NoBroker(f"the shared broker did not come up; see {folder}/serve.log")
+        time.sleep(0.05)
+        with locked(folder):
+            address = _living(folder)
+            if address is None and not _is_alive(folder / "pid"):
+                _serve_aside(folder)
+            failed = folder / "failed"
+            if failed.exists():
+                raise NoBroker(failed.read_text())
+    return address
+
+
+def _serve_aside(folder: Path) -> None:
+    (folder / "failed").unlink(missing_ok=True)
+    with (folder / "serve.log").open("ab") as log:
+        command = [sys.executable, str(Path(__file__).resolve()), "serve", str(folder)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    (folder / "pid").write_text(str(process.pid))
+    # Nobody waits for it, and nobody should be warned of that.
+    process.returncode = 0
+
+
+def _living(folder: Path) -> str | None:
+    address = folder / "address"
+    return address.read_text() if address.exists() and _is_alive(folder / "pid") else None
+
+
+def _is_alive(pid_file: Path) -> bool:
+    try:
+        pid = int(pid_file.read_text())
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except (OSError, ValueError):
+        return False
+
+
+def serve(folder: Path) -> None:
+    """Run a broker in `folder` until none of its users lives."""
+    # Those who started us are told by what stands in the folder; nobody waits for us.
+    data = Path(tempfile.mkdtemp(prefix="claimlog-kafka-data-"))
+    broker = Broker(data)
+    try:
+        broker.start()
+        (folder / "address").write_text(broker.address)
+        idle_since = time.monotonic()
+        while broker.is_running() and time.monotonic() - idle_since < LINGER_SECONDS:
+            time.sleep(0.5)
+            with locked(folder):
+                for user in (folder / "users").iterdir():
+                    if _is_alive_number(user.name):
+                        idle_since = time.monotonic()
+                    else:
+                        user.unlink()
+    except NoBroker as reason:
+        (folder / "failed").write_text(str(reason))
+    finally:
+        with locked(folder):
+            (folder / "address").unlink(missing_ok=True)
+            (folder / "pid").unlink(missing_ok=True)
+        broker.stop()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _is_alive_number(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[2]))
