@@ -243,6 +243,8 @@ def _confirm(ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts,
     node.io_claims -= 1
     if claim.group is not None:
         shown.group_id = claim.group.group_id
+    if claim.resize:
+        _cut_older(node, claim)
     if None in amounts:
         shown.amounts = _as_claimed(shown.amounts, amounts, claim.amounts)
     ledger.tell(step, "confirmed", claim)
@@ -256,6 +258,17 @@ def _is_size(claim: Claim, amounts: ObservedAmounts, shown: ObservedAmounts) -> 
     """
     reported = [r for r, observed in enumerate(amounts) if observed is not None]
     return bool(reported) and all(amounts[r] == claim.amounts[r] == shown[r] for r in reported)
+
+
+def _cut_older(node: Node, resize: Claim) -> None:
+    """A confirmed resize is the whole size: older confirmed claims of the instance here no longer stand for more.
+
+    The room of a smaller size is granted to others; once the guest has left, an older and larger claim would take it a second time.
+    """
+    for claim in node.claims[resize.instance_id]:
+        if claim.confirmed_ms is not None and claim.offset < resize.offset:
+            old, new = claim.amounts, resize.amounts
+            claim.amounts = (min(old[0], new[0]), min(old[1], new[1]), min(old[2], new[2]), min(old[3], new[3]))
 
 
 def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amounts) -> ObservedAmounts:

@@ -599,6 +599,20 @@ def test_a_resize_in_place_to_a_smaller_size_gives_back_only_when_it_is_seen() -
     assert (before, history.used()) == (6, 2)
 
 
+def test_once_a_smaller_size_is_confirmed_an_older_larger_claim_takes_no_room_when_the_guest_has_left() -> None:
+    history = running(size=6)
+    history.claim("r", "vm", 2, resize=True, at_s=130)
+    history.event("resized", "vm", size=2, at_s=140)
+    history.claim("other", "vm2", 6, at_s=141)
+
+    history.event("departed", "vm", at_s=150)
+    left = history.used()
+    history.release("r", at_s=151)
+
+    assert (left, history.used()) == (8, 8)
+    assert shortfalls(history.claim("back", "vm", 6, at_s=152)) == ["memory_mib: 4 needed of 0"]
+
+
 # The settled state is a short cut and nothing else
 
 
