@@ -14,9 +14,9 @@ FORMS = "sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin"
 
 
 def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False, clock: ClockMs = wall_clock_ms) -> Log:
-    """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`; with `create` an SQLite log is made if it is missing.
-    `clock` stamps what is appended to it.
+    """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 
+    With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
     """
     spec = spec or environ.get(ENVIRONMENT)

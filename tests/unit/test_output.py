@@ -129,7 +129,7 @@ def test_names_of_double_width_stay_aligned() -> None:
 
 
 def test_a_dotted_column_names_a_part_of_a_value_in_every_format() -> None:
-    items = [{"node": "b", "memory_mib": {"free": 5}}, {"node": "a", "memory_mib": {"free": 7}}, {"node": "c", "memory_mib": {"free": None}}]
+    items = [{"node": name, "memory_mib": {"free": free}} for name, free in (("b", 5), ("a", 7), ("c", None))]
     out, err = io.StringIO(), io.StringIO()
 
     style = Style(format="value", columns=("node", "memory_mib.free"), sort="-memory_mib.free")
