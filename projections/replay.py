@@ -17,13 +17,13 @@ from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError, Readable
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
-from schemas.codec import decode
+from schemas.codec import decode_keyed
 from schemas.results import LedgerDigest, NodeResources
 from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES
 
 READ_RECORDS = 5_000
 
-Kind = TypeVar("Kind")
+Kind = TypeVar("Kind", LedgerDigest, NodeResources)
 
 Each = Callable[[Ledger, Step], None]
 """Called for every folded record, after the ledger has it: where further projections fold."""
@@ -211,7 +211,7 @@ def _apart(expected: object, found: object) -> tuple[str, str]:
 
 
 def _published(log: Readable, topic: str, number: int, kind: type[Kind]) -> list[Kind]:
-    """Every readable record of a derived topic's partition; what somebody else wrote there is no claim of ours."""
+    """Every record of a derived topic's partition that is one (rule 11) and is about it; what else lies there says nothing."""
     if number >= log.topics().get(topic, 0):
         return []
     found = []
@@ -220,6 +220,7 @@ def _published(log: Readable, topic: str, number: int, kind: type[Kind]) -> list
         records = log.read(topic, number, at, READ_RECORDS)
         if not records:
             break
-        found += [event for record in records if isinstance(event := decode(topic, record.value), kind)]
+        events = [decode_keyed(topic, record.key, record.value) for record in records]
+        found += [event for event in events if isinstance(event, kind) and event.partition == number]
         at = records[-1].offset + 1
     return found

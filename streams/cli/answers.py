@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from projections.cut import Cut
-from schemas.codec import decode
+from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
@@ -53,7 +53,7 @@ def asked(log: Log, request_id: str) -> Asked:
     found = Asked(request_id=request_id, cancels=[], answers=[])
     key = request_id.encode()
     for record in _keyed(log, REQUESTS, key):
-        event = decode(REQUESTS, record.value)
+        event = decode_keyed(REQUESTS, record.key, record.value)
         if isinstance(event, PlacementRequested) and found.request is None:
             found.request, found.position, found.time_ms = event, record.position, record.time_ms
         elif isinstance(event, PlacementCancelled):
@@ -64,8 +64,8 @@ def asked(log: Log, request_id: str) -> Asked:
 
 def answer_of(record: Record) -> Answer | None:
     """What a record of `placement-results` answers; None if it answers nothing."""
-    event = decode(RESULTS, record.value)
-    if not isinstance(event, InstancesPlaced | PlacementFailed) or event.request_id.encode() != record.key:
+    event = decode_keyed(RESULTS, record.key, record.value)
+    if not isinstance(event, InstancesPlaced | PlacementFailed):
         return None
     late = isinstance(event, InstancesPlaced) and record.time_ms > event.commit_by_ms
     return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
@@ -76,7 +76,7 @@ def request_of_instance(log: Log, instance_id: str) -> str | None:
     newest: tuple[int, str] | None = None
     for topic in (RESULTS, REQUESTS):
         for record in _containing(log, topic, instance_id.encode()):
-            event = decode(topic, record.value)
+            event = decode_keyed(topic, record.key, record.value)
             if isinstance(event, InstancesPlaced):
                 names = {placement.instance_id for placement in event.placements}
             elif isinstance(event, PlacementFailed):
@@ -93,7 +93,7 @@ def request_of_instance(log: Log, instance_id: str) -> str | None:
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
     for record in _containing(log, RESULTS, digest.encode()):
-        event = decode(RESULTS, record.value)
+        event = decode_keyed(RESULTS, record.key, record.value)
         if isinstance(event, SchedulerStarted) and event.policy_digest == digest:
             return event.policy
     return None

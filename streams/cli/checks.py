@@ -13,7 +13,7 @@ from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.rules import SKEW_MS
 from schemas.claims import PartitionOpened
-from schemas.codec import decode
+from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, NodeResources, SnapshotChunk
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS
@@ -140,7 +140,7 @@ def _published(log: Log, name: str, topic: str, kind: type[NodeResources | Snaps
     ends = log.ends(CLAIMS) if CLAIMS in log.topics() else {}
     newest = dict.fromkeys(ends, -1)
     for records in _last_of(log, topic):
-        event = decode(topic, records[-1].value)
+        event = decode_keyed(topic, records[-1].key, records[-1].value)
         if isinstance(event, kind):
             newest[records[-1].partition] = event.offset
     lag = {number: end - 1 - newest[number] for number, end in ends.items()}
@@ -181,8 +181,8 @@ def published_digests(log: Log) -> Published:
             if not records:
                 break
             for record in records:
-                event = decode(DIGESTS, record.value)
-                if isinstance(event, LedgerDigest):
+                event = decode_keyed(DIGESTS, record.key, record.value)
+                if isinstance(event, LedgerDigest) and event.partition == number:
                     found.setdefault((event.partition, event.offset), []).append(event)
             at = records[-1].offset + 1
     return found
