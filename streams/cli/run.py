@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -21,8 +21,10 @@ from streams.cli.flags import LogFlag
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.clock import Clock, parse
 from streams.log.base import Log
-from streams.metrics import Health, Metrics, serve
-from streams.runner import Engine, Host, NoShare
+
+if TYPE_CHECKING:
+    from streams.metrics import Metrics
+    from streams.runner import Engine
 
 Only = Literal["processor", "scheduler"]
 
@@ -47,6 +49,8 @@ def run(
 
     A second process on the same log takes over when the first ends; schedulers share the requests among themselves.
     """
+    from streams.metrics import Health, Metrics, serve
+    from streams.runner import Host, NoShare
     from streams.topology import open_ledger
 
     timing = _clock(clock)
