@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -195,10 +196,9 @@ def _container() -> str | None:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         return None
     try:
-        from testcontainers.kafka import KafkaContainer
+        container = import_module("testcontainers.kafka").KafkaContainer().with_kraft()
     except ImportError:
         return None
-    container = KafkaContainer().with_kraft()
     container.start()
     return str(container.get_bootstrap_server())
 

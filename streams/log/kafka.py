@@ -58,7 +58,9 @@ class KafkaLog:
         clients = Clients(settings)
         patience_seconds = min(settings.patience_ms / 1000, OPEN_SECONDS)
         try:
-            return cls(clients, str(clients.metadata(patience_seconds).cluster_id))
+            log = cls(clients, str(clients.metadata(patience_seconds).cluster_id))
+            log._sender.warm_up()
+            return log
         except BaseException:
             clients.close()
             raise

@@ -51,12 +51,18 @@ class Sender:
         self._record_bytes_max = int(self._settings.options.get("message.max.bytes", RECORD_BYTES_MAX_DEFAULT))
         self._producer: Producer | None = None
 
+    def warm_up(self) -> None:
+        """Connect now: a producer waits half a second for its id, which it may do while the caller still reads."""
+        self._producer = self._producer or self._clients.producer()
+
     def append(self, messages: Sequence[Message], numbers: Sequence[int]) -> list[int]:
         """Send each message to its partition and return their offsets, in the order given. Raises LogUnreachable, LogFatal, LogError."""
         self._refuse_too_large(messages)
         if self._clients.fatal is not None:
             raise self._clients.fatal
-        producer = self._producer = self._producer or self._clients.producer()
+        self.warm_up()
+        producer = self._producer
+        assert producer is not None
         until = time.monotonic() + self._settings.patience_ms / 1000
         landings: dict[tuple[str, int], _Landing] = {}
         names = {topic: self._settings.topic(topic) for topic in {message.topic for message in messages}}

@@ -1,18 +1,25 @@
-"""What every log must keep, whichever stores it. A new backend is one more entry in BACKENDS."""
+"""What every log must keep, whichever stores it. A new backend is one more entry in BACKENDS.
+
+Where the contract leaves a log its own way, the test names what it needs, and backends say what they `keep`.
+"""
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Timer
+from uuid import uuid4
 
 import pytest
 
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
+from tests.kafka_broker import bootstrap
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +38,8 @@ class Clock:
 
 class Backend:
     """How to open a log of one kind again and again, and how to append to it from elsewhere at the same time."""
+
+    keeps = frozenset(("the test's clock", "whole batches", "compaction when asked"))
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder, self.clock = folder, clock
@@ -80,7 +89,26 @@ with SqliteLog.open(sys.argv[1]) as log:
         assert [process.wait(60) for process in running] == [0] * writers
 
 
-BACKENDS: list[Callable[[Path, Clock], Backend]] = [MemoryBackend, SqliteBackend]
+class KafkaBackend(Backend):
+    """A prefix of its own on the broker that tests share. Times, compaction and what a batch is are the broker's."""
+
+    keeps = frozenset()
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        super().__init__(folder, clock)
+        self.settings = KafkaSettings(bootstrap=bootstrap(), prefix=f"contract-{uuid4().hex[:12]}", single_broker=True)
+
+    def open(self) -> Log:
+        return KafkaLog.open(self.settings)
+
+
+BACKENDS: list[type[Backend]] = [MemoryBackend, SqliteBackend, KafkaBackend]
+
+
+def needs(what: str) -> pytest.MarkDecorator:
+    """Run a test on the backends that keep `what`; those that do not have tests of their own for it."""
+    keepers = [each for each in BACKENDS if what in each.keeps]
+    return pytest.mark.parametrize("backend", keepers, ids=lambda each: each.__name__, indirect=True)
 
 
 @pytest.fixture
@@ -109,16 +137,24 @@ def values(records: list[Record]) -> list[bytes]:
     return [record.value for record in records]
 
 
-def test_what_is_appended_is_read_back_byte_for_byte(log: Log, clock: Clock) -> None:
+def test_what_is_appended_is_read_back_byte_for_byte(log: Log) -> None:
     headers = (("ce_id", b"1"), ("ce_id", b""), ("schlüssel", b"\x00\xff"))
 
     offsets = log.append([Message("one", b"\x00key", b'{"a":1}\xff', headers), message(b"")])
 
+    records = log.read("one", 0, 0)
     assert offsets == [0, 1]
-    assert log.read("one", 0, 0) == [
-        Record("one", 0, 0, clock.now_ms, b"\x00key", b'{"a":1}\xff', headers),
-        Record("one", 0, 1, clock.now_ms, b"k", b"", ()),
+    assert records == [
+        Record("one", 0, 0, records[0].time_ms, b"\x00key", b'{"a":1}\xff', headers),
+        Record("one", 0, 1, records[1].time_ms, b"k", b"", ()),
     ]
+
+
+@needs("the test's clock")
+def test_records_carry_the_time_of_the_log_s_clock(log: Log, clock: Clock) -> None:
+    log.append([message(b"a"), message(b"b")])
+
+    assert [record.time_ms for record in log.read("one", 0, 0)] == [clock.now_ms, clock.now_ms]
 
 
 def test_another_reader_sees_what_was_acknowledged(log: Log, backend: Backend) -> None:
@@ -150,6 +186,7 @@ def test_a_key_goes_where_the_log_says_it_belongs(log: Log) -> None:
     assert len(set(found.values())) == 4
 
 
+@needs("the test's clock")
 def test_the_time_of_a_partition_never_goes_back(log: Log, clock: Clock) -> None:
     log.append([message(b"a")])
     clock.now_ms -= 500
@@ -162,6 +199,7 @@ def test_the_time_of_a_partition_never_goes_back(log: Log, clock: Clock) -> None
     assert times == [1_000_000, 1_000_000, 1_001_500]
 
 
+@needs("the test's clock")
 def test_at_time_is_the_first_record_at_or_after_it(log: Log, clock: Clock) -> None:
     for value in (b"a", b"b", b"b2", b"c"):
         log.append([message(value)])
@@ -219,6 +257,7 @@ def test_at_the_end_there_is_nothing_and_beyond_it_an_error(log: Log) -> None:
         log.read("one", 0, -1)
 
 
+@needs("whole batches")
 def test_batches_of_writers_at_once_are_whole_and_in_order(log: Log, backend: Backend) -> None:
     backend.append_at_once(writers=3, batches=20, batch=7)
 
@@ -287,6 +326,7 @@ def test_a_commit_does_not_wake_readers(log: Log, backend: Backend) -> None:
     assert not woken
 
 
+@needs("the test's clock")
 def test_members_divide_partitions_fairly_and_keep_what_they_can(log: Log, backend: Backend, clock: Clock) -> None:
     first = log.lease("schedulers", "claims", "a", timeout_seconds=10)
     alone = first.partitions()
@@ -302,6 +342,7 @@ def test_members_divide_partitions_fairly_and_keep_what_they_can(log: Log, backe
         assert joined | left == alone
 
 
+@needs("the test's clock")
 def test_a_silent_member_loses_its_partitions_after_its_time_out(log: Log, backend: Backend, clock: Clock) -> None:
     dead = log.lease("schedulers", "claims", "a", timeout_seconds=10)
     dead.partitions()
@@ -318,6 +359,7 @@ def test_a_silent_member_loses_its_partitions_after_its_time_out(log: Log, backe
     assert after == {0, 1, 2, 3}
 
 
+@needs("the test's clock")
 def test_a_member_that_keeps_asking_stays(log: Log, backend: Backend, clock: Clock) -> None:
     first = log.lease("schedulers", "claims", "a", timeout_seconds=10)
     with backend.open() as other:
@@ -350,6 +392,7 @@ def test_groups_do_not_share(log: Log) -> None:
     assert first.partitions() == second.partitions() == {0, 1, 2, 3}
 
 
+@needs("compaction when asked")
 def test_compaction_keeps_the_newest_of_each_key_at_its_offset(log: Log) -> None:
     keys = [b"a", b"b", b"a", b"c", b"b", b"a"]
     log.append([message(b"%d" % at, key, "rows") for at, key in enumerate(keys)])
@@ -368,6 +411,7 @@ def test_compaction_keeps_the_newest_of_each_key_at_its_offset(log: Log) -> None
     assert log.compact("rows", 0) == 0
 
 
+@needs("compaction when asked")
 def test_at_time_works_across_gaps(log: Log, clock: Clock) -> None:
     for at, key in enumerate([b"a", b"b", b"b", b"b", b"c"]):
         log.append([message(b"%d" % at, key, "rows")])
@@ -402,6 +446,7 @@ def test_truncation_moves_the_start_and_nothing_else(log: Log, clock: Clock) -> 
         log.truncate("one", 0, 7)
 
 
+@needs("the test's clock")
 def test_offsets_and_times_go_on_after_everything_was_truncated(log: Log, clock: Clock) -> None:
     log.append([message(b"a"), message(b"b")])
     log.truncate("one", 0, 2)
