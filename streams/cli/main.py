@@ -82,7 +82,8 @@ def assembled(verbs: Sequence[Verb]) -> App:
         result_action="return_value",
     )
     for verb in verbs:
-        app.command(verb.target, name=verb.name, help=verb.says)
+        # Without `help`: the verb tells its own, longer story.
+        app.command(verb.target, name=verb.name)
     return app
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
+from streams.log.base import TopicSpec
+from streams.log.jsonl import write_jsonl
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import START_MS, FleetLog
 
@@ -81,8 +83,6 @@ def test_what_was_carried_twice_is_counted_once_and_not_pending(tmp_path: Path, 
 
 
 def test_a_log_that_was_never_opened_but_has_observations_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from streams.log.base import TopicSpec
-
     fleet = FleetLog(tmp_path, opened=False)
     fleet.log.create([TopicSpec("hypervisor-audits", 2)])
     fleet.audit("c01", {"i1": 1024}, carry=False)
@@ -181,3 +181,42 @@ def test_a_log_that_is_not_there_exits_5(tmp_path: Path, capsys: pytest.CaptureF
 
     assert fleet.run(capsys, "nodes").code == 5
     assert isinstance(fleet.log, SqliteLog)
+
+
+def test_a_file_of_json_lines_answers_like_the_log_it_came_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1024})
+    fleet.audit("c02", {"i2": 512}, carry=False)
+    fleet.claim("r1/0/s-1.1", "i9", "c01")
+    topics = fleet.log.topics()
+    records = [record for topic in topics for number in range(topics[topic]) for record in fleet.log.read(topic, number, 0)]
+    with (tmp_path / "log.jsonl").open("wb") as lines:
+        write_jsonl(records, lines, [TopicSpec(name, count) for name, count in topics.items()])
+    live = fleet.run(capsys, "nodes", "-o", "json").json
+
+    fleet.spec = str(tmp_path / "log.jsonl")
+    read = fleet.run(capsys, "nodes", "-o", "json").json
+
+    ages = [node.pop("audit_age_ms") for answer in (live, read) for node in answer["items"]]
+    assert len(ages) == 4
+    assert read == live
+
+
+def test_history_that_left_the_log_is_missed_and_found_again_in_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1024})
+    fleet.audit("c02", {})
+    before = fleet.run(capsys, "nodes", "-o", "json").json
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    without = fleet.run(capsys, "nodes")
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "history"))
+    after = fleet.run(capsys, "nodes", "-o", "json").json
+
+    assert (without.code, without.out) == (6, "")
+    assert "set CLAIMLOG_ARCHIVE to the folder" in without.err
+    ages = [node.pop("audit_age_ms") for answer in (before, after) for node in answer["items"]]
+    assert len(ages) == 4
+    assert after["items"] == before["items"]
