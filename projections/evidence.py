@@ -293,9 +293,10 @@ def _weigh_evidence(ledger: Ledger, node: Node, listed: dict[str, InstanceReport
 
 def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
     if claim.run_epoch != event.epoch:
-        claim.run_epoch, claim.run_mono_ms = event.epoch, event.mono_ms
+        claim.run_epoch, claim.run_mono_ms, claim.run_since_ms = event.epoch, event.mono_ms, step.time_ms
         return
-    lasted_ms = event.mono_ms - claim.run_mono_ms
+    # By the log's clock as well: audits that waited and come all at once are minutes apart, but may all be older than the last showing.
+    lasted_ms = min(event.mono_ms - claim.run_mono_ms, step.time_ms - claim.run_since_ms + SKEW_MS)
     shown_once = claim.confirmed_ms is not None
     if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
         return

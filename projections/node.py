@@ -41,8 +41,8 @@ class Claim(Struct, gc=False, array_like=True):
 
     Times in ms: `since_ms` is the append time of the grant or the last renewal, `seen_ms` the newest showing (-1: never shown),
     `gone_ms` the newest departure of its instance (-1: none), `departed_ms` the departure that closes it sooner (rule 6), if there is one.
-    `run_epoch`, `run_mono_ms`: where the run of evidence against it started, None if there is none. `granted_ms` (append time) and
-    `confirmed_by` (type of the record that confirmed it) are for explanations; no rule reads them.
+    `run_epoch`, `run_mono_ms`, `run_since_ms` (append time): where the run of evidence against it started, None if there is none.
+    `granted_ms` (append time) and `confirmed_by` (type of the record that confirmed it) are for explanations; no rule reads them.
     """
 
     claim_id: str
@@ -73,6 +73,7 @@ class Claim(Struct, gc=False, array_like=True):
     confirmed_offset: int | None = None
     confirmed_by: str = ""
     granted_ms: int = -1
+    run_since_ms: int = 0
 
     @property
     def resources(self) -> Resources:

@@ -345,6 +345,18 @@ def test_what_a_host_with_a_clock_ahead_has_shown_is_taken_back_as_soon_as_its_c
     assert history.used() == 0
 
 
+def test_audits_that_waited_and_come_all_at_once_close_nothing() -> None:
+    history = claimed()
+    history.event("started", "vm", size=4, event_s=205, at_s=105)
+
+    outcomes = [fates(history.audit(at_s=160, taken_s=taken_s, mono_s=taken_s)) for taken_s in (120, 140, 160, 185)]
+    step = history.audit({"vm": 4}, at_s=161, taken_s=210)
+
+    assert outcomes == [[], [], [], []]
+    assert fates(step) == []
+    assert (history.held(), history.used()) == (HELD, 4)
+
+
 def test_another_epoch_of_the_producer_ends_the_run() -> None:
     history = claimed()
 

@@ -324,7 +324,7 @@ def test_a_change_of_what_is_stored_is_noticed() -> None:
         "Claim": (
             "claim_id", "request_id", "instance_id", "node_id", "owner", "offset", "amounts", "since_ms", "deadline_ms", "ttl_ms", "resize",
             "forced", "renewed", "confirmed_ms", "seen_ms", "gone_ms", "departed_ms", "run_epoch", "run_mono_ms", "group", "project_id",
-            "numa", "pci", "pinned_cpus", "pci_addresses", "confirmed_offset", "confirmed_by", "granted_ms",
+            "numa", "pci", "pinned_cpus", "pci_addresses", "confirmed_offset", "confirmed_by", "granted_ms", "run_since_ms",
         ),
         "Shown": ("report", "amounts", "seen_ms", "event_ms", "offset", "group_id"),
         "Audit": ("producer", "epoch", "counter", "taken_at_ms", "complete", "offset"),
