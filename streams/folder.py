@@ -23,7 +23,7 @@ from projections.rocks import RocksTable
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, misfit
-from projections.table import Table
+from projections.table import Table, TableInUse
 from schemas import topics
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
@@ -41,6 +41,8 @@ SNAPSHOTS_KEPT = 3
 """One to start from, one before it should its chunks be incomplete, and one for a digest that differs."""
 AUDIT_INTERVAL_MS = 60_000
 """Nova audits every 60 s, and so do our producers unless they are told otherwise."""
+TABLE_SECONDS = 0.05
+"""Pause before a table that another process still has is tried again: it gives it up in its next turn, half a second away at most."""
 COMPACT_EVERY = 50_000
 """Records published to compacted topics between two compactions."""
 
@@ -159,12 +161,17 @@ class Folder:
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
+        self._waited_for: set[int] = set()
 
     def turn(self, partitions: frozenset[int]) -> int:
-        """One batch of each owned partition; returns how many records were folded."""
+        """One batch of each owned partition; returns how many records were folded, and how many tables it still waits for."""
         if partitions != self.folds.keys():
             self._share(partitions)
-        return sum(self._batch(fold) for _, fold in sorted(self.folds.items()))
+        waiting = len(partitions - self.folds.keys())
+        done = sum(self._batch(fold) for _, fold in sorted(self.folds.items()))
+        if waiting and not done:
+            self._log.wait({}, TABLE_SECONDS)
+        return done + waiting
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`."""
@@ -177,15 +184,30 @@ class Folder:
         self.folds.clear()
 
     def _share(self, partitions: frozenset[int]) -> None:
-        """Take over and give up partitions: another process may have had their tables until just now."""
+        """Take over and give up partitions.
+
+        Another process may have their tables until its next turn, in which it hears that they are no longer its own: those are left out
+        and tried again in our next one.
+        """
+        before = set(self.folds)
         for lost in sorted(self.folds.keys() - partitions):
             self.folds.pop(lost).close()
         kept = [_Doubles(self._doubles_changes, self._doubles.open)]
         for partition in sorted(partitions - self.folds.keys()):
-            table = RocksTable.open(self._directory / f"{topics.CLAIMS}-{partition}")
+            try:
+                table = RocksTable.open(self._directory / f"{topics.CLAIMS}-{partition}")
+            except TableInUse:
+                if partition not in self._waited_for:
+                    self._waited_for.add(partition)
+                    folder = self._directory / f"{topics.CLAIMS}-{partition}"
+                    self._tell(f"{folder}: waiting until the process that had this table gives it up; if it hangs, stop it")
+                continue
+            self._waited_for.discard(partition)
             fold = self.folds[partition] = Fold(self._log, partition, table, self._tell)
             if fold.doubles is not None:
                 kept.append(fold.doubles)
+        if before == self.folds.keys():
+            return
         newest = max(kept, key=lambda doubles: doubles.changes)
         self._doubles_changes = newest.changes
         self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)

@@ -191,3 +191,20 @@ def test_snapshots_are_written_as_the_log_grows_and_old_ones_are_dropped(world: 
     assert world.log.start(topics.SNAPSHOTS, 0) > 0
     assert len(world.read(topics.SNAPSHOTS)) == folder_module.SNAPSHOTS_KEPT
     host.close()
+
+
+def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_said_once(world: World) -> None:
+    world.append(world.audit(1), claim(1))
+    first, second = world.folder(), world.folder()
+    first.turn(ALL)
+    world.append(claim(2))
+
+    waited = [second.turn(ALL), second.turn(ALL)]
+    first.turn(frozenset())
+    folded_now = second.turn(ALL)
+
+    assert (waited, folded_now) == ([1, 1], 1)
+    assert ["waiting until the process that had this table gives it up" in said for said in world.said] == [True]
+    assert second.folds[0].ledger.digest == folded(world).digest
+    first.close()
+    second.close()
