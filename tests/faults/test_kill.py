@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -84,6 +85,32 @@ def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behin
         assert min(kinds[each] for each in ("granted", "confirmed", "renewed", "deleted")) > 0, kinds
         asked = {each for each in kept if each.topic == REQUESTS}
         assert len(asked) > 5 * KILLS, "there was hardly any load"
+
+
+def test_stream_processors_that_share_the_tables_take_over_from_each_other(tmp_path: Path, seed: int) -> None:
+    draw = Random(seed)
+    with site(tmp_path, scaled_clock(FACTOR)) as here, here.opened(ledger_partitions=4) as log:
+        here.processor("left")
+        here.processor("right")
+        for name in ("s0", "producers"):
+            start(here, name, seed)
+        until(lambda: sum(log.ends(REQUESTS).values()) > 20, 30.0, "the producers ask for something")
+        for victim in [draw.choice(["left", "right"]) for _ in range(KILLS // 2)]:
+            here.wait(draw.uniform(*PAUSE_SECONDS))
+            here.processes[victim].kill()
+            # Longer than the lease: the other one has to take the tables over, and to give some back when this one returns.
+            time.sleep(draw.uniform(0.5, 2.5))
+            here.processor(victim)
+
+        (tmp_path / "calm").touch()
+        until(lambda: at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        here.stop_all()
+        here.process_to_the_end()
+        _, wrong = everything_wrong(log, here.state, acknowledged(tmp_path))
+
+        print(f"\nseed {seed}: {tally(log, here)}")
+        assert wrong == []
+        assert sum(process.kills for process in here.processes.values()) == KILLS // 2
 
 
 def tally(log: Log, here: Site) -> str:
