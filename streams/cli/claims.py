@@ -58,7 +58,7 @@ def list_(
 ) -> int:
     """The claims held at a moment, oldest first."""
     with opened(log) as source:
-        folded = state_at(source, moment_of(at))
+        folded = state_at(source, moment_of(at), views=False)
     claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
     claims = [
         claim
@@ -88,7 +88,7 @@ def hold(
     """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1."""
     ttl_ms = duration_ms(ttl)
     with opened(log) as source:
-        state = state_at(source, pending=False)
+        state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
             return _not_held(claim)
@@ -110,7 +110,7 @@ def release(
 ) -> int:
     """Give a claim back: prints released and exits 0; in-use or not-held exits 1."""
     with opened(log) as source:
-        state = state_at(source, pending=False)
+        state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
             return _not_held(claim)

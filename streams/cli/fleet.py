@@ -47,9 +47,9 @@ def apply(
     """
     wants = _file(file)
     with opened(log) as source:
-        state = state_at(source, pending=False)
+        state = state_at(source, views=False, pending=False)
         # Nodes that are reported but not carried yet are known as well.
-        everyone = state_at(source)
+        everyone = state_at(source, views=False)
         nodes = _nodes(wants, everyone, new=new)
         messages: list[Message] = []
         listed: list[Change] = []
@@ -71,7 +71,7 @@ def apply(
 def show_(names: NodeNames = (), /, *, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
     """The operator's settings of every node, as they stand in the ledger."""
     with opened(log) as source:
-        state = state_at(source, moment_of(at))
+        state = state_at(source, moment_of(at), views=False)
     items = [settings(node) for node_id in matching(state, names) if (node := state.node(node_id)) is not None]
     write(Answer(columns=_columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0

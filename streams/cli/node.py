@@ -81,10 +81,10 @@ def withdraw(name: NodeName, /, *, reason: ReasonFlag, new: NewFlag = False, log
 def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None) -> int:
     """Write the operator's word, and say where it stands and what it changed."""
     with opened(spec) as log:
-        state = state_at(log, pending=False)
+        state = state_at(log, views=False, pending=False)
         # A node may have been reported and not carried yet.
         before = state.node(name)
-        if before is None and not new and name not in state_at(log).node_ids():
+        if before is None and not new and name not in state_at(log, views=False).node_ids():
             raise UsageProblem(f"{unknown_node(name, state.node_ids())}; --new writes it before its first report")
         was = "new" if before is None else before.status
         position = appended(log, configure(name, new_stamp(), status=status, reason=reason))

@@ -85,7 +85,7 @@ class Reruns:
             raise CannotRerun("no cut is recorded with it")
         if decision.cut not in self._ledgers:
             cut = Cut.of({(CLAIMS, number): end for number, end in enumerate(decision.cut)})
-            state = state_at(self._log, cut, pending=False)
+            state = state_at(self._log, cut, views=False, pending=False)
             self._ledgers[decision.cut] = [ledger for _, ledger in sorted(state.ledgers.items())]
         return self._ledgers[decision.cut]
 

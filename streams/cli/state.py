@@ -25,6 +25,7 @@ from projections.ledger import Ledger, Step
 from projections.node import Node
 from projections.observed import Observed
 from projections.rows import node_resources
+from projections.snapshots import load_newest
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
@@ -50,7 +51,8 @@ class State(Struct, kw_only=True):
     """All partitions of the ledger as of `cut`, with what audits and life cycles say beside them, and the findings.
 
     `ends` is the next offset of each partition of `claims` that the fold includes. `laid` has, for what was laid on the end, where it
-    really stands; `pending` counts it, `unreadable` those observations that will be dead letters. Ages count to `as_of_ms`.
+    really stands; `pending` counts it, `unreadable` those observations that will be dead letters. Ages count to `as_of_ms`. Without
+    `has_views` there are ledgers only: no rows, no findings.
     """
 
     partitions: int
@@ -61,6 +63,7 @@ class State(Struct, kw_only=True):
     ends: dict[int, int]
     as_of_ms: int
     cut: Cut = Cut()
+    has_views: bool = True
     pending: int = 0
     unreadable: int = 0
     laid: dict[tuple[int, int], Position] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class State(Struct, kw_only=True):
     def row(self, node_id: str) -> NodeResources:
         """A node's row as of the cut. Raises KeyError for a node that is not known."""
         ledger = self.ledger_of(node_id)
-        if ledger is None:
+        if ledger is None or not self.has_views:
             raise KeyError(node_id)
         doubles = sum(finding.node_id == node_id for finding in self.doubles.open_findings())
         leaks = self.leaks[ledger.partition].count(node_id) + doubles
@@ -109,7 +112,7 @@ class State(Struct, kw_only=True):
         """Fold one more record, views and findings included; None if it was folded before."""
         ledger, observed = self.ledgers[partition], self.observed[partition]
         step = ledger.apply(offset, time_ms, key, value)
-        if step is not None:
+        if step is not None and self.has_views:
             observed.apply(ledger, step)
             self.leaks[partition].apply(ledger, observed, step)
             self.doubles.apply(partition, step)
@@ -143,6 +146,7 @@ def state_at(
     at: Moment | None = None,
     *,
     each: Each | None = None,
+    views: bool = True,
     pending: bool = True,
     stderr: TextIO | None = None,
     now_ms: int | None = None,
@@ -150,7 +154,8 @@ def state_at(
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
-    answer includes beyond the ledger are said on `stderr`.
+    answer includes beyond the ledger are said on `stderr`. Who asks for claims and settings only needs no `views`; such a fold begins at
+    the newest snapshots, unless `each` wants every step.
     Raises TopicMismatch for a log without ledger, AnswerIncomplete for a cut that is not of this log, OffsetOutOfRange for history that is
     not at hand, and the fold's own errors.
     """
@@ -161,7 +166,8 @@ def state_at(
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at) for topic in SOURCES}
     ends = _ends(log, CLAIMS, at)
-    ledgers = {number: Ledger(number, partitions) for number in range(partitions)}
+    from_snapshots = not views and each is None and CLAIMS in there
+    ledgers = {number: _begun(log, number, partitions, ends.get(number, 0), from_snapshots) for number in range(partitions)}
     state = State(
         partitions=partitions,
         ledgers=ledgers,
@@ -170,8 +176,10 @@ def state_at(
         doubles=DoubleClaims(ledgers),
         ends={number: ends.get(number, 0) for number in range(partitions)},
         as_of_ms=0,
+        has_views=views,
     )
-    with Progress("fold", sum(ends.values()), stderr, time.monotonic) as progress:
+    total = sum(ends.get(number, 0) - ledger.next_offset for number, ledger in ledgers.items())
+    with Progress("fold", total, stderr, time.monotonic) as progress:
         for number in range(partitions):
             for step in state.follow(log, number, ends.get(number, 0)):
                 progress.add()
@@ -186,6 +194,12 @@ def state_at(
         _say_pending(state, stderr)
     state.cut = Cut.of(places)
     return state
+
+
+def _begun(log: Log, number: int, partitions: int, end: int, from_snapshots: bool) -> Ledger:
+    """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log, or empty."""
+    found = load_newest(log, number, at_most=end) if from_snapshots else None
+    return Ledger(number, partitions) if found is None else found
 
 
 def ledger_partitions(log: Log) -> int:

@@ -108,3 +108,17 @@ def test_a_length_of_time_needs_its_unit(fleet: FleetLog, capsys: pytest.Capture
 
     assert said.code == 2
     assert "is no length of time" in said.err
+
+
+def test_claims_are_known_from_a_snapshot_when_their_history_has_left_the_log(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = fleet.run(capsys, "claims", "list", "-o", "json").json
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    after = fleet.run(capsys, "claims", "list", "-o", "json").json
+
+    ages = [claim.pop("age_ms") for answer in (before, after) for claim in answer["items"]]
+    assert len(ages) == 4
+    assert after == before
+    assert fleet.run(capsys, "claims", "release", "r1/0/s-1.1").out == "released\n"
