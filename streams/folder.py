@@ -25,7 +25,7 @@ from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, misfit
 from projections.table import Table, TableInUse
 from schemas import topics
-from schemas.codec import encode, event_type, key_of
+from schemas.codec import Unreadable, decode, encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.results import LedgerDigest
 from streams.dead_letters import dead_letter
@@ -37,6 +37,8 @@ BATCH_RECORDS = 2000
 """As in `engines`: one transaction of derived records and one table batch for so many."""
 SNAPSHOT_EVERY = 10_000
 """Records of a partition between snapshots: a reader that starts folds at most so many, a twentieth of a second's work."""
+CATCHING_UP = 20
+"""How much rarer snapshots are while there is more to fold: each costs as much as some thousand records."""
 SNAPSHOTS_KEPT = 3
 """One to start from, one before it should its chunks be incomplete, and one for a digest that differs."""
 AUDIT_INTERVAL_MS = 60_000
@@ -83,6 +85,7 @@ class Fold:
         self.ledger, self.observed, leaks = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
         self.silences_ms = 0
+        self.snapshot_offset = _newest_snapshot(log, partition)
         self.snapshot_starts: list[int] = []
         self.published = 0
 
@@ -112,6 +115,11 @@ class Fold:
                 leaks.closed[node_id] = kept.closed
         return ledger, observed, leaks
 
+    def is_snapshot_due(self, *, caught_up: bool) -> bool:
+        """Whether to write a snapshot now. One that catches up writes few: nobody starts from a state that is behind by that much."""
+        behind = self.ledger.next_offset - self.snapshot_offset
+        return behind >= (SNAPSHOT_EVERY if caught_up else SNAPSHOT_EVERY * CATCHING_UP)
+
     def keep(self, steps: Sequence[Step], node_ids: set[str], doubles: _Doubles) -> None:
         """Write what the steps changed, with the views and findings of the nodes they touched, and the doubles if they changed."""
         extra = {_NODE_KEY + node_id.encode(): self._companions(node_id) for node_id in node_ids}
@@ -134,6 +142,15 @@ class Fold:
     def close(self) -> None:
         """Close the table."""
         self._close()
+
+
+def _newest_snapshot(log: Log, partition: int) -> int:
+    """The next offset after the newest snapshot in the log; 0 without one. A wrong one only makes the next snapshot early or late."""
+    end = log.end(topics.SNAPSHOTS, partition)
+    if end == log.start(topics.SNAPSHOTS, partition):
+        return 0
+    chunk = decode(topics.SNAPSHOTS, log.read(topics.SNAPSHOTS, partition, end - 1)[0].value)
+    return 0 if isinstance(chunk, Unreadable) else min(chunk.offset + 1, log.end(topics.CLAIMS, partition))
 
 
 class Folder:
@@ -226,8 +243,9 @@ class Folder:
             touched.update(step.node_ids)
             derived.extend(self._derived(fold, record, step))
         derived.extend(self._rows(fold, touched))
-        if records[-1].offset // SNAPSHOT_EVERY != (records[0].offset - 1) // SNAPSHOT_EVERY:
+        if fold.is_snapshot_due(caught_up=len(records) < BATCH_RECORDS):
             derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in chunks_of(fold.ledger))
+            fold.snapshot_offset = fold.ledger.next_offset
         if derived:
             self._published(fold, derived, self._log.append(derived))
         fold.keep(steps, touched, _Doubles(self._doubles_changes, self._doubles.open))
