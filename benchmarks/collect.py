@@ -1,0 +1,62 @@
+"""Makes the results table: runs every benchmark with `--json` and writes `benchmarks/results.md`.
+
+Run `python -m benchmarks.collect [NAME …]`; without names all of them, `bench_` left out. Rows of benchmarks that are not run stay as
+they are, each with its own date and machine.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import said, table
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.jsonl"
+PAGE = HERE / "results.md"
+TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")
+
+
+def main() -> None:
+    known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    asked = sys.argv[1:] or known
+    if unknown := sorted(set(asked) - set(known)):
+        sys.exit(f"not known: {', '.join(unknown)}; known: {', '.join(known)}")
+    figures = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    for name in asked:
+        print(f"bench_{name} …", file=sys.stderr, flush=True)
+        figures = [figure for figure in figures if figure["module"] != name] + measured(name)
+        RESULTS.write_text("".join(json.dumps(figure) + "\n" for figure in sorted(figures, key=lambda figure: figure["module"])))
+        PAGE.write_text(page(figures))
+
+
+def measured(name: str) -> list[dict[str, Any]]:
+    """The figures of one benchmark, in its own order."""
+    ran = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.bench_{name}", "--json"], cwd=HERE.parent, check=True, text=True, stdout=subprocess.PIPE
+    )
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return [json.loads(line) | {"module": name, "date": date} for line in ran.stdout.splitlines()]
+
+
+def page(figures: list[dict[str, Any]]) -> str:
+    """The table for people, one section a machine."""
+    machines = sorted({figure["machine"] for figure in figures})
+    parts = ["# Results\n\nMade by `python -m benchmarks.collect`; what each figure means stands in the benchmark's own module.\n"]
+    for machine in machines:
+        rows = [row(figure) for figure in sorted(figures, key=lambda figure: figure["module"]) if figure["machine"] == machine]
+        parts.append(f"\n## {machine}\n\n```\n{table(TITLES, rows, {3})}\n```\n")
+    return "".join(parts)
+
+
+def row(figure: dict[str, Any]) -> list[str]:
+    parameters = ", ".join(f"{name}={said(value)}" for name, value in figure["parameters"].items())
+    return [figure["benchmark"], figure["subject"], parameters, said(figure["value"]), figure["unit"], figure["date"]]
+
+
+if __name__ == "__main__":
+    main()
