@@ -132,6 +132,8 @@ class KafkaLog:
                 if found:
                     self._certain.clear()
                     return found
+                # Where compaction or a marker left nothing, the fetcher is beyond what was asked for already.
+                offset = max(offset, fetcher.windows[place].next)
             if self._is_at_end(place, offset):
                 return []
             fetcher = self._fetcher(place, offset) or self._go_to(place, offset)

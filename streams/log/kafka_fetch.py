@@ -38,18 +38,17 @@ class Fetcher:
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on; what was held of them is dropped."""
-        self.drop([place for place in offsets if place in self.windows])
+        self.drop(offsets)
         if offsets:
             self._consumer.incremental_assign([self._there(place, offset) for place, offset in offsets.items()])
             self.windows |= {place: Window(offset) for place, offset in offsets.items()}
 
     def drop(self, places: Iterable[Partition]) -> None:
         """Stop reading these."""
-        held = [place for place in places if place in self.windows]
-        if held:
-            self._consumer.incremental_unassign([self._there(place) for place in held])
-            for place in held:
-                del self.windows[place]
+        held = {place: self.windows.pop(place) for place in places if place in self.windows}
+        given = [self._there(place) for place, window in held.items() if not window.parked]
+        if given:
+            self._consumer.incremental_unassign(given)
 
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """What is at hand of a partition that this one reads, without waiting. Raises its fault, after which it is not read any more."""
@@ -59,9 +58,9 @@ class Fetcher:
             self.poll(0)
             window = self._sound(place)
         found = window.take(offset, records_max, bytes_max)
-        if window.paused and window.ahead_bytes() < AHEAD_BYTES // 2:
-            window.paused = False
-            self._consumer.resume([self._there(place)])
+        if window.parked and window.ahead_bytes() < AHEAD_BYTES // 4:
+            window.parked = False
+            self._consumer.incremental_assign([self._there(place, window.next)])
         return found
 
     def await_beyond(self, place: Partition, offset: int, until: float) -> bool:
@@ -81,10 +80,15 @@ class Fetcher:
             messages = self._consumer.consume(1, timeout_seconds) + self._consumer.consume(CONSUME_RECORDS, 0)
         if not messages:
             return False
+        events: list[Fetched] = []
         if any(map(Fetched.error, messages)):
-            messages = [message for message in messages if not self._is_event(message)]
+            events = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
         for (name, number), run in groupby(_records(messages, self._names, self._settings), key=_place):
             self._put(Partition(name, number), list(run))
+        # The end of a partition comes behind its records, and moves the window there.
+        for event in events:
+            self._heed(event)
         return True
 
     def _put(self, place: Partition, records: list[Record]) -> None:
@@ -93,18 +97,18 @@ class Fetcher:
             return
         window.put(records)
         self._ends[place] = max(self._ends.get(place, 0), window.next)
-        if not window.paused and window.ahead_bytes() > AHEAD_BYTES:
+        if not window.parked and window.ahead_bytes() > AHEAD_BYTES:
+            # Taken away and given back at its offset: a partition that is paused and resumed stands still for a second.
+            self._consumer.incremental_unassign([self._there(place)])
+            window.parked = True
             if time.monotonic() - window.asked_seconds > IDLE_SECONDS:
-                self.drop([place])
-            else:
-                window.paused = True
-                self._consumer.pause([self._there(place)])
+                del self.windows[place]
 
-    def _is_event(self, message: Fetched) -> bool:
+    def _heed(self, message: Fetched) -> None:
         """Deal with a message that is no record: the end of a partition, or why it cannot be read on."""
         error = message.error()
         if error is None:
-            return False
+            return
         place = Partition(self._settings.own(message.topic() or "") or "", message.partition() or 0)
         window = self.windows.get(place)
         if window is None:
@@ -116,7 +120,6 @@ class Fetcher:
             self._ends[place] = max(self._ends.get(place, 0), window.next)
         else:
             window.fault = log_error(error, f"{place}@{window.next}", "reading")
-        return True
 
     def _sound(self, place: Partition) -> Window:
         window = self.windows[place]
