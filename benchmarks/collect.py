@@ -6,10 +6,10 @@ they are, each with its own date and machine.
 
 from __future__ import annotations
 
-import datetime
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def measured(name: str) -> list[dict[str, Any]]:
     ran = subprocess.run(
         [sys.executable, "-m", f"benchmarks.bench_{name}", "--json"], cwd=HERE.parent, check=True, text=True, stdout=subprocess.PIPE
     )
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    date = datetime.now(UTC).date().isoformat()
     return [json.loads(line) | {"module": name, "date": date} for line in ran.stdout.splitlines()]
 
 
