@@ -41,7 +41,9 @@ KINDS = (
     NodeKind(name="big", vcpus=24, memory_mib=48 * GIB, disk_mib=1000 * GIB, share=1),
     NodeKind(name="small", vcpus=16, memory_mib=64 * GIB, disk_mib=500 * GIB, share=2),
 )
-TTL_MS = 600_000
+TTL_MS = 400_000
+RENEWED_TTL_MS = 120_000
+"""What a starter asks for: guests that go without a word are missed after so long."""
 AUDIT_EVERY_MS = 30_000
 LIFETIME_MS_MEAN = 45_000
 ASKS_PER_STEP_MAX = 3
@@ -159,7 +161,7 @@ class Player:
                 self._renewals.add(claim_id)
                 record_id = f"{claim_id}/renew"
                 self._say(
-                    CLAIMS, ClaimRenewed(node_id=placement.node_id, record_id=record_id, claim_id=claim_id, ttl_ms=TTL_MS)
+                    CLAIMS, ClaimRenewed(node_id=placement.node_id, record_id=record_id, claim_id=claim_id, ttl_ms=RENEWED_TTL_MS)
                 )
             elif claim_id in self._ledgers[placement.partition].claims and claim_id in self._renewed:
                 del self._placed[claim_id]
