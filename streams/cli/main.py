@@ -40,6 +40,7 @@ VERBS = (
     Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),
     Verb("doctor", "streams.cli.doctor:doctor", "is everything as it should be, and if not, what to do"),
     Verb("dead-letters", "streams.cli.dead_letters:app", "messages that count for nothing, why, and their way back"),
+    Verb("topics", "streams.cli.topics:app", "make the topics of a ledger, and say where those of a cluster differ"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 
@@ -52,7 +53,11 @@ Verbs (claimlog VERB --help):
 {verbs}
 
 Common to them:
-  --log LOG           sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin; default: the environment's CLAIMLOG_LOG
+  --log LOG           sqlite:PATH, kafka://HOST:PORT[,HOST:PORT][/PREFIX], FILE.jsonl, or - for JSON lines on stdin;
+                      default: the environment's CLAIMLOG_LOG
+  -X KEY=VALUE        a setting of the Kafka client, such as security.protocol=SASL_SSL; repeatable. In the environment
+                      CLAIMLOG_KAFKA_SECURITY_PROTOCOL, or that with _FILE for a file with the value (passwords);
+                      CLAIMLOG_KAFKA_CONFIG names a file of settings
   --at, --since, --until
                       2026-11-21T10:42:07Z, 2026-11-21, -2h, unix seconds or milliseconds, now, or the cut:... of any answer
   -o FORMAT           table, wide, json (one document with cut and items), jsonl, value; -c COLUMN and --sort [-]COLUMN choose
@@ -90,6 +95,7 @@ def assembled(verbs: Sequence[Verb]) -> App:
 def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
     """Run one command line and return its exit code; nothing is raised but SystemExit from a verb's own `sys.exit`."""
     from streams.cli.exits import guarded
+    from streams.cli.open_log import with_settings
 
     def dispatch() -> int | None:
         if not arguments or arguments[0] in {"--help", "-h", "help"}:
@@ -98,9 +104,31 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
         if arguments[0] in {"--version", "version"}:
             print(f"claimlog {_version()}")
             return None
-        return _called(arguments, verbs)
+        rest, settings = _parted(arguments)
+        with with_settings(settings):
+            return _called(rest, verbs)
 
     return guarded(dispatch, sys.stderr)
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments without `-X key=value`, and what these give. Raises UsageProblem."""
+    from streams.cli.exits import UsageProblem
+
+    rest: list[str] = []
+    settings: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--":
+            return [*rest, argument, *left], settings
+        if not argument.startswith("-X"):
+            rest.append(argument)
+            continue
+        setting = argument.removeprefix("-X") or next(left, "")
+        if "=" not in setting:
+            raise UsageProblem(f"-X {setting}: expected KEY=VALUE, such as -X security.protocol=SASL_SSL")
+        settings.append(setting)
+    return rest, settings
 
 
 def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,13 +12,26 @@ from streams.cli.exits import UsageProblem
 from streams.log.base import ClockMs, Log, LogUnreachable, wall_clock_ms
 
 ENVIRONMENT = "CLAIMLOG_LOG"
-FORMS = "sqlite:PATH, FILE.jsonl, or - for JSON lines on stdin"
+FORMS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for JSON lines on stdin"
+# The `key=value` of `-X`, which every verb takes and none needs to know of.
+_given: ContextVar[tuple[str, ...]] = ContextVar("_given", default=())
+
+
+@contextmanager
+def with_settings(given: Iterable[str]) -> Iterator[None]:
+    """Logs opened within are given these settings of `-X` as well, each `key=value`."""
+    token = _given.set((*_given.get(), *given))
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False, clock: ClockMs = wall_clock_ms) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 
-    With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it.
+    With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
+    takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
     """
     spec = spec or environ.get(ENVIRONMENT)
@@ -28,7 +43,7 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
 
         return SqliteLog.open(rest, create=create, clock=clock)
     if scheme == "kafka" and separator:
-        raise UsageProblem(f"{spec}: this version has no Kafka log yet; pass {FORMS}")
+        return _kafka(spec, environ)
     if spec == "-":
         return _jsonl(stdin, "stdin")
     if spec.endswith(".jsonl"):
@@ -39,6 +54,16 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
             raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
     hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
     raise UsageProblem(f"--log {spec} is no log: pass {FORMS}{hint}")
+
+
+def _kafka(spec: str, environ: Mapping[str, str]) -> Log:
+    from streams.log.kafka import KafkaLog
+    from streams.log.kafka_settings import SettingsProblem, parse_settings
+
+    try:
+        return KafkaLog.open(parse_settings(spec, environ, _given.get()))
+    except SettingsProblem as problem:
+        raise UsageProblem(str(problem)) from None
 
 
 def _jsonl(lines: BinaryIO, name: str) -> Log:

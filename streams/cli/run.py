@@ -108,8 +108,11 @@ def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: 
 
 
 def _state_folder(log: str | None) -> Path:
-    """Tables lie beside the log they come from."""
+    """Tables lie beside the log they come from; where that is a cluster, in the working directory."""
     spec = log or os.environ.get(ENVIRONMENT, "")
+    if spec.startswith("kafka:"):
+        address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
+        return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
     return Path(f"{spec.removeprefix('sqlite:')}-state")
 
 

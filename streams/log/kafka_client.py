@@ -25,7 +25,7 @@ OLDEST: Final = -2
 # One try of a question; several of them fit in anybody's patience.
 TRY_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 0.05
-OPEN_SECONDS: Final = 10.0
+OPEN_SECONDS: Final = 5.0
 """How long opening a log waits for a broker at most: somebody may sit before it."""
 
 # A broker that comes back is found within a second (librdkafka: 10 s), and a connection into a black hole is given up in time.
@@ -128,6 +128,8 @@ class Clients:
                 return ask(max(min(left, TRY_SECONDS), 0.1))
             except KafkaException as problem:
                 error = error_of(problem)
+                # Lets the client tell `_heard` what happened to its connections.
+                self.asker.poll(0)
                 if not is_passing(error) or left <= RETRY_SECONDS:
                     raise log_error(error, self.settings.place, doing, self.last_seen) from None
             time.sleep(RETRY_SECONDS)

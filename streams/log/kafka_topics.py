@@ -150,7 +150,7 @@ class Catalog:
         for spec in specs:
             topic = there.get(spec.name)
             if topic is None:
-                found.append(Difference(spec.name, "topic", "there", "missing"))
+                found.append(Difference(spec.name, "topic", "there (`claimlog topics apply` makes it)", "missing"))
                 continue
             if len(topic.partitions) != spec.partitions:
                 found.append(Difference(spec.name, "partitions", str(spec.partitions), str(len(topic.partitions))))

@@ -65,7 +65,11 @@ def test_a_file_that_cannot_be_read_is_unreachable(tmp_path: Path, name: str) ->
     [
         (None, "which log\\? Pass --log .*CLAIMLOG_LOG"),
         ("", "which log"),
-        ("kafka://broker:9092", "no Kafka log yet"),
+        ("kafka://broker", "broker is no broker's HOST:PORT"),
+        ("kafka:broker:9092", "the address of a Kafka log is kafka://HOST:PORT"),
+        ("kafka://broker:9092/a.b", "prefix 'a.b' may have letters"),
+        ("kafka://broker:9092?acks=1", "acks cannot be changed"),
+        ("kafka://broker:9092?no.such.setting=1", "no.such.setting"),
         ("fleet.sqlite", "write sqlite:fleet.sqlite"),
         ("http://x", "is no log: pass sqlite:PATH"),
         ("sqlite:", "sqlite:PATH"),

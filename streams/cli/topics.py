@@ -1,0 +1,120 @@
+"""`claimlog topics`: make the topics of a ledger with the settings that keep it safe, and say where those of a cluster differ."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from cyclopts import App, Parameter
+from msgspec import Struct
+
+from schemas.topics import CLAIMS, REQUESTS, TOPICS
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.open_log import with_settings
+from streams.cli.output import Answer, Column, write
+from streams.log.base import Log, TopicSpec
+from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
+
+app = App(name="topics", help="The topics of a ledger: make them, check them.")
+
+SingleBroker = Annotated[bool, Parameter(negative=(), help="One copy of each record is meant: a disk lost is data lost.")]
+
+COLUMNS = [
+    Column(name="topic"),
+    Column(name="partitions", right=True),
+    Column(name="key"),
+    Column(name="kept"),
+    Column(name="written_by", title="written by", wide=True),
+    Column(name="found", alarm=lambda found: found != "as needed"),
+]
+
+
+class Difference(Protocol):
+    """What a log says of a setting that is not as a ledger needs it; its text is for people."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        ...
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """A log whose topics have settings of their own: Kafka."""
+
+    def differences(self, topics: list[TopicSpec]) -> list[Difference]:
+        """What is not as it must be."""
+        ...
+
+
+class Missing(Struct, frozen=True):
+    """A topic that is not there, or has another number of partitions."""
+
+    topic: str
+    says: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}: {self.says}"
+
+
+@app.command
+def apply(
+    *,
+    log: LogFlag = None,
+    ledger_partitions: Annotated[int, Parameter(help="Partitions of claims; never changes.")] = LEDGER_PARTITIONS_DEFAULT,
+    request_partitions: Annotated[int, Parameter(help="Partitions of requests; never changes.")] = REQUEST_PARTITIONS_DEFAULT,
+    single_broker: SingleBroker = False,
+    show: Show = SHOW,
+) -> int:
+    """Make the topics that are missing and open each partition of claims; what is there is only compared. Doing it twice does nothing."""
+    with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
+        open_ledger(target, ledger_partitions=ledger_partitions, request_partitions=request_partitions)
+        return _told(target, show)
+
+
+@app.command
+def check(
+    *,
+    log: LogFlag = None,
+    single_broker: SingleBroker = False,
+    show: Show = SHOW,
+) -> int:
+    """Compare the topics with what a ledger needs; exit 3 where something differs."""
+    with with_settings(["single-broker=true"] if single_broker else []), opened(log) as target:
+        return _told(target, show)
+
+
+def _told(log: Log, show: Show) -> int:
+    found: dict[str, list[str]] = {}
+    for difference in differences(log):
+        found.setdefault(difference.topic, []).append(str(difference).partition(": ")[2])
+    counts = log.topics()
+    items: list[dict[str, Any]] = [
+        {
+            "topic": topic.name,
+            "partitions": counts.get(topic.name),
+            "key": topic.key or None,
+            "kept": topic.kept,
+            "written_by": topic.written_by,
+            "found": "; ".join(found.get(topic.name, [])) or "as needed",
+        }
+        for topic in TOPICS.values()
+    ]
+    write(Answer(columns=COLUMNS, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return Exit.FINDINGS if found else Exit.DONE
+
+
+def differences(log: Log) -> list[Difference]:
+    """Where the topics of a log are not what a ledger needs."""
+    there = log.topics()
+    specs = topic_specs(there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT), there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT))
+    if isinstance(log, Configured):
+        return list(log.differences(specs))
+    found: list[Difference] = []
+    for spec in specs:
+        if spec.name not in there:
+            found.append(Missing(spec.name, "missing; `claimlog topics apply` makes it"))
+        elif there[spec.name] != spec.partitions:
+            found.append(Missing(spec.name, f"{there[spec.name]} partitions, not {spec.partitions}"))
+    return found
