@@ -300,7 +300,7 @@ def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
     shown_once = claim.confirmed_ms is not None
     if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
         return
-    if claim.departed_ms is not None:
+    if claim.departed_ms is not None and claim.departed_ms >= claim.since_ms - SKEW_MS:
         if lasted_ms >= GRACE_MS:
             ledger.close(claim, "departed", step)
     elif lasted_ms >= claim.ttl_ms:

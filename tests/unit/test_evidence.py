@@ -388,6 +388,19 @@ def test_a_showing_ends_the_run() -> None:
     assert (outcomes, later) == ([], [("vanished", "c")])
 
 
+def test_a_departure_from_before_a_renewal_shortens_nothing() -> None:
+    history = claimed()
+    history.audit({"vm": 4}, at_s=98)
+    history.event("departed", "vm", at_s=99)
+    history.renew("c", at_s=107)
+
+    closed_by_grace = audits(history, 113, 130)
+    closed_by_ttl = audits(history, 174)
+
+    assert closed_by_grace == []
+    assert closed_by_ttl == [("vanished", "c")]
+
+
 def test_a_renewal_ends_the_run_and_moves_the_deadline() -> None:
     history = claimed()
     audits(history, 105, 125, 145)
