@@ -97,8 +97,7 @@ def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...
 
 
 def _grant(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step) -> None:
-    if node.settled_ms is not None:
-        evidence.unsettle(node)
+    evidence.loosen(node, item.instance_id)
     time_ms, instance_id = step.time_ms, item.instance_id
     amounts = amounts_of(item.resources)
     claim = Claim(
@@ -174,8 +173,7 @@ def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
     if claim is None or claim.node_id != event.node_id:
         step.outcomes.append(_absent("not-held", event.claim_id, event.node_id, ledger.partition, step.offset))
         return
-    if (node := ledger.nodes[claim.node_id]).settled_ms is not None:
-        evidence.unsettle(node)
+    evidence.loosen(ledger.nodes[claim.node_id], claim.instance_id)
     claim.renewed = True
     claim.deadline_ms = max(claim.deadline_ms, step.time_ms + event.ttl_ms)
     claim.since_ms = max(claim.since_ms, step.time_ms)
@@ -202,7 +200,7 @@ def released(ledger: Ledger, event: say.ClaimReleased, step: Step) -> None:
     if event.reason == "cancelled" and (claim.renewed or claim.confirmed_ms is not None):
         ledger.tell(step, "in-use", claim)
         return
-    ledger.node(claim.node_id)
+    evidence.loosen(ledger.nodes[claim.node_id], claim.instance_id)
     ledger.close(claim, "released", step)
 
 

@@ -3,14 +3,15 @@
 No observation is newer than its own record: a time above the append time counts as the append time. Otherwise what a host with a clock far
 ahead has shown could not be taken back, once the clock is right again, for as long as it had been wrong.
 
-A node that is *settled* has nothing on it but what the last complete full audit lists, each at the size it lists, every claim confirmed
-and nothing against any. The next unchanged audit then moves only the time of the last showing, which is kept once for the whole node in
-`settled_ms` and spelled out (`unsettle`) before anything else touches the node. It saves the walk over all guests at each audit.
+An instance is *settled* if it is shown as the last complete audit lists it, every claim of it is confirmed and nothing speaks against any.
+To be listed once more then moves nothing of it but the time of its last showing, so that is kept once for the whole node in `settled_ms`,
+and an audit looks only at those in `loose`, the node's instances that are not settled. Whoever touches one loosens it first (`loosen`
+spells out its time). It saves the walk over all guests at each audit; who walks it (`unsettle`) comes to the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -40,34 +41,70 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
     if event.failed:
         _unknown(node, event, event.failed)
         return
-    hypervisor, instances = event.hypervisor, event.instances
-    if instances is None or hypervisor is None:
-        full = node.full
+    full, settled_ms = node.full, node.settled_ms
+    goes_on = settled_ms is not None and event.complete and event.taken_at_ms >= settled_ms
+    if event.instances is not None and event.hypervisor is not None:
+        hypervisor, instances = event.hypervisor, event.instances
+        if hypervisor == node.hypervisor:
+            hypervisor = node.hypervisor  # One object however often it is reported.
+        if event.complete:
+            node.full = FullAudit(event.digest, event.epoch, hypervisor, instances, step.offset)
+        listed = {report.instance_id: report for report in instances}
+        open_ = _changed(node, listed) if goes_on else _everything(node, listed)
+    else:
         if full is None or full.digest != event.digest or full.epoch != event.epoch:
             _unknown(node, event, "an unchanged audit whose full one was not applied")
             return
-        if _still_settled(node, event):
+        # An incomplete audit in between may have known less of the host than the full one that this stands for.
+        hypervisor, open_ = full.hypervisor, node.loose
+        if goes_on and not open_:
             _applied(node, event, step)
             node.settled_ms = event.taken_at_ms
             step.times_only = True
             return
-        # An incomplete audit in between may have known less of the host than the full one that this stands for.
-        hypervisor, instances = full.hypervisor, full.instances
-    elif event.complete:
-        node.full = FullAudit(event.digest, event.epoch, hypervisor, instances, step.offset)
-    unsettle(node)
-    if hypervisor != node.hypervisor:
+        listed = {report.instance_id: report for report in full.instances if not goes_on or report.instance_id in open_}
+        if not goes_on:
+            open_ = _everything(node, listed)
+    if hypervisor is not node.hypervisor:
         node.hypervisor = hypervisor
         node.refresh()
-    listed = {report.instance_id: report for report in instances}
+    _audited(ledger, node, event, step, listed, open_)
+
+
+def _everything(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
+    """All instances shown, held or listed, none of them settled any more."""
+    unsettle(node)
+    return {*node.shown, *node.claims, *listed}
+
+
+def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
+    """The instances that a new full list says something new about, and those that are not settled anyway."""
+    shown = node.shown
+    for instance_id in shown.keys() - listed.keys():
+        loosen(node, instance_id)
+    for instance_id, report in listed.items():
+        before = shown.get(instance_id)
+        if before is not None and before.report == report:
+            before.report = report  # One object for both: the list of the audit before goes.
+        else:
+            loosen(node, instance_id)
+    return node.loose
+
+
+def _audited(ledger: Ledger, node: Node, event: NodeObserved, step: Step, listed: dict[str, InstanceReport], instances: set[str]) -> None:
+    """Show those of `instances` that the audit lists, weigh what speaks against the others, and see which of them are settled now."""
+    taken_at_ms = event.taken_at_ms
+    in_order = sorted(instances)
     if event.complete:
-        _remove_unlisted(node, listed, event.taken_at_ms)
-    for instance_id in sorted(listed):
-        _show(ledger, node, listed[instance_id], event.taken_at_ms, step, is_event=False)
+        _remove_unlisted(node, in_order, listed, taken_at_ms)
+    for instance_id in in_order:
+        if instance_id in listed:
+            _show(ledger, node, listed[instance_id], taken_at_ms, step, is_event=False)
     _applied(node, event, step)
-    _weigh_evidence(ledger, node, listed, event, step)
-    if event.complete and _settles(node, listed, event.taken_at_ms):
-        node.settled_ms = event.taken_at_ms
+    if event.complete:  # What an incomplete audit lists was shown; what it omits says nothing.
+        _weigh_evidence(ledger, node, in_order, listed, event, step)
+        node.loose = {i for i in in_order if not _settles(node, i, listed.get(i), taken_at_ms)}
+        node.settled_ms = taken_at_ms
 
 
 def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> None:
@@ -76,7 +113,6 @@ def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> No
     if not _newer(node, f"lifecycle|{event.producer}", event.epoch, event.counter):
         step.ignored = f"not above the last event of {event.producer}"
         return
-    unsettle(node)
     step.node_ids = (event.node_id,)
     if event.event_time_ms > step.time_ms:
         event = replace(event, event_time_ms=step.time_ms)
@@ -85,8 +121,10 @@ def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> No
         if instance_id not in node.shown and event.event_time_ms <= node.complete_ms:
             step.ignored = "older than the last audit, which omits the instance"
             return
+        loosen(node, instance_id)
         _show(ledger, node, event.instance, event.event_time_ms, step, is_event=True)
         return
+    loosen(node, instance_id)
     shown = node.shown.get(instance_id)
     if shown is not None and shown.seen_ms <= event.event_time_ms:
         del node.shown[instance_id]
@@ -94,17 +132,31 @@ def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> No
     _departure(ledger, node, event, step)
 
 
-def unsettle(node: Node) -> None:
-    """Spell out the time of the last showing for all that is shown and held on a settled node."""
-    seen_ms = node.settled_ms
-    if seen_ms is None:
+def loosen(node: Node, instance_id: str) -> None:
+    """Spell out the time of the last showing of one instance; the next audit looks at it."""
+    if node.settled_ms is None or instance_id in node.loose:
         return
+    _spell(node, instance_id, node.settled_ms)
+    node.loose.add(instance_id)
+
+
+def unsettle(node: Node) -> None:
+    """Spell out the time of the last showing for all that is shown and held on a node; the next audit looks at all of it."""
+    if node.settled_ms is None:
+        return
+    for instance_id in node.shown:
+        if instance_id not in node.loose:
+            _spell(node, instance_id, node.settled_ms)
     node.settled_ms = None
-    for shown in node.shown.values():
+    node.loose.clear()
+
+
+def _spell(node: Node, instance_id: str, seen_ms: int) -> None:
+    shown = node.shown.get(instance_id)
+    if shown is not None:
         shown.seen_ms = max(shown.seen_ms, seen_ms)
-    for claims in node.claims.values():
-        for claim in claims:
-            claim.seen_ms = max(claim.seen_ms, seen_ms)
+    for claim in node.claims.get(instance_id, ()):
+        claim.seen_ms = max(claim.seen_ms, seen_ms)
 
 
 def _in_order(claims: Sequence[Claim]) -> Sequence[Claim]:
@@ -140,22 +192,19 @@ def _applied(node: Node, event: NodeObserved, step: Step) -> None:
         node.unknown_since_ms, node.unknown_reason = None, ""
 
 
-def _still_settled(node: Node, event: NodeObserved) -> bool:
-    return node.settled_ms is not None and event.complete and event.taken_at_ms >= node.settled_ms
-
-
-def _settles(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> bool:
-    """Whether the next unchanged audit can do nothing here but show all again."""
-    if len(node.shown) != len(listed) or not node.shown.keys() <= listed.keys() or not node.claims.keys() <= listed.keys():
+def _settles(node: Node, instance_id: str, report: InstanceReport | None, taken_at_ms: int) -> bool:
+    """Whether a further audit that lists the instance like this can do nothing but show it again, or nothing is left of it here."""
+    shown, claims = node.shown.get(instance_id), node.claims.get(instance_id, ())
+    if shown is None or report is None:
+        return shown is None and report is None and not claims
+    if not _is_as_listed(shown.amounts, observed_amounts(report.resources)):
         return False
-    for instance_id, shown in node.shown.items():
-        if shown.seen_ms != taken_at_ms or not _is_as_listed(shown.amounts, observed_amounts(listed[instance_id].resources)):
+    for claim in claims:
+        if claim.confirmed_ms is None or claim.departed_ms is not None or claim.run_epoch is not None:
             return False
-    return all(
-        claim.confirmed_ms is not None and claim.seen_ms == taken_at_ms and claim.departed_ms is None and claim.run_epoch is None
-        for claims in node.claims.values()
-        for claim in claims
-    )
+        if taken_at_ms < claim.since_ms - SKEW_MS or taken_at_ms < claim.gone_ms:
+            return False  # As in `_confirm`: it is not shown by audits up to then.
+    return True
 
 
 def _is_as_listed(amounts: ObservedAmounts, listed: ObservedAmounts) -> bool:
@@ -163,12 +212,15 @@ def _is_as_listed(amounts: ObservedAmounts, listed: ObservedAmounts) -> bool:
     return amounts == listed or all(new is None or new == old for old, new in zip(amounts, listed, strict=True))
 
 
-def _remove_unlisted(node: Node, listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
+def _remove_unlisted(node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
     """Rule 5: a complete audit removes what it omits, unless the instance's last event is not older than the audit less the skew."""
-    gone = [i for i, shown in node.shown.items() if i not in listed and (shown.event_ms < 0 or shown.event_ms < taken_at_ms - SKEW_MS)]
-    for instance_id in gone:
-        del node.shown[instance_id]
-        node.recount(instance_id)
+    for instance_id in instances:
+        if instance_id in listed:
+            continue
+        shown = node.shown.get(instance_id)
+        if shown is not None and (shown.event_ms < 0 or shown.event_ms < taken_at_ms - SKEW_MS):
+            del node.shown[instance_id]
+            node.recount(instance_id)
 
 
 def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step: Step, *, is_event: bool) -> None:
@@ -280,15 +332,19 @@ def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amou
     return (old[0], old[1], old[2], old[3])
 
 
-def _weigh_evidence(ledger: Ledger, node: Node, listed: dict[str, InstanceReport], event: NodeObserved, step: Step) -> None:
+def _weigh_evidence(
+    ledger: Ledger, node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], event: NodeObserved, step: Step
+) -> None:
     """Rule 6: start, continue or end each claim's run of complete audits that do not list its instance, and close it when that lasted."""
-    if not event.complete:
-        return  # What an incomplete audit lists was shown above; what it omits says nothing.
-    for claim in sorted(node.held(), key=lambda claim: claim.claim_id):
-        if claim.instance_id in listed and not (claim.resize and claim.confirmed_ms is None):
-            claim.run_epoch = None
-        elif event.taken_at_ms >= max(claim.since_ms, claim.seen_ms) + SKEW_MS:
-            _run(ledger, claim, event, step)
+    against: list[Claim] = []
+    for instance_id in instances:
+        for claim in node.claims.get(instance_id, ()):
+            if instance_id in listed and not (claim.resize and claim.confirmed_ms is None):
+                claim.run_epoch = None
+            elif event.taken_at_ms >= claim.since_ms + SKEW_MS and event.taken_at_ms >= claim.seen_ms + SKEW_MS:
+                against.append(claim)
+    for claim in _in_order(against):
+        _run(ledger, claim, event, step)
 
 
 def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:

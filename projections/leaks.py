@@ -50,7 +50,7 @@ class Mark(Struct):
     """What the audit remembers of a node between records.
 
     `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
-    audit left nothing to confirm or resolve, so one that finds the node settled (`Step.times_only`) can find nothing new.
+    audit and what came since left nothing to confirm, so one that finds the node settled (`Step.times_only`) can find nothing new.
     """
 
     heard_ms: int = -1
@@ -81,7 +81,10 @@ class Leaks(Struct):
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(event, step).items():
             if node_id in ledger.nodes:
-                found += self._look(self._at(ledger.nodes[node_id], observed, step, self.marks.get(node_id)), instances, every=False)
+                mark = self.marks.get(node_id)
+                found += self._look(self._at(ledger.nodes[node_id], observed, step, mark), instances, every=False)
+                if mark is not None and mark.quiet:
+                    mark.quiet = self._nothing_to_confirm(node_id)
         return found
 
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
@@ -107,9 +110,12 @@ class Leaks(Struct):
         found = self._look(look, self._all_of(look), every=True)
         if applied:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
-        still = self.open.get(event.node_id, {})
-        mark.quiet = applied and all(finding.confirmed for finding in still.values())
+        mark.quiet = applied and self._nothing_to_confirm(event.node_id)
         return found
+
+    def _nothing_to_confirm(self, node_id: str) -> bool:
+        open_ = self.open.get(node_id)
+        return open_ is None or all(finding.confirmed for finding in open_.values())
 
     def _touched(self, event: Any, step: Step) -> dict[str, list[str]]:
         """The instances to look at by node; a node with none is looked at itself."""

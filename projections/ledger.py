@@ -100,13 +100,11 @@ class Ledger:
         return step
 
     def node(self, node_id: str) -> Node:
-        """The row of a node, made if it is new, with the times of its claims and guests spelled out."""
+        """The row of a node, made if it is new."""
         node = self.nodes.get(node_id)
         if node is None:
             node = self.nodes[node_id] = Node(node_id)
             node.refresh()
-        elif node.settled_ms is not None:
-            evidence.unsettle(node)
         return node
 
     def homes(self, group_id: str) -> Home | None:

@@ -128,8 +128,8 @@ class Node(Struct, gc=False):
     """One hypervisor.
 
     `sources` keeps the highest (epoch, counter) per `source topic|producer`. `complete_ms` is `taken_at_ms` of the last complete audit.
-    `settled_ms` is not None while nothing on the node changes but the time of its audits: then it stands for the `seen_ms` of all that
-    is shown and held there (see `Ledger`).
+    `settled_ms`, if it is not None, stands for the `seen_ms` of all that is shown and held here but for the instances in `loose`, unless
+    theirs is larger (see `evidence`).
     """
 
     node_id: str
@@ -155,6 +155,7 @@ class Node(Struct, gc=False):
     silent_since_ms: int | None = None
     homes_closed: dict[str, int] = field(default_factory=dict)
     settled_ms: int | None = None
+    loose: set[str] = field(default_factory=set)
 
     claims: dict[str, list[Claim]] = field(default_factory=dict)
     """Held claims by instance; restored from the claims themselves, not part of the stored row."""

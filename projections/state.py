@@ -18,15 +18,15 @@ from projections.node import Claim, Home, Node, Shown
 from projections.rules import RULES_KNOWN
 from schemas.audits import InstanceReport
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Goes up whenever what is written here changes, the fields of `Node`, `Claim` and what they hold included; other versions are ignored."""
 
 TIMES = ("sources", "audit", "complete_ms", "unknown_since_ms", "unknown_reason", "unknown_instances", "silent_since_ms", "settled_ms")
 """What an audit that finds a settled node unchanged moves."""
 DERIVED = ("claims", "uses", "used", "io_claims", "limits", "whole_units", "key")
 """What `restored_node` works out anew (`claims` from the claims written with the node)."""
-ORDERED = ("sources", "shown", "homes_closed")
-"""Dictionaries of the fold: written in order of their keys."""
+ORDERED = ("sources", "shown", "homes_closed", "loose")
+"""Dictionaries and sets of the fold: written in order of their keys."""
 FACTS = tuple(name for name in Node.__struct_fields__ if name not in {*TIMES, *DERIVED, *ORDERED})
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -90,7 +90,7 @@ _read_header = _decoder(Header)
 _read_home = _decoder(Home)
 _read_ids = _decoder(tuple[Identity, ...])
 _read_times = _decoder(tuple.__class_getitem__(tuple(_HINTS[name] for name in TIMES)))
-_FACT_TYPES = (*(_HINTS[name] for name in FACTS), dict[str, int], tuple[ShownRow, ...], tuple[Claim, ...])
+_FACT_TYPES = (*(_HINTS[name] for name in FACTS), dict[str, int], set[str], tuple[ShownRow, ...], tuple[Claim, ...])
 _read_facts = _decoder(tuple.__class_getitem__(_FACT_TYPES))
 
 
@@ -117,7 +117,7 @@ def facts_of(node: Node) -> bytes:
     reported = {report.instance_id: report for report in full.instances} if full is not None else {}
     shown = [_shown_row(instance_id, node.shown[instance_id], reported.get(instance_id)) for instance_id in sorted(node.shown)]
     claims = [claim for instance_id in sorted(node.claims) for claim in node.claims[instance_id]]
-    return _encode((*_facts_of(node), _in_order(node.homes_closed), shown, claims))
+    return _encode((*_facts_of(node), _in_order(node.homes_closed), sorted(node.loose), shown, claims))
 
 
 def times_of(node: Node) -> bytes:
@@ -170,8 +170,9 @@ def begun(data: bytes) -> Ledger:
 
 def add_node(ledger: Ledger, facts: bytes, times: bytes) -> None:
     """Put a node with its claims into the ledger, derived figures worked out anew. Raises StateError."""
-    *values, homes_closed, shown, claims = _read_facts(facts)
-    node = Node(**dict(zip(FACTS, values, strict=True)), homes_closed=homes_closed, **dict(zip(TIMES, _read_times(times), strict=True)))
+    *values, homes_closed, loose, shown, claims = _read_facts(facts)
+    told = dict(zip(FACTS, values, strict=True)) | dict(zip(TIMES, _read_times(times), strict=True))
+    node = Node(**told, homes_closed=homes_closed, loose=loose)
     if node.full is not None and node.full.hypervisor == node.hypervisor:
         node.hypervisor = node.full.hypervisor  # one object for both, as the fold has it
     node.refresh()

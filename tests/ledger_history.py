@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from projections import evidence
 from projections.ledger import Ledger, Step
-from projections.node import Node
+from projections.node import Claim, Node, Shown
 from schemas.audits import InstanceReport
 from schemas.claims import (
     Change,
@@ -311,11 +311,14 @@ def state(ledger: Ledger) -> dict[str, Any]:
 
 def _row(node: Node) -> dict[str, Any]:
     settled_ms = -1 if node.settled_ms is None else node.settled_ms
-    row = _plain(node) | {"settled_ms": None}
-    row["shown"] = {i: _plain(shown) | {"seen_ms": max(shown.seen_ms, settled_ms)} for i, shown in sorted(node.shown.items())}
+
+    def spelled(instance_id: str, of: Shown | Claim) -> dict[str, Any]:
+        return _plain(of) | {"seen_ms": of.seen_ms if instance_id in node.loose else max(of.seen_ms, settled_ms)}
+
+    row = _plain(node) | {"settled_ms": None, "loose": set()}
+    row["shown"] = {i: spelled(i, shown) for i, shown in sorted(node.shown.items())}
     row["claims"] = {
-        i: sorted((_plain(claim) | {"seen_ms": max(claim.seen_ms, settled_ms)} for claim in claims), key=itemgetter("claim_id"))
-        for i, claims in sorted(node.claims.items())
+        i: sorted((spelled(i, claim) for claim in claims), key=itemgetter("claim_id")) for i, claims in sorted(node.claims.items())
     }
     row["used"] = tuple(node.used)
     return row
