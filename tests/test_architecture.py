@@ -29,7 +29,7 @@ MAY_IMPORT = {
 HOMES = {
     "msgspec": ("schemas/", "projections/", "streams/", "producers/"),
     "apsw": ("streams/log/sqlite_file.py",),
-    "confluent_kafka": ("streams/log/kafka.py",),
+    "confluent_kafka": ("streams/log/kafka",),
     "faust": ("streams/app.py",),
     "mode": ("streams/app.py",),
     "rocksdict": ("projections/rocks.py",),
@@ -253,7 +253,7 @@ def test_each_package_is_typed_and_tests_are_no_package() -> None:
         ("streams/runner.py", "from producers.load import fleet", "streams/runner.py:1 imports producers.load"),
         ("streams/x.py", "from . import y", "imports relatively"),
         ("streams/log/kafka.py", "import apsw", "its home is ('streams/log/sqlite_file.py',)"),
-        ("streams/x.py", "from confluent_kafka.admin import AdminClient", "imports confluent_kafka; its home is ('streams/log/kafka.py',)"),
+        ("streams/x.py", "from confluent_kafka.admin import AdminClient", "imports confluent_kafka; its home is ('streams/log/kafka',)"),
         ("schemas/x.py", "import requests", "imports requests; its home is not named"),
     ],
 )

@@ -1,0 +1,342 @@
+"""What Kafka does its own way, and what goes wrong with brokers: on a real one. The rest is in tests/contract."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
+from msgspec.structs import replace
+
+from streams.cli.exits import Exit, exit_of
+from streams.log.base import Lease, LogError, LogUnreachable, Message, OffsetOutOfRange, Partition, TopicMismatch, TopicSpec
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
+from tests.kafka_broker import Broker, NoBroker, bootstrap
+
+ROOT = Path(__file__).parents[2]
+TOPICS = (TopicSpec("claims", 4), TopicSpec("one", 1), TopicSpec("rows", 1, compacted=True))
+
+
+@pytest.fixture
+def settings() -> KafkaSettings:
+    return KafkaSettings(bootstrap=bootstrap(), prefix=f"log-{uuid4().hex[:12]}", single_broker=True)
+
+
+@pytest.fixture
+def log(settings: KafkaSettings) -> Iterator[KafkaLog]:
+    with KafkaLog.open(settings) as log:
+        log.create(TOPICS)
+        yield log
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that a test may stop and kill, if it brings it back."""
+    bootstrap()
+    own = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        own.start()
+    except NoBroker as reason:
+        pytest.skip(f"no Kafka broker to kill: {reason}")
+    yield own
+    own.stop()
+
+
+def numbered(first: int, count: int, topic: str = "one", partition: int = 0) -> list[Message]:
+    return [Message(topic, b"k", b"%d" % number, partition=partition) for number in range(first, first + count)]
+
+
+def everything(log: KafkaLog, topic: str = "one", partition: int = 0, start: int = 0) -> list[bytes]:
+    values: list[bytes] = []
+    while found := log.read(topic, partition, start):
+        values += [record.value for record in found]
+        start = found[-1].offset + 1
+    return values
+
+
+WRITER = """
+import sys
+from streams.log.base import Message
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
+address, prefix, writer = sys.argv[1:]
+with KafkaLog.open(KafkaSettings(bootstrap=address, prefix=prefix, single_broker=True)) as log:
+    for number in range(20):
+        log.append([Message("one", b"k", b"%d %d %d" % (int(writer), number, place)) for place in range(7)])
+"""
+
+
+def test_records_of_writers_at_once_are_all_there_each_writer_s_in_order(log: KafkaLog, settings: KafkaSettings) -> None:
+    command = [sys.executable, "-c", WRITER, settings.bootstrap, settings.prefix]
+    running = [subprocess.Popen([*command, str(writer)], cwd=ROOT) for writer in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+
+    seen = [tuple(map(int, value.split())) for value in everything(log)]
+
+    assert len(seen) == 3 * 20 * 7
+    for writer in range(3):
+        assert [entry for entry in seen if entry[0] == writer] == [(writer, number, place) for number in range(20) for place in range(7)]
+
+
+def test_reading_anywhere_gives_what_reading_through_gives(log: KafkaLog, seed: int) -> None:
+    chance = random.Random(seed)
+    log.append([Message("claims", b"k", b"%d %d" % (number % 4, number) + b"x" * 400, partition=number % 4) for number in range(24_000)])
+    whole = {partition: everything(log, "claims", partition) for partition in range(4)}
+
+    with KafkaLog.open(log.settings) as other:
+        for _ in range(60):
+            partition, offset = chance.randrange(4), chance.randrange(6000)
+            found = other.read("claims", partition, offset, chance.choice((1, 50, 3000)))
+            assert [record.offset for record in found] == list(range(offset, offset + len(found)))
+            assert [record.value for record in found] == whole[partition][offset : offset + len(found)]
+
+    assert [len(values) for values in whole.values()] == [6000] * 4
+
+
+def test_two_readers_of_one_log_do_not_disturb_each_other(log: KafkaLog) -> None:
+    log.append(numbered(0, 9000))
+    behind, ahead = 0, 8990
+    for number in range(9000, 9030):
+        log.append(numbered(number, 1))
+        near = log.read("one", 0, ahead)
+        far = log.read("one", 0, behind, 300)
+        assert [record.offset for record in far] == list(range(behind, behind + len(far)))
+        ahead, behind = near[-1].offset + 1, behind + len(far)
+        assert near[-1].value == b"%d" % number
+
+
+def test_waiting_readers_are_woken_in_milliseconds(log: KafkaLog, settings: KafkaSettings) -> None:
+    log.append(numbered(0, 1))
+    took: list[float] = []
+    with KafkaLog.open(settings) as other:
+        other.append(numbered(1, 1))
+        for number in range(2, 12):
+            sent: list[float] = []
+            timer = Timer(0.06, lambda at=number, sent=sent: (other.append(numbered(at, 1)), sent.append(time.monotonic())))
+            timer.start()
+            assert log.wait({Partition("one", 0): number, Partition("claims", 1): 0}, 10)
+            woken = time.monotonic()
+            timer.join()
+            took.append(woken - sent[0])
+
+    # Measured: 1 to 2 ms; a machine that does other things as well takes its time.
+    assert sorted(took)[len(took) // 2] < 0.05
+
+
+def test_offsets_without_a_record_are_no_end(log: KafkaLog) -> None:
+    """A transaction's marker takes an offset and is no record; so does what compaction dropped."""
+    producer = Producer({"bootstrap.servers": log.settings.bootstrap, "transactional.id": uuid4().hex})
+    producer.init_transactions(30)
+    for value in (b"a", b"b"):
+        producer.begin_transaction()
+        producer.produce(log.settings.topic("one"), value, b"k", 0)
+        producer.commit_transaction(30)
+
+    until = time.monotonic() + 10
+    while log.end("one", 0) < 4:
+        assert time.monotonic() < until, "the broker writes a marker a moment after it has acknowledged the commit"
+
+    assert [(record.offset, record.value) for record in log.read("one", 0, 1)] == [(2, b"b")]
+    assert log.read("one", 0, 3) == []
+    assert log.append(numbered(0, 1)) == [4]
+    assert [record.offset for record in log.read("one", 0, 3)] == [4]
+
+
+def test_a_foreign_message_without_key_value_or_header_values_reads_as_empty_ones(log: KafkaLog) -> None:
+    producer = Producer({"bootstrap.servers": log.settings.bootstrap})
+    producer.produce(log.settings.topic("one"), None, None, 0, headers=[("a", None), ("b", b"1")])
+    producer.flush(30)
+
+    (record,) = log.read("one", 0, 0)
+
+    assert (record.key, record.value, record.headers) == (b"", b"", (("a", b""), ("b", b"1")))
+
+
+def test_times_are_the_broker_s_and_find_their_offsets(log: KafkaLog) -> None:
+    for number in range(3):
+        log.append(numbered(number, 1))
+        time.sleep(0.005)
+    times = [record.time_ms for record in log.read("one", 0, 0)]
+
+    assert times == sorted(times)
+    assert abs(times[-1] / 1000 - time.time()) < 60
+    assert [log.at_time("one", 0, at) for at in (0, times[1], times[1] + 1, times[2] + 1)] == [0, 1, 2, 3]
+
+
+def test_what_another_process_truncated_is_out_of_range(log: KafkaLog, settings: KafkaSettings) -> None:
+    log.append(numbered(0, 10))
+    with KafkaLog.open(settings) as other:
+        other.truncate("one", 0, 6)
+
+    with pytest.raises(OffsetOutOfRange, match="one/0@2") as raised:
+        log.read("one", 0, 2)
+
+    assert exit_of(raised.value) == Exit.INCOMPLETE
+    assert everything(log, start=6) == [b"6", b"7", b"8", b"9"]
+
+
+def test_a_topic_made_anew_under_a_reader_is_noticed(log: KafkaLog) -> None:
+    log.append(numbered(0, 10))
+    assert len(everything(log)) == 10
+    admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
+    name = log.settings.topic("one")
+    admin.delete_topics([name])[name].result()
+    time.sleep(0.5)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+    time.sleep(0.5)
+
+    with pytest.raises(OffsetOutOfRange, match="one/0@10"):
+        log.read("one", 0, 10)
+
+
+def members(log: KafkaLog, count: int) -> list[Lease]:
+    return [log.lease("schedulers", "claims", f"member-{number}", timeout_seconds=2) for number in range(count)]
+
+
+def settle(leases: list[Lease], shares: list[int]) -> list[frozenset[int]]:
+    """Ask until the shares have these sizes."""
+    until = time.monotonic() + 30
+    while True:
+        found = [lease.partitions() for lease in leases]
+        if sorted(map(len, found)) == shares:
+            return found
+        assert time.monotonic() < until, f"shares of sizes {shares} were expected, last seen: {found}"
+        time.sleep(0.02)
+
+
+def test_members_divide_partitions_and_take_over_what_is_released(log: KafkaLog) -> None:
+    (first,) = members(log, 1)
+    alone = first.partitions()
+    (second,) = members(log, 1)
+    shares = settle([first, second], [2, 2])
+    second.release()
+    after = settle([first], [4])
+
+    assert alone == frozenset(range(4))
+    assert shares[0] | shares[1] == alone
+    assert after == [alone]
+    assert second.partitions() == frozenset()
+
+
+def test_a_member_that_is_not_heard_from_loses_its_share(log: KafkaLog, settings: KafkaSettings) -> None:
+    (live,) = members(log, 1)
+    with KafkaLog.open(settings) as other:
+        silent = other.lease("schedulers", "claims", "silent", timeout_seconds=2)
+        settle([live, silent], [2, 2])
+
+        assert settle([live], [4]) == [frozenset(range(4))]
+
+
+def test_a_broker_s_absence_ends_in_an_error_and_appending_again_leaves_no_gap(broker: Broker) -> None:
+    settings = KafkaSettings(bootstrap=broker.address, prefix="away", single_broker=True, patience_ms=1500)
+    with KafkaLog.open(settings) as log:
+        log.create(TOPICS)
+        log.append(numbered(0, 10))
+        broker.signal(signal.SIGSTOP)
+        with pytest.raises(LogUnreachable, match="not acknowledged for 1500 ms") as raised:
+            log.append(numbered(10, 2000))
+        with pytest.raises(LogUnreachable):
+            log.ends("one")
+        broker.signal(signal.SIGCONT)
+        offsets = _patiently(log, numbered(10, 2000))
+        values = [int(value) for value in everything(log)]
+
+    assert exit_of(raised.value) == Exit.UNREACHABLE
+    # What was on its way may have landed before; the first copy of each number stands in order and the last append is whole.
+    assert list(dict.fromkeys(values)) == list(range(2010))
+    assert [values[offset] for offset in offsets] == list(range(10, 2010))
+
+
+def test_a_broker_killed_and_started_again_within_the_patience_is_only_a_pause(broker: Broker) -> None:
+    with KafkaLog.open(KafkaSettings(bootstrap=broker.address, prefix="again", single_broker=True)) as log:
+        log.create(TOPICS)
+        log.append(numbered(0, 100))
+        at_end = log.read("one", 0, 100)
+        broker.kill()
+        again = Timer(0.5, broker.again)
+        again.start()
+        offsets = log.append(numbered(100, 100))
+        again.join()
+
+        assert at_end == []
+        assert offsets == list(range(100, 200))
+        assert everything(log) == [b"%d" % number for number in range(200)]
+
+
+def _patiently(log: KafkaLog, messages: list[Message]) -> list[int]:
+    for _ in range(10):
+        try:
+            return log.append(messages)
+        except LogUnreachable:
+            time.sleep(0.2)
+    return log.append(messages)
+
+
+def test_a_queue_that_is_full_slows_the_writer_and_loses_nothing(settings: KafkaSettings) -> None:
+    with KafkaLog.open(replace(settings, options={"queue.buffering.max.messages": "50"})) as log:
+        log.create(TOPICS)
+
+        offsets = log.append(numbered(0, 1000))
+
+        assert offsets == list(range(1000))
+        assert everything(log) == [b"%d" % number for number in range(1000)]
+
+
+def test_a_record_that_is_too_large_is_refused_before_its_batch_is_sent(log: KafkaLog) -> None:
+    with pytest.raises(LogError, match=r"larger than the 1000000 of message\.max\.bytes") as raised:
+        log.append([*numbered(0, 1), Message("one", b"k", b"x" * 1_000_000)])
+
+    assert exit_of(raised.value) == Exit.ERROR
+    assert log.end("one", 0) == 0
+    assert log.append([Message("one", b"k", b"x" * 990_000)]) == [0]
+
+
+def test_a_single_broker_has_to_be_meant(settings: KafkaSettings) -> None:
+    with KafkaLog.open(replace(settings, single_broker=False)) as log:
+        with pytest.raises(LogError, match=r"has 1 broker, and 3 are needed .*\?single-broker"):
+            log.create(TOPICS)
+        assert dict(log.topics()) == {}
+
+
+def test_topics_that_would_lose_records_are_refused(log: KafkaLog) -> None:
+    admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
+    name = log.settings.topic("placement-requests")
+    config = {"cleanup.policy": "compact", "retention.ms": "3600000"}
+    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result()
+    spec = TopicSpec("placement-requests", 2)
+
+    with pytest.raises(TopicMismatch, match=r"cleanup\.policy is compact, not delete; .*retention\.ms is 3600000, not -1"):
+        log.create([spec])
+
+    assert log.differences([TopicSpec("claims", 4)]) == []
+    assert "partitions" in {difference.setting for difference in log.differences([replace(spec, partitions=3)])}
+
+
+def test_ledgers_with_different_prefixes_do_not_meet(log: KafkaLog, settings: KafkaSettings) -> None:
+    log.append(numbered(0, 3))
+    with KafkaLog.open(replace(settings, prefix=f"{settings.prefix}-b")) as other:
+        other.create([TopicSpec("one", 1)])
+
+        assert dict(other.topics()) == {"one": 1}
+        assert other.end("one", 0) == 0
+        assert other.ledger_id != log.ledger_id
+
+
+def test_an_address_where_nobody_answers_is_unreachable() -> None:
+    started = time.monotonic()
+
+    with pytest.raises(LogUnreachable, match=r"kafka://127\.0\.0\.1:9/x") as raised:
+        KafkaLog.open(KafkaSettings(bootstrap="127.0.0.1:9", prefix="x", patience_ms=500))
+
+    assert exit_of(raised.value) == Exit.UNREACHABLE
+    assert time.monotonic() - started < 5

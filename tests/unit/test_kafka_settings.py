@@ -1,0 +1,72 @@
+"""Where a Kafka log is and what its client is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
+
+
+def test_an_address_names_brokers_prefix_and_settings() -> None:
+    settings = parse_settings("kafka://a:9092,[::1]:9093/fleet-1?client.rack=r%201&single-broker", {})
+
+    assert settings == KafkaSettings(bootstrap="a:9092,[::1]:9093", prefix="fleet-1", single_broker=True, options={"client.rack": "r 1"})
+
+
+def test_what_is_said_nearer_to_the_command_wins(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# ours\nclient.rack = file\nlinger.ms=1\nsocket.timeout.ms=2\nretries=3\n")
+    environ = {"CLAIMLOG_KAFKA_CONFIG": str(file), "CLAIMLOG_KAFKA_LINGER_MS": "4", "CLAIMLOG_KAFKA_CLIENT_RACK": "rack", "LINGER_MS": "9"}
+
+    settings = parse_settings("kafka://a:1?client.rack=address&socket.timeout.ms=5", environ, ["client.rack=flag"])
+
+    assert settings.options == {"client.rack": "flag", "linger.ms": "4", "socket.timeout.ms": "5", "retries": "3"}
+
+
+def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("p=ss word\n")
+
+    settings = parse_settings("kafka://a:1/x", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)})
+
+    assert settings.options == {"sasl.password": "p=ss word"}
+    assert settings.place == "kafka://a:1/x"
+
+
+def test_patience_is_the_message_time_out_and_kept_from_the_client() -> None:
+    settings = parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SINGLE_BROKER": "1"}, ["message.timeout.ms=1500"])
+
+    assert (settings.patience_ms, settings.single_broker, settings.options) == (1500, True, {})
+
+
+def test_topics_of_other_ledgers_and_of_kafka_are_not_ours() -> None:
+    one, plain = KafkaSettings(bootstrap="a:1", prefix="one"), KafkaSettings(bootstrap="a:1")
+
+    assert one.own("one.claims") == "claims"
+    assert [one.own(name) for name in ("one.", "ones.claims", "claims", "__consumer_offsets")] == [None] * 4
+    assert [plain.own(name) for name in ("claims", "one.claims", "__consumer_offsets")] == ["claims", None, None]
+    assert (one.topic("claims"), plain.topic("claims"), one.group("g"), plain.group("g")) == ("one.claims", "claims", "one.g", "claimlog.g")
+
+
+@pytest.mark.parametrize(
+    ("address", "given", "message"),
+    [
+        ("kafka://", [], "nothing is no broker's HOST:PORT"),
+        ("kafka://a:1,b", [], "b is no broker's HOST:PORT"),
+        ("kafka://user@a:1/x/y", [], "prefix 'x/y'"),
+        ("kafka://a:1", ["acks"], "expected key=value"),
+        ("kafka://a:1", ["enable.idempotence=false"], "enable.idempotence cannot be changed"),
+        ("kafka://a:1?single-broker=maybe", [], "single-broker is true or false"),
+        ("kafka://a:1?message.timeout.ms=0", [], "message.timeout.ms: a number"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_way_out(address: str, given: list[str], message: str) -> None:
+    with pytest.raises(SettingsProblem, match=message):
+        parse_settings(address, {}, given)
+
+
+def test_a_secret_file_that_is_missing_is_named() -> None:
+    with pytest.raises(SettingsProblem, match=r"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE: /nowhere/at-all cannot be read"):
+        parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": "/nowhere/at-all"})
