@@ -6,6 +6,7 @@ table never says more than was published, and a crash repeats a batch, which pub
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from projections.table import Table, TableInUse
 from schemas import topics
 from schemas.codec import Unreadable, decode, encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
+from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest
 from streams.dead_letters import dead_letter
 from streams.leak_audit import LeakAudit, finding_messages
@@ -173,7 +175,7 @@ class Folder:
         clock: ClockMs = wall_clock_ms,
         audit_interval_ms: int = AUDIT_INTERVAL_MS,
     ) -> None:
-        self._log, self._directory, self._process, self._metrics, self._tell = log, directory, process, metrics, tell
+        self._log, self._directory, self._process, self.metrics, self._tell = log, directory, process, metrics, tell
         self._clock, self._audit_interval_ms = clock, audit_interval_ms
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
@@ -208,7 +210,10 @@ class Folder:
         """
         before = set(self.folds)
         for lost in sorted(self.folds.keys() - partitions):
-            self.folds.pop(lost).close()
+            fold = self.folds.pop(lost)
+            fold.close()
+            for node_id in fold.ledger.nodes:
+                self.metrics.rows.pop(node_id, None)
         kept = [_Doubles(self._doubles_changes, self._doubles.open)]
         for partition in sorted(partitions - self.folds.keys()):
             try:
@@ -223,11 +228,17 @@ class Folder:
             fold = self.folds[partition] = Fold(self._log, partition, table, self._tell)
             if fold.doubles is not None:
                 kept.append(fold.doubles)
+            self._show(fold)
         if before == self.folds.keys():
             return
         newest = max(kept, key=lambda doubles: doubles.changes)
         self._doubles_changes = newest.changes
         self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+
+    def _show(self, fold: Fold) -> None:
+        """Tell the metrics what a partition that was taken over has."""
+        self._rows(fold, set(fold.ledger.nodes))
+        self._has_findings = True
 
     def _batch(self, fold: Fold) -> int:
         """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped."""
@@ -265,9 +276,10 @@ class Folder:
         doubles = self._doubles.apply(fold.partition, step)
         self._doubles_changes += len(doubles)
         found = (*fold.audit.step(fold.ledger, fold.observed, step), *doubles)
+        self._has_findings |= bool(found)
         messages.extend(message for finding in found for message in finding_messages(finding.partition, (finding,)))
         if step.dead is not None:
-            self._metrics.dead_letters.labels(record.topic, step.dead.kind).inc()
+            self.metrics.dead_letters.labels(record.topic, step.dead.kind).inc()
             messages.append(dead_letter(record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
             messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
@@ -300,6 +312,7 @@ class Folder:
             for node_id in sorted(touched)
             if node_id in fold.ledger.nodes
         ]
+        self.metrics.rows.update((row.node_id, row) for row in rows)
         return [self._message(topics.NODE_RESOURCES, row) for row in rows]
 
     def _message(self, topic: str, event: Any, number: int = 0) -> Message:
@@ -328,7 +341,11 @@ class Folder:
             self._log.compact(topics.DIGESTS, fold.partition)
 
     def _count(self, fold: Fold, steps: Sequence[Step]) -> None:
-        metrics, ledger = self._metrics, fold.ledger
+        metrics, ledger = self.metrics, fold.ledger
+        if self._has_findings:
+            self._has_findings = False
+            open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
+            metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)
         metrics.records.labels(self.name, topics.CLAIMS).inc(len(steps))
         for step in steps:
             for outcome in step.outcomes:

@@ -6,15 +6,21 @@ The one home of prometheus_client. Names follow Prometheus' rules: base units, `
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections import Counter as CountOf
+from collections.abc import Callable, Iterable, Sequence
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from schemas.results import NodeResources, ResourceRow
 
 Environ = dict[str, object]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 MIB = 1 << 20
+VIEWS = ("limit", "reported", "tracked", "claimed", "used", "free", "gap")
 
 
 class Metrics:
@@ -29,13 +35,6 @@ class Metrics:
         self.dead_letters = Counter("claimlog_dead_letters_total", "Messages that count for nothing", ["topic", "kind"], registry=registry)
         self.offset = Gauge("claimlog_projection_offset", "Next offset of claims to fold", ["partition"], registry=registry)
         self.lag = Gauge("claimlog_projection_lag_records", "Records of claims not folded yet", ["partition"], registry=registry)
-        self.nodes = Gauge("claimlog_nodes", "Nodes by status", ["status"], registry=registry)
-        self.held = Gauge("claimlog_claims_held", "Held claims", ["confirmed"], registry=registry)
-        self.leaks = Gauge("claimlog_leaks", "Open findings", ["kind", "state"], registry=registry)
-        self.vcpus = Gauge("claimlog_node_vcpus", "vCPUs of a node, by view", ["node", "view"], registry=registry)
-        self.memory = Gauge("claimlog_node_memory_bytes", "Memory of a node, by view", ["node", "view"], registry=registry)
-        self.disk = Gauge("claimlog_node_disk_bytes", "Disk of a node, by view", ["node", "view"], registry=registry)
-        self.audit_time = Gauge("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", ["node"], registry=registry)
         self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
         self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
         self.placing = Histogram(
@@ -44,6 +43,55 @@ class Metrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
+        self.rows: dict[str, NodeResources] = {}
+        """The newest row of each node, as published."""
+        self.findings: CountOf[tuple[str, str]] = CountOf()
+        """Open findings by kind and state."""
+        registry.register(_Fleet(self))
+
+
+class _Fleet(Collector):
+    """What is read off the rows when somebody asks, instead of kept up to date for nobody."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The series of nodes, claims and findings. Called by the server's thread: it takes copies, which CPython makes in one go."""
+        rows = list(self._metrics.rows.values())
+        yield from _amounts(rows)
+        audits = GaugeMetricFamily("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", labels=["node"])
+        for row in rows:
+            if row.audit_taken_at_ms is not None:
+                audits.add_metric([row.node_id], row.audit_taken_at_ms / 1000)
+        yield audits
+        nodes = GaugeMetricFamily("claimlog_nodes", "Nodes by the status that operators gave them", labels=["status"])
+        for status, count in sorted(CountOf(row.status for row in rows).items()):
+            nodes.add_metric([status], count)
+        yield nodes
+        held = GaugeMetricFamily("claimlog_claims_held", "Held claims", labels=["confirmed"])
+        unconfirmed = sum(row.claims_unconfirmed for row in rows)
+        held.add_metric(["no"], unconfirmed)
+        held.add_metric(["yes"], sum(row.claims for row in rows) - unconfirmed)
+        yield held
+        leaks = GaugeMetricFamily("claimlog_leaks", "Open findings of the leak audit", labels=["kind", "state"])
+        for (kind, state), count in sorted(self._metrics.findings.copy().items()):
+            leaks.add_metric([kind, state], count)
+        yield leaks
+
+
+def _amounts(rows: Sequence[NodeResources]) -> Iterable[GaugeMetricFamily]:
+    """Each resource of each node by view, in base units; a view that nothing reports has no sample."""
+    resources = (("vcpus", "claimlog_node_vcpus", "vCPUs", 1), ("memory_mib", "claimlog_node_memory_bytes", "Memory", MIB))
+    for name, series, title, unit in (*resources, ("disk_mib", "claimlog_node_disk_bytes", "Disk", MIB)):
+        family = GaugeMetricFamily(series, f"{title} of a node, by view", labels=["node", "view"])
+        for row in rows:
+            amounts: ResourceRow = getattr(row, name)
+            for view in VIEWS:
+                amount: int | None = getattr(amounts, view)
+                if amount is not None:
+                    family.add_metric([row.node_id, view], amount * unit)
+        yield family
 
 
 class Health:

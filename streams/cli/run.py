@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from streams.metrics import Metrics
     from streams.runner import Engine
 
+PARTITIONS_MAX = 1024
+"""Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
+SECONDS_MAX = 7 * 86_400
 Only = Literal["processor", "scheduler"]
 
 
@@ -53,10 +56,15 @@ def run(
     from streams.runner import Host, NoShare
     from streams.topology import open_ledger
 
+    if not 1 <= ledger_partitions <= PARTITIONS_MAX:
+        raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
+    for flag, seconds in (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout)):
+        if not 0 < seconds <= SECONDS_MAX:
+            raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
     timing = _clock(clock)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
-    stopped = _stopped_by_signals()
     with ExitStack() as stack:
+        stopped = _stopped_by_signals(stack)
         opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=timing.wall_ms))
         open_ledger(opened, ledger_partitions=ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic)
@@ -120,15 +128,15 @@ def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def _stopped_by_signals() -> Callable[[], bool]:
+def _stopped_by_signals(stack: ExitStack) -> Callable[[], bool]:
     """SIGTERM and SIGINT end the process after the present turn; nothing is done inside the handler but taking note."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
 
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        stack.callback(signal.signal, number, signal.signal(number, note))
     return lambda: bool(asked)
 
 

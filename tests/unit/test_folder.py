@@ -142,6 +142,22 @@ def test_findings_survive_a_restart_and_are_confirmed_by_the_audit_after_it(worl
     again.close()
 
 
+def test_the_metrics_have_what_was_published_also_after_a_restart(world: World) -> None:
+    ghost = InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1, memory_mib=512))
+    world.append(world.audit(1, (ghost,)), claim(1))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    world.append(claim(2))
+
+    again = world.folder()
+    again.turn(ALL)
+
+    assert again.metrics.rows["n1"].vcpus.used == 3
+    assert again.metrics.findings == {("ghost-instance", "suspected"): 1}
+    again.close()
+
+
 def test_a_state_of_another_log_is_discarded_and_folded_anew(world: World, tmp_path: Path) -> None:
     world.append(world.audit(1), claim(1))
     host = world.folder()

@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from schemas.results import NodeResources, ResourceRow
 from streams.metrics import Health, Metrics, serve
 
 
@@ -86,3 +87,32 @@ def test_a_loop_that_does_not_turn_is_not_well(served: tuple[Metrics, Health, st
 
 def test_other_paths_say_what_there_is(served: tuple[Metrics, Health, str]) -> None:
     assert got(f"{served[2]}/")[0] == 404
+
+
+def test_nodes_are_shown_by_view_in_base_units_and_what_nothing_reports_is_left_out(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+
+    metrics.rows["n1"] = NodeResources(
+        node_id="n1",
+        partition=0,
+        offset=7,
+        memory_mib=ResourceRow(limit=2, reported=1, tracked=None, claimed=1, used=1, free=1),
+        claims=3,
+        claims_unconfirmed=1,
+        audit_taken_at_ms=1500,
+    )
+
+    text = got(f"{url}/metrics")[1]
+    assert 'claimlog_node_memory_bytes{node="n1",view="limit"} 2.097152e+06' in text
+    assert 'claimlog_node_memory_bytes{node="n1",view="tracked"}' not in text
+    assert 'claimlog_node_audit_timestamp_seconds{node="n1"} 1.5' in text
+    assert 'claimlog_claims_held{confirmed="yes"} 2.0' in text
+    assert 'claimlog_nodes{status="enabled"} 1.0' in text
+
+
+def test_open_findings_are_counted_by_kind_and_state(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+
+    metrics.findings["ghost-instance", "confirmed"] = 2
+
+    assert 'claimlog_leaks{kind="ghost-instance",state="confirmed"} 2.0' in got(f"{url}/metrics")[1]

@@ -1,0 +1,82 @@
+"""`claimlog run`: what it refuses, that it ends when it is told to, and that it says how it is."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from schemas import topics
+from streams.cli.main import run
+from streams.log.sqlite import SqliteLog
+
+
+def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+
+    code = run(["run", "--until-idle", "--ledger-partitions", "2", "--log", f"sqlite:{path}"])
+
+    assert code == 0
+    with SqliteLog.open(path) as log:
+        assert log.ends(topics.CLAIMS) == {0: 1, 1: 1}
+        assert sum(log.ends(topics.DIGESTS).values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--ledger-partitions", "0"], "expected 1 to 1024"),
+        (["--ledger-partitions", "100000000"], "expected 1 to 1024"),
+        (["--audit-interval", "0"], "--audit-interval: expected more than 0"),
+        (["--lease-timeout", "nan"], "--lease-timeout: expected more than 0"),
+        (["--engine", "best"], "known: reference, first-fit"),
+        (["--policy", "no-such.toml"], "--policy:"),
+        (["--clock", "x2"], "--clock:"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_was_expected(
+    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["run", "--until-idle", "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}", *flags])
+
+    assert code == 2
+    assert says in capsys.readouterr().err
+
+
+def started(path: Path, *flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "streams.cli.main", "run", "--log", f"sqlite:{path}", *flags]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to(tmp_path: Path) -> None:
+    process = started(tmp_path / "ledger.sqlite", "--metrics", "0")
+    assert process.stderr is not None
+    address = re.search(r"http://\S+(?=/metrics)", process.stderr.readline())
+    assert address is not None
+
+    deadline = time.monotonic() + 30
+    while (ready := answered(f"{address[0]}/readyz")) != 200 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with urlopen(f"{address[0]}/metrics") as page:
+        text = page.read().decode()
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(30) == 0
+    process.stderr.close()
+    assert ready == 200
+    assert 'claimlog_projection_offset{partition="0"} 1.0' in text
+
+
+def answered(url: str) -> int:
+    try:
+        with urlopen(url) as page:
+            status: int = page.status
+            return status
+    except OSError:
+        return 0
