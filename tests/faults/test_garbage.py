@@ -26,7 +26,8 @@ from tests.faults.harness import SOAKS, Site, site, until
 
 MESSAGES = 50_000 if SOAKS else 10_000
 BATCH = 100
-NODES = 8
+NODES = MESSAGES // 1000
+"""Room for half of what is asked for, at least."""
 REQUESTS_PER_BATCH = 3
 QUESTIONS = (
     ["nodes"],
@@ -85,7 +86,8 @@ def test_garbage_and_harm_on_every_topic_stop_nothing_and_end_in_the_dead_letter
         assert sent.keys() == {mutation.__name__ for mutation in MUTATIONS}
         assert {topic for topic, _, _ in expected} == set(valid_records())
         assert readers_apart(log, beside, [ledger.digest for ledger in fold.ledgers]) == []
-        placed = sum(isinstance(counting(log)[0][request_id], InstancesPlaced) for request_id in honest)
+        counts, _ = counting(log)
+        placed = sum(isinstance(counts[request_id], InstancesPlaced) for request_id in honest)
         assert placed > len(honest) // 2, f"only {placed} of {len(honest)} honest requests were placed"
         assert questions_unanswered(here) == []
 
