@@ -27,7 +27,12 @@ from streams.cli.timegrammar import GRAMMAR, Moment, MomentError, parse
 from streams.log.base import Log
 
 LogFlag = Annotated[
-    str | None, Parameter(name="--log", help="sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for stdin; default: CLAIMLOG_LOG.")
+    str | None,
+    Parameter(
+        name="--log",
+        allow_leading_hyphen=True,  # `-` is stdin
+        help="sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for stdin; default: CLAIMLOG_LOG.",
+    ),
 ]
 MomentFlag = Annotated[str, Parameter(allow_leading_hyphen=True, help=f"One of: {GRAMMAR}.")]
 

@@ -24,7 +24,7 @@ from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_t
 from streams.cli.output import Answer, Column, write
 from streams.cli.relief import relief_lines
 from streams.cli.state import state_at
-from streams.cli.units_in import amount_gib, amount_mib, duration_ms
+from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
 from streams.cli.writing import appended, new_stamp
 from streams.log.base import Log, Partition
 from streams.operator import ask
@@ -45,18 +45,30 @@ Given = Annotated[str, Parameter(show_default=False)]
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
+def _no_flag(_type: type[str], file: str) -> None:
+    """A mistyped flag is not the file: only `-` may begin with a hyphen. Raises ValueError."""
+    if file.startswith("-") and file != "-":
+        raise ValueError(f"there is no flag {file}")
+
+
+FILE = Parameter(
+    allow_leading_hyphen=True, validator=_no_flag, help="The whole request as JSON instead of flags; - is stdin.", show_default=False
+)
+RequestFile = Annotated[str, FILE]
+
+
 def place(
-    file: Annotated[str, Parameter(help="The whole request as JSON instead of flags; - is stdin.", show_default=False)] = "",
+    file: RequestFile = "",
     /,
     *,
-    vcpus: Annotated[int, Parameter(help="vCPUs of one instance.")] = 0,
-    pcpus: Annotated[int, Parameter(help="Dedicated CPUs of one instance.")] = 0,
+    vcpus: Annotated[int, Parameter(converter=whole, help="vCPUs of one instance.")] = 0,
+    pcpus: Annotated[int, Parameter(converter=whole, help="Dedicated CPUs of one instance.")] = 0,
     memory: Annotated[Given, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = "",
     disk: Annotated[Given, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = "",
     ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = "",
     swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = "",
     flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = "",
-    count: Annotated[int, Parameter(help="How many instances: all or none.")] = 1,
+    count: Annotated[int, Parameter(converter=whole, help="How many instances: all or none.")] = 1,
     instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = (),
     zone: Annotated[Given, Parameter(help="Availability zone.")] = "",
     group: Annotated[Given, Parameter(help="Server group.")] = "",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
+
+from cyclopts import Token
 
 from schemas.units import AMOUNT_MAX
 from streams.cli.exits import UsageProblem
@@ -35,6 +38,14 @@ def amount_gib(text: str, flag: str) -> int:
     if size_mib % 1024:
         raise UsageProblem(f"{flag} {text!r}: root and ephemeral disks are whole GiB, as in Nova's flavors")
     return size_mib // 1024
+
+
+def whole(_type: type[int], tokens: Sequence[Token]) -> int:
+    """A flag's whole number; without this, cyclopts takes `1.5` and rounds it. Raises ValueError, which cyclopts reports."""
+    text = tokens[0].value
+    if not re.fullmatch(r"-?\d+", text, re.ASCII):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
 
 
 def duration_ms(text: str) -> int:

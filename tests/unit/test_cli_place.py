@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +139,15 @@ def test_a_request_may_be_json(fleet: FleetLog, tmp_path: Path, capsys: pytest.C
     assert (request.request_id, request.count, request.flavor.memory_mib) == ("r5", 3, 512)
 
 
+def test_a_hyphen_is_the_request_on_stdin(fleet: FleetLog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"flavor": {"memory_mib": 512}}')))
+
+    assert fleet.run(capsys, "place", "-", "--wait", "0s", "--request", "r5").code == 0
+
+    (request,) = requests(fleet)
+    assert (request.request_id, request.flavor.memory_mib) == ("r5", 512)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -148,6 +158,9 @@ def test_a_request_may_be_json(fleet: FleetLog, tmp_path: Path, capsys: pytest.C
         (["--memory", "1GiB", "--count", "0"], "expected 1 to 1000 instances"),
         (["--memory", "1GiB", "--hint", "red"], "expected KEY=VALUE"),
         (["--vcpus", "-1"], "expected 0 or more"),
+        (["--vcpus", "1.5", "--memory", "1GiB"], "'1.5' is no whole number"),
+        (["--memory", "1GiB", "--count", "2.0"], "'2.0' is no whole number"),
+        (["--vcpu", "3", "--memory", "1GiB"], "there is no flag --vcpu"),
         (["--memory", "1GiB", "--instance", "i1", "--count", "2"], "expected 2 different ids"),
         (["nowhere.json"], "nowhere.json: No such file"),
     ],

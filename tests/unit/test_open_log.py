@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.exits import Exit, UsageProblem, exit_of
+from streams.cli.main import run
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.log.base import LogReadOnly, LogUnreachable, Message, TopicSpec
 
@@ -80,3 +81,10 @@ def test_what_names_no_log_is_a_usage_problem_with_the_way_out(spec: str | None,
         open_log(spec, {}, NOTHING)
 
     assert exit_of(raised.value) == Exit.USAGE
+
+
+def test_a_hyphen_reaches_the_log_through_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LINE)))
+
+    assert run(["events", "--log", "-", "-o", "value", "-c", "position"]) == 0
+    assert capsys.readouterr().out == "claims/1@0\n"
