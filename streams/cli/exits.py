@@ -70,6 +70,10 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
     except (UsageProblem, AnswerIncomplete, LogError, ProjectionError) as problem:
         stderr.write(f"claimlog: {problem}\n")
         return exit_of(problem)
+    except OSError as problem:
+        # The disk behind stdout is full, a port is taken, a folder cannot be made: nothing of ours.
+        stderr.write(f"claimlog: {f'{problem.filename}: ' if problem.filename else ''}{problem.strerror or problem}\n")
+        return exit_of(problem)
     except Exception as problem:
         traceback.print_exception(problem, file=stderr)
         stderr.write("claimlog: this is a mistake in claimlog; please report it with the lines above\n")

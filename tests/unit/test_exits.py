@@ -36,6 +36,18 @@ def test_what_somebody_can_do_something_about_is_one_line(problem: Exception, co
     assert raising(problem) == (code, f"claimlog: {problem}\n")
 
 
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        (OSError(28, "No space left on device"), "claimlog: No space left on device\n"),
+        (FileNotFoundError(2, "No such file or directory", "/proc/x"), "claimlog: /proc/x: No such file or directory\n"),
+        (OSError("the port is taken"), "claimlog: the port is taken\n"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_mistake_of_ours(problem: OSError, line: str) -> None:
+    assert raising(problem) == (Exit.ERROR, line)
+
+
 def test_a_mistake_of_ours_is_shown_with_its_place() -> None:
     code, said = raising(KeyError("vcpus"))
 
