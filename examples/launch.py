@@ -2,7 +2,7 @@
 
     claimlog run --log sqlite:/tmp/lab.sqlite &
     python examples/launch.py --log sqlite:/tmp/lab.sqlite &
-    claimlog place --log sqlite:/tmp/lab.sqlite --vcpus 1 --memory-mib 128
+    claimlog place --log sqlite:/tmp/lab.sqlite --vcpus 1 --memory 128MiB
     claimlog claims list --log sqlite:/tmp/lab.sqlite          # confirmed by the domain's own event
 
 Before it starts anything it renews the claim and reads the renewal back through the same fold as everybody: held means that nobody else
