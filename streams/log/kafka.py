@@ -2,8 +2,9 @@
 
 Where it differs from the embedded log: a batch is in order per partition, but parts of it may stand in the log when `append` fails;
 times are the broker's (LogAppendTime), and a fold takes the largest so far; compaction is the broker's own business; a lease is membership
-in a consumer group. A `read` that finds nothing was right a moment ago (`FRESH_SECONDS`); `end`, `ends` and the first read of a partition
-ask the broker. `ends` includes everything that was acknowledged before any record handed out so far was appended.
+in a consumer group. The first read of a partition that finds nothing has asked the broker; later ones go by what the broker has sent, which
+is a fetch's way behind (a millisecond; `TRUST_SECONDS` if its connection is in trouble), but never behind what this log appended or an
+answer of `end`, `ends` or `wait`. `ends` includes everything that was acknowledged before any record handed out so far was appended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from streams.log.kafka_topics import Catalog, Difference
 from streams.log.partitioner import no_partition, route, unknown_topic
 
 FRESH_SECONDS: Final = 0.002
-"""How old the word about an end may be: a turn of a loop asks for the ends of twenty partitions, and one question answers for all."""
+"""How old an answer of `ends` may be if nothing was handed out since: one question answers for all that is asked in a turn of a loop."""
+TRUST_SECONDS: Final = 0.05
+"""How long no news from the broker is taken for no records: it sends them as they come, and is asked so often whether it still does."""
 TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
 # A consumer waits for records at the end of its partitions; a partition given to it meanwhile waits as long for its first fetch.
@@ -155,7 +158,7 @@ class KafkaLog:
         if self._ends.get(place, 0) > offset >= 0:
             return False
         tailed = self._tail is not None and place in self._tail.windows
-        if not tailed or offset != self._ends.get(place) or time.monotonic() - self._asked.get(place, -1.0) > FRESH_SECONDS:
+        if not tailed or offset != self._ends.get(place) or time.monotonic() - self._asked.get(place, -1.0) > TRUST_SECONDS:
             self._ask([place])
         end = self._ends[place]
         if not 0 <= offset <= end:

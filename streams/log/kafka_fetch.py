@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final
@@ -15,12 +16,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as Fetched
 
 from streams.log.base import Headers, Partition, Record
+from streams.log.kafka_client import NEWEST
 from streams.log.kafka_errors import error_of, is_end, log_error
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_window import AHEAD_BYTES, Window
 
 CONSUME_RECORDS: Final = 5000
 """Messages taken from the client at once: a fraction of its queue, and enough that the call costs little a record."""
+NUDGE_SECONDS: Final = 0.03
+"""How long records that are known to be there may take before the client is woken; a busy broker takes half of it."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -40,8 +44,11 @@ class Fetcher:
         """Read these partitions from these offsets on; what was held of them is dropped."""
         self.drop(offsets)
         if offsets:
+            idle = all(window.parked for window in self.windows.values())
             self._consumer.incremental_assign([self._there(place, offset) for place, offset in offsets.items()])
             self.windows |= {place: Window(offset) for place, offset in offsets.items()}
+            if idle:
+                self._nudge(next(iter(offsets)))
 
     def drop(self, places: Iterable[Partition]) -> None:
         """Stop reading these."""
@@ -69,8 +76,14 @@ class Fetcher:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            self.poll(left)
+            if not self.poll(min(left, NUDGE_SECONDS)):
+                self._nudge(place)
         return True
+
+    def _nudge(self, place: Partition) -> None:
+        """Ask anything: librdkafka's thread of a broker sleeps for a second if it fetches nothing; a new partition does not wake it."""
+        with suppress(KafkaException):
+            self._consumer.offsets_for_times([self._there(place, NEWEST)], timeout=NUDGE_SECONDS)
 
     def poll(self, timeout_seconds: float) -> bool:
         """Take in what has come, waiting at most so long for the first of it; returns whether anything has."""
