@@ -217,6 +217,8 @@ def _shared() -> str:
         (folder / "users").mkdir(exist_ok=True)
         (folder / "users" / str(os.getpid())).touch()
         address = _living(folder)
+        if address is None and not _is_alive(folder / "pid"):
+            (folder / "failed").unlink(missing_ok=True)
     until = time.monotonic() + START_SECONDS + 120
     while address is None:
         if time.monotonic() > until:
@@ -224,16 +226,15 @@ def _shared() -> str:
         time.sleep(0.05)
         with locked(folder):
             address = _living(folder)
-            if address is None and not _is_alive(folder / "pid"):
-                _serve_aside(folder)
             failed = folder / "failed"
             if failed.exists():
                 raise NoBroker(failed.read_text())
+            if address is None and not _is_alive(folder / "pid"):
+                _serve_aside(folder)
     return address
 
 
 def _serve_aside(folder: Path) -> None:
-    (folder / "failed").unlink(missing_ok=True)
     with (folder / "serve.log").open("ab") as log:
         command = [sys.executable, str(Path(__file__).resolve()), "serve", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -274,7 +275,8 @@ def serve(folder: Path) -> None:
                     else:
                         user.unlink()
     except NoBroker as reason:
-        (folder / "failed").write_text(str(reason))
+        with locked(folder):
+            (folder / "failed").write_text(str(reason))
     finally:
         with locked(folder):
             (folder / "address").unlink(missing_ok=True)
