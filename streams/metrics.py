@@ -101,6 +101,8 @@ class Health:
         self._monotonic, self._stalled_seconds = monotonic, stalled_seconds
         self._turned = monotonic()
         self.ready = False
+        self.doing = "still catching up with the log"
+        """What keeps it from being ready."""
 
     def turned(self) -> None:
         """The loop came round once more."""
@@ -133,7 +135,7 @@ def application(metrics: Metrics, health: Health) -> Callable[[Environ, StartRes
         if path in {"/healthz", "/readyz"}:
             alive, says = health.alive()
             well = alive and (health.ready or path == "/healthz")
-            says = says if (alive and well) or not alive else "still catching up with the log"
+            says = says if (alive and well) or not alive else health.doing
             start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
             return [says.encode() + b"\n"]
         start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])

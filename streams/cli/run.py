@@ -23,7 +23,8 @@ from streams.clock import Clock, parse
 from streams.log.base import Log
 
 if TYPE_CHECKING:
-    from streams.metrics import Metrics
+    from streams.log.kafka import KafkaLog
+    from streams.metrics import Health, Metrics
     from streams.runner import Engine
 
 PARTITIONS_MAX = 1024
@@ -50,8 +51,10 @@ def run(
 ) -> int:
     """Carry observations into the ledger, fold it, publish what follows, and place instances, until stopped.
 
-    A second process on the same log takes over when the first ends; schedulers share the requests among themselves.
+    A second process on the same log takes over when the first ends; schedulers share the requests among themselves. On Kafka this is the
+    stream processor alone, unless --only scheduler: workers share its partitions, each with a --state of its own.
     """
+    from streams.log.kafka import KafkaLog
     from streams.metrics import Health, Metrics, serve
     from streams.runner import Host, NoShare
     from streams.topology import open_ledger
@@ -72,6 +75,10 @@ def run(
             server = serve(series, health, metrics, metrics_address)
             stack.callback(server.shutdown)
             print(f"metrics and health at http://{metrics_address}:{server.server_port}/metrics", file=sys.stderr)
+        if only != "scheduler" and isinstance(opened, KafkaLog):
+            home = state or _state_folder(log)
+            _workers_share(opened, home, name, series, health, timing, round(audit_interval * 1000), only=only, until_idle=until_idle)
+            return 0
         engines: list[Engine] = []
         if only != "scheduler":
             engines += _processor(opened, state or _state_folder(log), process, series, timing, round(audit_interval * 1000))
@@ -88,6 +95,36 @@ def _clock(text: str) -> Clock:
         return parse(text)
     except ValueError as problem:
         raise UsageProblem(f"--clock: {problem}") from None
+
+
+def _workers_share(
+    log: KafkaLog,
+    home: Path,
+    name: str,
+    metrics: Metrics,
+    health: Health,
+    clock: Clock,
+    audit_interval_ms: int,
+    *,
+    only: Only | None,
+    until_idle: bool,
+) -> None:
+    """On Kafka the stream processor is one of several workers among which Faust shares the partitions out."""
+    from streams.app import FaustHost
+    from streams.worker_directory import worker_directory
+
+    if only is None:
+        _tell("this process hosts the stream processor; on Kafka schedulers are processes of their own: claimlog run --only scheduler")
+    settings, partitions = log.settings, log.topics()[STREAM_PARTITIONS]
+    log.close()
+    with worker_directory(home) as worker_id:
+        # As constant as the worker's directory: each name of a process leaves a record of its digests.
+        process = name or f"{socket.gethostname()}-{worker_id[:8]}"
+
+        def engines(own: Log) -> list[Engine]:
+            return _processor(own, home, process, metrics, clock, audit_interval_ms)
+
+        FaustHost(settings, home, worker_id, partitions, engines, health, sys.stderr, until_idle=until_idle).run()
 
 
 def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int) -> list[Engine]:

@@ -1,0 +1,254 @@
+"""The Faust host: on Kafka, Faust shares the ledger's partitions out among workers and runs their life cycle. It carries no data.
+
+Faust subscribes to the empty topic `stream-partitions` and nothing else. For what it assigns, one thread runs the same engines in the same
+loop as the embedded host (`streams.runner.Host`) on a log of its own; when partitions are taken away, that thread has ended and the tables
+are closed before Faust goes on. Why so, and each setting's reason: docs/faust.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import faust
+
+from schemas.topics import STREAM_PARTITIONS
+from streams.log.base import Log
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem
+from streams.metrics import Health
+from streams.runner import Engine, Host
+from streams.watchdog import Share, Watchdog
+
+SESSION_SECONDS: Final = 6.0
+"""A worker not heard from for so long loses its partitions; brokers allow no less unless told."""
+HEARTBEAT_SECONDS: Final = 1.0
+REBALANCE_SECONDS: Final = 60.0
+"""How long a rebalance waits for a worker that still closes its tables: longer than a turn that waits for a broker (`patience_ms`)."""
+POLL_SECONDS_MAX: Final = 300.0
+STOP_SECONDS: Final = 10.0
+"""How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
+
+
+class _EngineThread:
+    """One assignment's engines, in a thread that opens its own log and closes everything before it ends."""
+
+    def __init__(self, host: FaustHost, partitions: frozenset[int], ended: Callable[[], None]) -> None:
+        self._host, self._ended = host, ended
+        self.share = Share(partitions)
+        self.stopped = threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        host = self._host
+        try:
+            with KafkaLog.open(host.settings) as log:
+                engines = host.make_engines(log)
+                self.share.engines = engines
+                Host(log, engines, self.share, host.health, host.err).run(self.stopped.is_set, until_idle=host.until_idle)
+        except BaseException as failure:
+            self.failure = failure
+        if self.failure is not None or not self.stopped.is_set():
+            self._ended()
+
+    async def stop(self) -> None:
+        """Let it finish its turn and close; returns when it has."""
+        self.stopped.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+
+class FaustHost:
+    """One worker of the stream processor on Kafka.
+
+    `home` is the worker's own directory, locked by `streams.worker_directory`, and `worker_id` what that gave. `make_engines` is called in
+    the engines' thread with their log, anew for each assignment. `partitions` is how many `stream-partitions` has. With `until_idle` the
+    worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        home: Path,
+        worker_id: str,
+        partitions: int,
+        make_engines: Callable[[Log], Sequence[Engine]],
+        health: Health,
+        err: TextIO,
+        *,
+        until_idle: bool = False,
+        stall_seconds: float = 60.0,
+    ) -> None:
+        self.settings, self.home, self.worker_id, self.partitions = settings, home, worker_id, partitions
+        self.make_engines, self.health, self.err, self.until_idle = make_engines, health, err, until_idle
+        self._current: _EngineThread | None = None
+        self._failure: BaseException | None = None
+        self._joining_since: float | None = time.monotonic()
+        self._stopping = threading.Event()
+        self._watchdog = Watchdog(
+            lambda: None if self._current is None else self._current.share,
+            lambda: self._joining_since,
+            lambda: KafkaLog.open(settings),
+            health,
+            self.tell,
+            self._give_up,
+            stall_seconds=stall_seconds,
+        )
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT. Raises what ended an engine or Faust; a process that hangs is ended with exit code 1."""
+        asyncio.run(self._run())
+        if self._failure is not None:
+            raise self._failure
+
+    def tell(self, sentence: str) -> None:
+        """Say something to people."""
+        print(sentence, file=self.err, flush=True)
+
+    async def _run(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+        def ended() -> None:
+            loop.call_soon_threadsafe(stop.set)
+
+        app = self._app(ended)
+        self._watchdog.start()
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._live(app))]
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        self._stopping.set()
+        backstop = threading.Timer(STOP_SECONDS, self._give_up, [f"the end took more than {STOP_SECONDS:.0f} s"])
+        backstop.daemon = True
+        backstop.start()
+        await self._close()
+        if self._failure is None and waits[1] in done and (crash := waits[1].exception()) is not None:
+            self._failure = crash
+        with contextlib.suppress(asyncio.CancelledError):
+            waits[1].cancel()
+        await app.stop()
+        backstop.cancel()
+        self._watchdog.stop()
+
+    async def _live(self, app: faust.App) -> None:
+        """Faust's life; raises what crashed it."""
+        await app.start()
+        await app.wait_until_stopped()
+        reason = app.crash_reason
+        raise reason if reason is not None else RuntimeError("Faust stopped by itself and gave no reason; start this worker again")
+
+    def _app(self, ended: Callable[[], None]) -> faust.App:
+        """Faust with everything off that would carry, keep or create data."""
+        settings = self.settings
+        app = faust.App(
+            settings.group("stream-processor"),
+            broker=[f"kafka://{broker}" for broker in settings.bootstrap.split(",")],
+            broker_credentials=_credentials(settings.options),
+            datadir=self.home / "faust",
+            web_enabled=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            autodiscover=False,
+            consumer_group_instance_id=self.worker_id,
+            consumer_auto_offset_reset="earliest",
+            producer_acks=-1,
+            stream_wait_empty=False,
+            broker_session_timeout=SESSION_SECONDS,
+            broker_heartbeat_interval=HEARTBEAT_SECONDS,
+            broker_rebalance_timeout=REBALANCE_SECONDS,
+            broker_max_poll_interval=POLL_SECONDS_MAX,
+            worker_redirect_stdouts=False,
+        )
+        name = settings.topic(STREAM_PARTITIONS)
+        topic = app.topic(name, key_serializer="raw", value_serializer="raw", partitions=self.partitions)
+
+        async def ignored(stream: Any) -> None:
+            async for _ in stream.events():
+                self.tell(f"{name}: a record came; nothing is read from this topic, its partitions are the work that workers share")
+
+        # Without an agent Faust subscribes to nothing.
+        app.agent(topic, concurrency=1, name="stream-partitions")(ignored)
+
+        async def revoked(_app: Any, _partitions: Any, **_: Any) -> None:
+            await self._close()
+            self._joining_since = time.monotonic()
+
+        async def assigned(_app: Any, partitions: Any, **_: Any) -> None:
+            # No heartbeats are sent while this runs: whatever takes time is done in the engines' thread.
+            await self._close()
+            self._joining_since = None
+            self._begin(frozenset(place.partition for place in partitions if place.topic == name), ended)
+
+        # The types that mode gives its handlers fit no coroutine function.
+        signals: Any = app
+        signals.on_partitions_revoked.connect(revoked)
+        signals.on_partitions_assigned.connect(assigned)
+        return app
+
+    def _begin(self, partitions: frozenset[int], ended: Callable[[], None]) -> None:
+        if self._stopping.is_set():
+            return
+        said = ", ".join(map(str, sorted(partitions))) or "none for now"
+        self.tell(f"worker {self.worker_id[:8]}: partitions {said}")
+        if partitions:
+            self._current = _EngineThread(self, partitions, ended)
+        else:
+            # A worker in reserve is well.
+            self.health.turned()
+            self.health.ready = True
+
+    async def _close(self) -> None:
+        current, self._current = self._current, None
+        if current is None:
+            return
+        self.health.ready = False
+        await current.stop()
+        if current.failure is not None:
+            self._failure = current.failure
+
+    def _give_up(self, reason: str) -> None:
+        """End the process now. Nothing is lost: what was under way is done again by whoever has the partitions next."""
+        failure = self._failure or (self._current.failure if self._current is not None else None)
+        self.tell(f"claimlog: {reason}" + (f"; before that: {failure!r}" if failure is not None else ""))
+        os._exit(1)
+
+
+def _credentials(options: Mapping[str, str]) -> Any:
+    """The settings of librdkafka for TLS and SASL as Faust takes them; None for plain text. Raises SettingsProblem."""
+    protocol = options.get("security.protocol", "plaintext").lower()
+    if protocol not in {"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"}:
+        raise SettingsProblem(f"security.protocol={protocol}: known are plaintext, ssl, sasl_plaintext and sasl_ssl")
+    context = _tls(options) if protocol.endswith("ssl") else None
+    if not protocol.startswith("sasl"):
+        return None if context is None else faust.SSLCredentials(context)
+    mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms", "GSSAPI"))
+    if mechanism not in {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}:
+        raise SettingsProblem(f"sasl.mechanism={mechanism}: the stream processor's workers can do PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
+    user, password = options.get("sasl.username"), options.get("sasl.password")
+    return faust.SASLCredentials(username=user, password=password, ssl_context=context, mechanism=mechanism)
+
+
+def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl.ca.location"))
+        if "ssl.certificate.location" in options:
+            context.load_cert_chain(
+                options["ssl.certificate.location"], options.get("ssl.key.location"), options.get("ssl.key.password")
+            )
+    except OSError as problem:
+        raise SettingsProblem(f"ssl.ca.location, ssl.certificate.location, ssl.key.location: {problem}") from None
+    if options.get("ssl.endpoint.identification.algorithm") == "none":
+        context.check_hostname = False
+    if options.get("enable.ssl.certificate.verification") == "false":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

@@ -1,0 +1,150 @@
+"""The watchdog of a worker: sees from outside whether its engines get on, says how far a recovery is, and ends a process that hangs.
+
+A process that stands still is worse than one that ends: it keeps its partitions, and nobody else takes them over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from schemas.topics import CLAIMS
+from streams.log.base import Log, LogError, Partition
+from streams.metrics import Health
+from streams.runner import Engine
+
+LOOK_SECONDS: Final = 1.0
+JOIN_SECONDS: Final = 120.0
+"""How long the group may leave a worker without an answer: the longest rebalance, twice."""
+FIRST_TURN_FACTOR: Final = 10
+"""How much longer than any other turn the first may take: it loads the tables."""
+RECOVERY_SAYS_SECONDS: Final = 5.0
+
+
+class Share:
+    """The lease of an assignment: the partitions never change, and each turn of the engines leaves here where they stand."""
+
+    def __init__(self, partitions: frozenset[int]) -> None:
+        self.owned = partitions
+        self.engines: Sequence[Engine] = ()
+        self.positions: Mapping[Partition, int] = {}
+        """Replaced, never changed: another thread reads it. Empty until the first turn is over."""
+        self._turns = False
+
+    def partitions(self) -> frozenset[int]:
+        """See `Lease`."""
+        if not self._turns:
+            self._turns = True
+            return self.owned
+        positions: dict[Partition, int] = {}
+        for engine in self.engines:
+            for place, offset in engine.waits(self.owned).items():
+                positions[place] = min(offset, positions.get(place, offset))
+        self.positions = positions
+        return self.owned
+
+    def release(self) -> None:
+        """Nothing is held: who has the partitions is Faust's word."""
+
+
+class Standstill:
+    """Judges whether engines get on. Times are seconds of one monotonic clock."""
+
+    def __init__(self, stall_seconds: float) -> None:
+        self._stall_seconds = stall_seconds
+        self._since: dict[Partition, tuple[int, float]] = {}
+
+    def judge(self, now: float, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> str | None:
+        """What stands still although there is more to read, if anything has for too long."""
+        for place, offset in positions.items():
+            before = self._since.get(place)
+            if before is None or before[0] != offset or ends.get(place, 0) <= offset:
+                self._since[place] = (offset, now)
+        for place in self._since.keys() - positions.keys():
+            del self._since[place]
+        for place, (offset, since) in sorted(self._since.items()):
+            if now - since > self._stall_seconds:
+                return f"{place} has stood at {offset} for {now - since:.0f} s, though the log goes to {ends[place]}"
+        return None
+
+
+def recovery(positions: Mapping[Partition, int], ends: Mapping[Partition, int], owned: Iterable[int]) -> str:
+    """How far the fold is, per partition: what it has, what it needs, what remains."""
+    said = []
+    for number in sorted(owned):
+        place = Partition(CLAIMS, number)
+        have, need = positions.get(place), ends.get(place, 0)
+        said.append(f"{place} opens its table" if have is None else f"{place} has {have} of {need}, {max(need - have, 0)} remain")
+    return "; ".join(said)
+
+
+class Watchdog:
+    """Looks at a worker once a second, from a thread and a log of its own.
+
+    `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
+    answered. `give_up` is called with the reason, and must end the process.
+    """
+
+    def __init__(
+        self,
+        share: Callable[[], Share | None],
+        joining_since: Callable[[], float | None],
+        open_log: Callable[[], Log],
+        health: Health,
+        tell: Callable[[str], None],
+        give_up: Callable[[str], None],
+        *,
+        stall_seconds: float,
+    ) -> None:
+        self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
+        self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
+        self._stopped = threading.Event()
+        self._watched: Share | None = None
+        self._began = self._said = 0.0
+        self._standstill = Standstill(stall_seconds)
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        try:
+            with self._open_log() as log:
+                while not self._stopped.wait(LOOK_SECONDS):
+                    try:
+                        self._look(log)
+                    except LogError as problem:
+                        # The engines meet the same, and say whether it is the end.
+                        self._tell(f"watchdog: {problem}")
+        except Exception as problem:
+            self._give_up(f"nobody watches over the engines: {problem!r}")
+
+    def _look(self, log: Log) -> None:
+        now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
+        if joining_since is not None and now - joining_since > JOIN_SECONDS:
+            self._give_up(f"the group gave no answer for {now - joining_since:.0f} s, see the broker's log; start this worker again")
+        if share is not self._watched:
+            self._watched, self._began, self._standstill = share, now, Standstill(self._stall_seconds)
+        if share is None:
+            if joining_since is None:
+                # In reserve: there is no loop, and that is well.
+                self._health.turned()
+            return
+        positions = share.positions
+        topics = sorted({place.topic for place in positions} | {CLAIMS})
+        ends = {Partition(topic, number): end for topic in topics for number, end in log.ends(topic).items()}
+        if not positions and now - self._began > FIRST_TURN_FACTOR * self._stall_seconds:
+            self._give_up(f"the engines have not made a turn in {now - self._began:.0f} s; start this worker again")
+        stands = self._standstill.judge(now, positions, ends)
+        if stands is not None:
+            self._give_up(f"an engine stands still: {stands}; start this worker again")
+        self._health.doing = recovery(positions, ends, share.owned)
+        if not self._health.ready and now - max(self._said, self._began) > RECOVERY_SAYS_SECONDS:
+            self._said = now
+            self._tell(f"recovering: {self._health.doing}")

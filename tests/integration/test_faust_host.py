@@ -1,0 +1,205 @@
+"""Workers of the stream processor on a real broker: Faust shares the partitions out; the tables are the pure fold's whatever happens."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
+from projections.rocks import RocksTable
+from schemas import topics
+from schemas.audits import HypervisorAudited
+from schemas.claims import ClaimItem, ClaimRequested
+from schemas.codec import decode_keyed, encode, key_of
+from schemas.inventory import Hypervisor
+from schemas.resources import Resources
+from schemas.results import ClaimOutcome, NodeResources
+from streams.log.base import Message
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
+from streams.topology import open_ledger
+from tests.faults.harness import CLAIMLOG, Process, until
+from tests.kafka_broker import bootstrap
+
+PARTITIONS = 4
+NODES = [f"n{number}" for number in range(8)]
+# A worker starts in 2 s and is missed after 6 on a machine that has nothing else to do.
+PATIENCE_SECONDS = 60.0
+
+
+class Site:
+    """One ledger on the shared broker, under a prefix of its own, and the workers on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = KafkaSettings(bootstrap=bootstrap(), prefix=f"faust-{uuid4().hex[:10]}", single_broker=True)
+        self.log = KafkaLog.open(self.settings)
+        open_ledger(self.log, ledger_partitions=PARTITIONS, request_partitions=1)
+        self.asked: set[str] = set()
+        self.workers: dict[str, Process] = {}
+
+    def start(self, name: str, *options: str) -> Process:
+        spec = f"{self.settings.place}?single-broker=true"
+        command = [*CLAIMLOG, "run", "--only", "processor", "--log", spec, "--state", str(self.folder / name), *options]
+        worker = self.workers.setdefault(name, Process(name, command, self.folder / f"{name}.err"))
+        worker.start()
+        return worker
+
+    def audit_all(self) -> None:
+        """Every hypervisor is seen, with nothing on it."""
+        now_ms = time.time_ns() // 1_000_000
+        host = Hypervisor(vcpus=64, memory_mib=65_536, disk_mib=1_000_000)
+        self._say(
+            topics.AUDITS,
+            *(
+                HypervisorAudited(
+                    node_id=node,
+                    producer="p",
+                    epoch=1,
+                    counter=1,
+                    taken_at_ms=now_ms,
+                    mono_ms=1,
+                    digest="d",
+                    hypervisor=host,
+                    instances=(),
+                )
+                for node in NODES
+            ),
+        )
+
+    def claim(self, count: int) -> None:
+        """Claims on all nodes in turn, each of another request."""
+        for number in range(len(self.asked), len(self.asked) + count):
+            claim_id = f"r{number}/0/1.{number}"
+            node = NODES[number % len(NODES)]
+            self.asked.add(claim_id)
+            item = ClaimItem(claim_id=claim_id, instance_id=f"i{number}", nodes=(node,), resources=Resources(vcpus=1, memory_mib=512))
+            self._say(topics.CLAIMS, ClaimRequested(request_id=f"r{number}", owner="s", basis=0, ttl_ms=3_600_000, items=(item,)))
+
+    def _say(self, topic: str, *events: HypervisorAudited | ClaimRequested) -> None:
+        self.log.append([Message(topic, key_of(event) or b"", encode(event)) for event in events])
+
+    def read(self, topic: str) -> list[object]:
+        found: list[object] = []
+        for partition in range(self.log.topics()[topic]):
+            offset = self.log.start(topic, partition)
+            while records := self.log.read(topic, partition, offset):
+                found += [decode_keyed(record.topic, record.key, record.value) for record in records]
+                offset = records[-1].offset + 1
+        return found
+
+    def granted(self) -> set[str]:
+        return {e.claim_id for e in self.read(topics.VERDICTS) if isinstance(e, ClaimOutcome) and e.outcome == "granted"}
+
+    def all_nodes_known(self) -> bool:
+        return {e.node_id for e in self.read(topics.NODE_RESOURCES) if isinstance(e, NodeResources)} == set(NODES)
+
+    def folded(self) -> dict[int, Ledger]:
+        """The pure fold of the log as it stands."""
+        ledgers = {partition: Ledger(partition, PARTITIONS) for partition in range(PARTITIONS)}
+        for partition, ledger in ledgers.items():
+            while records := self.log.read(topics.CLAIMS, partition, ledger.next_offset):
+                for record in records:
+                    ledger.apply(record.offset, record.time_ms, record.key, record.value)
+        return ledgers
+
+    def table(self, name: str, partition: int) -> Ledger | None:
+        """What a worker that has ended left in its table."""
+        table = RocksTable.open(self.folder / name / f"{topics.CLAIMS}-{partition}")
+        try:
+            return LedgerTable(table).load()
+        finally:
+            table.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    for worker in site.workers.values():
+        if worker.running is not None:
+            worker.running.kill()
+            worker.running.wait()
+    site.log.close()
+
+
+def share(worker: Process) -> set[int]:
+    """The partitions that a worker was told last."""
+    worker.must_run()
+    said = re.findall(r"partitions (.*)", worker.said())
+    return {int(number) for number in re.findall(r"\d+", said[-1])} if said else set()
+
+
+def stand(ledger: Ledger | None) -> tuple[int, str] | None:
+    return None if ledger is None else (ledger.next_offset, ledger.digest.hex())
+
+
+def test_a_worker_makes_of_observations_and_claims_what_the_pure_fold_makes_and_ends_at_sigterm(site: Site) -> None:
+    site.audit_all()
+    worker = site.start("a")
+    until(site.all_nodes_known, PATIENCE_SECONDS, "every audited node has a row")
+    site.claim(40)
+    until(lambda: site.granted() == site.asked, PATIENCE_SECONDS, "every claim is granted")
+    began = time.monotonic()
+    code = worker.stop()
+    took = time.monotonic() - began
+
+    folded = site.folded()
+
+    assert (code, [stand(site.table("a", partition)) for partition in range(PARTITIONS)]) == (0, [stand(each) for each in folded.values()])
+    last = {row.node_id: row for row in site.read(topics.NODE_RESOURCES) if isinstance(row, NodeResources)}
+    assert {node_id: row.vcpus.claimed for node_id, row in last.items()} == dict.fromkeys(NODES, 5)
+    assert took < 10, "2 s on a machine with nothing else to do"
+
+
+def test_workers_share_the_partitions_and_one_takes_over_from_one_that_is_killed(site: Site) -> None:
+    first, second = site.start("a"), site.start("b")
+    everything = set(range(PARTITIONS))
+    until(lambda: share(first) | share(second) == everything and len(share(first)) == 2, PATIENCE_SECONDS, "each has half of them")
+    site.audit_all()
+    until(site.all_nodes_known, PATIENCE_SECONDS, "every audited node has a row")
+    site.claim(20)
+    until(lambda: site.granted() == site.asked, PATIENCE_SECONDS, "every claim is granted")
+    first.kill()
+    site.claim(20)
+    until(lambda: site.granted() == site.asked, PATIENCE_SECONDS, "the one that is left grants the claims of all partitions")
+    left = share(second)
+    code = second.stop()
+
+    folded = site.folded()
+
+    assert (left, code) == (everything, 0)
+    assert [stand(site.table("b", partition)) for partition in range(PARTITIONS)] == [stand(each) for each in folded.values()]
+
+
+def test_an_engine_that_fails_ends_the_process_with_the_reason(site: Site) -> None:
+    (site.folder / "a").mkdir()
+    (site.folder / "a" / "claims-0").write_text("a file where the table's folder should be")
+
+    worker = site.start("a")
+    code = worker.ended(PATIENCE_SECONDS)
+
+    assert code == 1
+    assert f"claimlog: {site.folder}/a/claims-0" in worker.said()
+
+
+def test_a_second_worker_on_the_same_directory_is_refused(site: Site) -> None:
+    first = site.start("a")
+    until(lambda: share(first) != set(), PATIENCE_SECONDS, "the first has its share")
+
+    second = Process("second", first.command, site.folder / "second.err")
+    second.start()
+    code = second.ended(PATIENCE_SECONDS)
+
+    assert code == 1
+    assert "another worker has this directory" in second.said()
+    assert first.running is not None
+    first.running.send_signal(signal.SIGINT)
+    assert first.ended(PATIENCE_SECONDS) == 0
