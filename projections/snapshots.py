@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -41,25 +41,34 @@ class _Whole(Struct, array_like=True):
     nodes: list[tuple[bytes, bytes]]
     groups: tuple[tuple[str, bytes], ...]
     ids: bytes
+    extras: tuple[tuple[bytes, bytes], ...] = ()
 
 
+Extras = tuple[tuple[bytes, bytes], ...]
+"""Rows beside the ledger, by key."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Whole).decode
 
 
-def encoded(ledger: Ledger) -> bytes:
-    """The ledger's whole state, compressed."""
+def encoded(ledger: Ledger, extras: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """The ledger's whole state, compressed; with it rows of what is kept beside it (`projections.companions`)."""
     whole = _Whole(
         header=state.header_of(ledger),
         nodes=[(state.facts_of(node), state.times_of(node)) for node in state.nodes_in_order(ledger)],
         groups=tuple((group_id, state.home_of(home)) for group_id, home in sorted(ledger.groups.items())),
         ids=state.ids_bytes(state.ids_of(ledger, 0)),
+        extras=tuple(extras),
     )
     return zlib.compress(_encode(whole), COMPRESSION_LEVEL)
 
 
 def restored(data: bytes) -> Ledger:
     """The ledger that `encoded` wrote; folding on gives what folding from offset 0 gives. Raises StateError."""
+    return restored_with(data)[0]
+
+
+def restored_with(data: bytes) -> tuple[Ledger, Extras]:
+    """As `restored`, with the rows beside the ledger: none if they were not written."""
     try:
         whole = _decode(zlib.decompress(data))
     except (zlib.error, msgspec.DecodeError, ValueError) as problem:
@@ -71,14 +80,16 @@ def restored(data: bytes) -> Ledger:
     for group_id, home in whole.groups:
         state.add_home(ledger, group_id, home)
     state.add_ids(ledger, state.read_ids(whole.ids))
-    return ledger
+    return ledger, whole.extras
 
 
-def chunks_of(ledger: Ledger, chunk_bytes: int = CHUNK_BYTES) -> list[SnapshotChunk]:
-    """The ledger as records of `ledger-snapshots`, to be appended in this order. Raises ValueError before its first record."""
+def chunks_of(
+    ledger: Ledger, chunk_bytes: int = CHUNK_BYTES, *, extras: Iterable[tuple[bytes, bytes]] = ()
+) -> list[SnapshotChunk]:
+    """The ledger, and rows beside it, as records of `ledger-snapshots`, in order. Raises ValueError before its first record."""
     if not ledger.next_offset:
         raise ValueError(f"{CLAIMS}/{ledger.partition}: nothing is folded yet, so there is nothing to keep; fold its first record first")
-    data = encoded(ledger)
+    data = encoded(ledger, extras)
     parts = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)]
     return [
         SnapshotChunk(
@@ -97,6 +108,14 @@ def chunks_of(ledger: Ledger, chunk_bytes: int = CHUNK_BYTES) -> list[SnapshotCh
 
 
 def load_newest(log: Readable, partition: int, *, at_most: int | None = None, tell: Tell | None = None) -> Ledger | None:
+    """The ledger of `load_newest_with`."""
+    found = load_newest_with(log, partition, at_most=at_most, tell=tell)
+    return None if found is None else found[0]
+
+
+def load_newest_with(
+    log: Readable, partition: int, *, at_most: int | None = None, tell: Tell | None = None
+) -> tuple[Ledger, Extras] | None:
     """The ledger of the newest complete snapshot that fits `log` and includes no offset at or above `at_most`; None if there is none.
 
     `tell` hears of every snapshot passed over. Raises what reading the log raises.
@@ -107,7 +126,7 @@ def load_newest(log: Readable, partition: int, *, at_most: int | None = None, te
     for data, chunk in _complete(log, partition, at_most, tell):
         place = f"{SNAPSHOTS}/{partition}: the snapshot of offset {chunk.offset} is passed over: "
         try:
-            ledger = restored(data)
+            ledger, extras = restored_with(data)
         except StateError as problem:
             tell(f"{place}{problem}")
             continue
@@ -116,7 +135,7 @@ def load_newest(log: Readable, partition: int, *, at_most: int | None = None, te
             continue
         reason = misfit(ledger, log)
         if reason is None:
-            return ledger
+            return ledger, extras
         tell(f"{place}{reason}")
     return None
 

@@ -11,25 +11,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from projections.differences import Closed
+from projections import companions
 from projections.doubles import DoubleClaims
-from projections.leaks import Leaks, Mark, OpenFinding
+from projections.leaks import Leaks
 from projections.ledger import Ledger, Step
 from projections.ledger_table import LedgerTable
-from projections.observed import NodeView, Observed
+from projections.observed import Observed
 from projections.projection import OffsetGap
 from projections.rocks import RocksTable
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
-from projections.snapshots import chunks_of, misfit
+from projections.snapshots import chunks_of, load_newest_with, misfit
 from projections.table import Table, TableInUse
 from schemas import topics
 from schemas.codec import Unreadable, decode, encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
-from schemas.results import LedgerDigest
+from schemas.results import LedgerDigest, SnapshotChunk
 from streams.dead_letters import dead_letter
 from streams.leak_audit import LeakAudit, finding_messages
 from streams.log.base import ClockMs, Log, Message, Partition, Record, wall_clock_ms
@@ -51,28 +49,7 @@ COMPACT_EVERY = 50_000
 """Records published to compacted topics between two compactions."""
 
 
-class _Companions(msgspec.Struct, array_like=True):
-    """What is kept of one node beside the ledger: its views and its findings."""
-
-    view: NodeView | None
-    mark: Mark | None
-    open: dict[str, OpenFinding]
-    closed: dict[str, Closed]
-
-
-class _Doubles(msgspec.Struct, array_like=True):
-    """Open double claims by instance. They span partitions, so each table keeps them, and the highest `changes` is the newest."""
-
-    changes: int = 0
-    open: dict[str, OpenFinding] = {}
-
-
-_NODE_KEY, _DOUBLES_KEY = b"n", b"d"
-"""Rows beside the ledger: of a node, by its id, and of the doubles."""
 _HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"), ("content-type", CONTENT_TYPE))
-_ENCODE = msgspec.msgpack.Encoder().encode
-_DECODE = msgspec.msgpack.Decoder(_Companions).decode
-_DECODE_DOUBLES = msgspec.msgpack.Decoder(_Doubles).decode
 
 
 class Fold:
@@ -83,7 +60,7 @@ class Fold:
         self.table = LedgerTable(table)
         self._close = table.close
         self.doubles_kept = 0
-        self.doubles: _Doubles | None = None
+        self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
         self.silences_ms = 0
@@ -92,54 +69,37 @@ class Fold:
         self.published = 0
 
     def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
-        """The state in the table if it belongs to this log, else an empty one: the log has it all."""
+        """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
         ledger = self.table.load(tell)
         reason = misfit(ledger, log) if ledger is not None else None
-        if ledger is None or reason is not None:
-            if reason is not None:
-                tell(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
-            self.table.clear()
-            return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
-        observed, leaks = Observed(self.partition), Leaks(self.partition)
-        for key, row in self.table.extras():
-            if key == _DOUBLES_KEY:
-                self.doubles = _DECODE_DOUBLES(row)
-                continue
-            kept = _DECODE(row)
-            node_id = key.removeprefix(_NODE_KEY).decode()
-            if kept.view is not None:
-                observed.nodes[node_id] = kept.view
-            if kept.mark is not None:
-                leaks.marks[node_id] = kept.mark
-            if kept.open:
-                leaks.open[node_id] = kept.open
-            if kept.closed:
-                leaks.closed[node_id] = kept.closed
-        return ledger, observed, leaks
+        if ledger is not None and reason is None:
+            return ledger, *self._taken(self.table.extras())
+        if reason is not None:
+            tell(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
+        found = load_newest_with(log, self.partition, tell=tell)
+        if found is not None and found[1]:
+            ledger, extras = found
+            self.table.store(ledger, dict(extras))
+            return ledger, *self._taken(extras)
+        self.table.clear()
+        return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
+
+    def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
+        observed, leaks, self.doubles = companions.taken(self.partition, rows)
+        return observed, leaks
 
     def is_snapshot_due(self, *, caught_up: bool) -> bool:
         """Whether to write a snapshot now. One that catches up writes few: nobody starts from a state that is behind by that much."""
         behind = self.ledger.next_offset - self.snapshot_offset
         return behind >= (SNAPSHOT_EVERY if caught_up else SNAPSHOT_EVERY * CATCHING_UP)
 
-    def keep(self, steps: Sequence[Step], node_ids: set[str], doubles: _Doubles) -> None:
+    def keep(self, steps: Sequence[Step], node_ids: set[str], doubles: companions.Doubles) -> None:
         """Write what the steps changed, with the views and findings of the nodes they touched, and the doubles if they changed."""
-        extra = {_NODE_KEY + node_id.encode(): self._companions(node_id) for node_id in node_ids}
+        extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in node_ids)
         if doubles.changes != self.doubles_kept:
-            extra[_DOUBLES_KEY] = _ENCODE(doubles)
+            extra.update((companions.doubles_row(doubles),))
             self.doubles_kept = doubles.changes
         self.table.write(self.ledger, steps, extra)
-
-    def _companions(self, node_id: str) -> bytes:
-        leaks = self.audit.leaks
-        return _ENCODE(
-            _Companions(
-                view=self.observed.nodes.get(node_id),
-                mark=leaks.marks.get(node_id),
-                open=leaks.open.get(node_id, {}),
-                closed=leaks.closed.get(node_id, {}),
-            )
-        )
 
     def close(self) -> None:
         """Close the table."""
@@ -214,7 +174,7 @@ class Folder:
             fold.close()
             for node_id in fold.ledger.nodes:
                 self.metrics.rows.pop(node_id, None)
-        kept = [_Doubles(self._doubles_changes, self._doubles.open)]
+        kept = [companions.Doubles(self._doubles_changes, self._doubles.open)]
         for partition in sorted(partitions - self.folds.keys()):
             try:
                 table = RocksTable.open(self._directory / f"{topics.CLAIMS}-{partition}")
@@ -255,13 +215,18 @@ class Folder:
             derived.extend(self._derived(fold, record, step))
         derived.extend(self._rows(fold, touched))
         if fold.is_snapshot_due(caught_up=len(records) < BATCH_RECORDS):
-            derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in chunks_of(fold.ledger))
+            derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
             fold.snapshot_offset = fold.ledger.next_offset
         if derived:
             self._published(fold, derived, self._log.append(derived))
-        fold.keep(steps, touched, _Doubles(self._doubles_changes, self._doubles.open))
+        fold.keep(steps, touched, companions.Doubles(self._doubles_changes, self._doubles.open))
         self._count(fold, steps)
         return len(records)
+
+    def _snapshot(self, fold: Fold) -> list[SnapshotChunk]:
+        """The whole partition as it is now: ledger, views and findings."""
+        doubles = companions.Doubles(self._doubles_changes, self._doubles.open)
+        return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, doubles))
 
     def _folded(self, fold: Fold, record: Record) -> Step:
         step = fold.ledger.apply(record.offset, record.time_ms, record.key, record.value)
