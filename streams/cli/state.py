@@ -18,6 +18,7 @@ from typing import TextIO
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from projections.companions import Doubles, taken
 from projections.cut import Cut
 from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
@@ -25,7 +26,7 @@ from projections.ledger import Ledger, Step
 from projections.node import Node
 from projections.observed import Observed
 from projections.rows import node_resources
-from projections.snapshots import load_newest
+from projections.snapshots import load_newest_with
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
@@ -154,8 +155,8 @@ def state_at(
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
-    answer includes beyond the ledger are said on `stderr`. Who asks for claims and settings only needs no `views`; such a fold begins at
-    the newest snapshots, unless `each` wants every step.
+    answer includes beyond the ledger are said on `stderr`. The fold begins at the newest snapshots, unless `each` wants every step; who
+    asks for claims and settings only needs no `views`.
     Raises TopicMismatch for a log without ledger, AnswerIncomplete for a cut that is not of this log, OffsetOutOfRange for history that is
     not at hand, and the fold's own errors.
     """
@@ -166,14 +167,18 @@ def state_at(
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at) for topic in SOURCES}
     ends = _ends(log, CLAIMS, at)
-    from_snapshots = not views and each is None and CLAIMS in there
-    ledgers = {number: _begun(log, number, partitions, ends.get(number, 0), from_snapshots) for number in range(partitions)}
+    from_snapshots = each is None and CLAIMS in there
+    begun = [
+        _begun(log, number, partitions, ends.get(number, 0), views=views, from_snapshots=from_snapshots) for number in range(partitions)
+    ]
+    ledgers = {number: each_[0] for number, each_ in enumerate(begun)}
+    newest = max((doubles for _, _, _, doubles in begun if doubles is not None), key=lambda doubles: doubles.changes, default=Doubles())
     state = State(
         partitions=partitions,
         ledgers=ledgers,
-        observed={number: Observed(number) for number in range(partitions)},
-        leaks={number: Leaks(number) for number in range(partitions)},
-        doubles=DoubleClaims(ledgers),
+        observed={number: each_[1] for number, each_ in enumerate(begun)},
+        leaks={number: each_[2] for number, each_ in enumerate(begun)},
+        doubles=DoubleClaims(ledgers, newest.open),
         ends={number: ends.get(number, 0) for number in range(partitions)},
         as_of_ms=0,
         has_views=views,
@@ -196,10 +201,14 @@ def state_at(
     return state
 
 
-def _begun(log: Log, number: int, partitions: int, end: int, from_snapshots: bool) -> Ledger:
-    """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log, or empty."""
-    found = load_newest(log, number, at_most=end) if from_snapshots else None
-    return Ledger(number, partitions) if found is None else found
+def _begun(
+    log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool
+) -> tuple[Ledger, Observed, Leaks, Doubles | None]:
+    """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log and has what is asked, or empty."""
+    found = load_newest_with(log, number, at_most=end) if from_snapshots else None
+    if found is None or (views and not found[1]):
+        return Ledger(number, partitions), Observed(number), Leaks(number), None
+    return found[0], *taken(number, found[1])
 
 
 def ledger_partitions(log: Log) -> int:
