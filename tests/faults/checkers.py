@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from projections.differences import Closed
+from projections.leaks import Mark, OpenFinding
 from projections.ledger import Ledger, Step
 from projections.ledger_table import LedgerTable
 from projections.node import Node
-from projections.observed import Observed
+from projections.observed import NodeView, Observed
 from projections.rocks import RocksTable
 from projections.rows import node_resources
 from projections.snapshots import encoded
@@ -29,7 +31,6 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeResources, PlacementFailed
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES, REQUESTS, RESULTS, VERDICTS
-from streams import folder
 from streams.dead_letters import DeadLetter, read_letter
 from streams.leak_audit import LeakAudit
 from streams.log.base import Log
@@ -37,6 +38,18 @@ from streams.log.base import Log
 READ_RECORDS = 5_000
 CLOSING = frozenset({"released", "departed", "deleted", "expired", "vanished"})
 Result = InstancesPlaced | PlacementFailed
+
+
+class Beside(Struct, array_like=True):
+    """What a table keeps of one node beside the ledger, as it is stored: read here with a decoder of its own."""
+
+    view: NodeView | None
+    mark: Mark | None
+    open: dict[str, OpenFinding]
+    closed: dict[str, Closed]
+
+
+BESIDE = msgspec.msgpack.Decoder(Beside).decode
 
 
 class Acknowledged(Struct, frozen=True):
@@ -335,7 +348,7 @@ def table_wrong(table: Table, fold: Folded, number: int) -> list[str]:
         if row is None:
             found += [f"{place} has no view of {node_id}"] if expected != (None, None, {}, {}) else []
             continue
-        has = folder._DECODE(row)
+        has = BESIDE(row)
         got = (has.view, has.mark, has.open, has.closed)
         differing = [name for name, x, y in zip(("view", "mark", "open", "closed"), expected, got, strict=True) if x != y]
         if differing:
