@@ -75,7 +75,7 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
         counts[record.topic] = max(counts.get(record.topic, 1), record.partition + 1)
     compacted = {spec.name for spec in head.topics if spec.compacted}
     specs = [TopicSpec(topic, count, topic in compacted) for topic, count in counts.items()]
-    return MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id or name)
+    return MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id)
 
 
 def write_jsonl(records: Iterable[Record], stream: BinaryIO, topics: Sequence[TopicSpec] = (), ledger_id: str = "") -> int:

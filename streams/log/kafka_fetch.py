@@ -25,6 +25,8 @@ CONSUME_RECORDS: Final = 5000
 """Messages taken from the client at once: a fraction of its queue, and enough that the call costs little a record."""
 NUDGE_SECONDS: Final = 0.03
 """How long records that are known to be there may take before the client is woken; a busy broker takes half of it."""
+METADATA_SECONDS: Final = 5.0
+"""How long a client may look for topics; it only saves time."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -39,16 +41,25 @@ class Fetcher:
         self._consumer, self._settings, self._ends = consumer, settings, ends
         self.windows: dict[Partition, Window] = {}
         self._names: dict[str, str] = {}
+        self._learnt: set[str | None] = set()
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on; what was held of them is dropped."""
         self.drop(offsets)
         if offsets:
+            self._learn({place.topic for place in offsets})
             idle = all(window.parked for window in self.windows.values())
             self._consumer.incremental_assign([self._there(place, offset) for place, offset in offsets.items()])
             self.windows |= {place: Window(offset) for place, offset in offsets.items()}
             if idle:
                 self._nudge(next(iter(offsets)))
+
+    def _learn(self, topics: set[str]) -> None:
+        """Let the client know where topics are before it is given their partitions; else it may look for them once a second only."""
+        if not topics <= self._learnt:
+            # If no broker answers now, what is read next finds out.
+            with suppress(KafkaException):
+                self._learnt = {self._settings.own(name) for name in self._consumer.list_topics(timeout=METADATA_SECONDS).topics}
 
     def drop(self, places: Iterable[Partition]) -> None:
         """Stop reading these."""
