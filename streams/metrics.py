@@ -35,6 +35,7 @@ class Metrics:
         self.dead_letters = Counter("claimlog_dead_letters_total", "Messages that count for nothing", ["topic", "kind"], registry=registry)
         self.offset = Gauge("claimlog_projection_offset", "Next offset of claims to fold", ["partition"], registry=registry)
         self.lag = Gauge("claimlog_projection_lag_records", "Records of claims not folded yet", ["partition"], registry=registry)
+        self.republished = Counter("claimlog_node_rows_republished_total", "Rows mended that a zombie left behind", registry=registry)
         self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
         self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
         self.placing = Histogram(

@@ -122,17 +122,21 @@ def _workers_share(
         process = name or f"{socket.gethostname()}-{worker_id[:8]}"
 
         def engines(own: Log) -> list[Engine]:
-            return _processor(own, home, process, metrics, clock, audit_interval_ms)
+            return _processor(own, home, process, metrics, clock, audit_interval_ms, mends=True)
 
         FaustHost(settings, home, worker_id, partitions, engines, health, sys.stderr, until_idle=until_idle).run()
 
 
-def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int) -> list[Engine]:
+def _processor(
+    log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int, *, mends: bool = False
+) -> list[Engine]:
+    """The engines of a stream processor. With `mends` it also puts right what workers publish that lost their partitions."""
     from streams.engines import Carrier, Watcher
     from streams.folder import Folder
+    from streams.republisher import Republisher
 
     folder = Folder(log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=audit_interval_ms)
-    return [Carrier(log), folder, Watcher(log)]
+    return [Carrier(log), folder, *([Republisher(log, folder)] if mends else []), Watcher(log)]
 
 
 def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:

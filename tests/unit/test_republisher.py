@@ -1,0 +1,123 @@
+"""The republisher: the last row of a node in `node-resources` is the fold's again, whatever a zombie left there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from schemas import topics
+from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
+from schemas.codec import decode_keyed, encode, key_of
+from schemas.inventory import Hypervisor
+from schemas.resources import Resources
+from schemas.results import NodeResources
+from streams.folder import Folder
+from streams.log.base import Message
+from streams.log.memory import MemoryLog
+from streams.metrics import Metrics
+from streams.republisher import Republisher
+from streams.topology import open_ledger
+
+ALL = frozenset({0})
+
+
+class World:
+    """A ledger of one partition with one node, its folder and its republisher."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.log = MemoryLog(clock=lambda: self.now_ms)
+        open_ledger(self.log, ledger_partitions=1, request_partitions=1)
+        self.metrics = Metrics("test")
+        self.folder = Folder(self.log, folder, "p1", self.metrics, lambda _: None, clock=lambda: self.now_ms)
+        self.republisher = Republisher(self.log, self.folder)
+        hypervisor = Hypervisor(vcpus=8, memory_mib=8192, disk_mib=100_000)
+        audit = NodeObserved(
+            node_id="n1",
+            producer="a",
+            epoch=1,
+            counter=1,
+            taken_at_ms=self.now_ms,
+            mono_ms=0,
+            digest="d",
+            hypervisor=hypervisor,
+            instances=(),
+        )
+        self.append(topics.CLAIMS, audit)
+
+    def append(self, topic: str, *events: NodeObserved | ClaimRequested | NodeResources) -> None:
+        self.log.append([Message(topic, key_of(event) or b"", encode(event), (), 0) for event in events])
+
+    def claim(self, number: int) -> None:
+        item = ClaimItem(claim_id=f"r{number}/0/1.1", instance_id=f"i{number}", nodes=("n1",), resources=Resources(vcpus=1))
+        self.append(topics.CLAIMS, ClaimRequested(request_id=f"r{number}", owner="s", basis=0, ttl_ms=600_000, items=(item,)))
+
+    def settle(self) -> None:
+        """Turns until nothing is left to do."""
+        for _ in range(20):
+            if not self.folder.turn(ALL) + self.republisher.turn(ALL):
+                return
+        raise AssertionError("the republisher goes on for ever")
+
+    def rows(self) -> list[NodeResources]:
+        found = [decode_keyed(r.topic, r.key, r.value) for r in self.log.read(topics.NODE_RESOURCES, 0, 0)]
+        return [row for row in found if isinstance(row, NodeResources)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "state")
+    yield world
+    world.folder.close()
+
+
+def test_rows_that_are_the_folds_are_left_alone(world: World) -> None:
+    world.settle()
+    world.claim(1)
+    world.settle()
+
+    claimed = [row.vcpus.claimed for row in world.rows()]
+
+    assert claimed == [0, 1]
+    assert world.metrics.republished._value.get() == 0
+
+
+def test_an_older_row_that_a_zombie_published_is_followed_by_the_owners(world: World) -> None:
+    world.settle()
+    older = world.rows()[-1]
+    world.claim(1)
+    world.settle()
+    world.append(topics.NODE_RESOURCES, older)
+
+    world.settle()
+
+    assert [row.vcpus.claimed for row in world.rows()] == [0, 1, 0, 1]
+    assert world.metrics.republished._value.get() == 1
+
+
+def test_a_new_owner_mends_an_older_row_whose_newer_one_compaction_dropped(world: World) -> None:
+    world.settle()
+    older = world.rows()[-1]
+    world.claim(1)
+    world.settle()
+    world.append(topics.NODE_RESOURCES, older)
+    world.log.compact(topics.NODE_RESOURCES, 0)
+    world.republisher = Republisher(world.log, world.folder)
+
+    world.settle()
+
+    assert [row.vcpus.claimed for row in world.rows()] == [0, 1]
+
+
+def test_who_is_behind_the_owner_publishes_nothing(world: World) -> None:
+    world.settle()
+    ahead = replace(world.rows()[-1], offset=100)
+    world.append(topics.NODE_RESOURCES, ahead)
+    world.claim(1)
+
+    world.settle()
+
+    assert [row.offset for row in world.rows()] == [1, 100, 2]
