@@ -29,6 +29,9 @@ CHUNK_BYTES = 660_000
 CHUNKS_AT_ONCE = 8
 # Level 1 takes a third of level 6's time here and makes about a tenth more bytes.
 COMPRESSION_LEVEL = 1
+# States compress to a tenth; nothing but zeros compresses to a thousandth. A small one may be all alike.
+UNPACKED_RATIO_MAX = 200
+UNPACKED_BYTES_MIN = 1 << 20
 
 Tell = Callable[[str], None]
 """Is told what was passed over, and why."""
@@ -70,7 +73,7 @@ def restored(data: bytes) -> Ledger:
 def restored_with(data: bytes) -> tuple[Ledger, Extras]:
     """As `restored`, with the rows beside the ledger: none if they were not written."""
     try:
-        whole = _decode(zlib.decompress(data))
+        whole = _decode(_unpacked(data))
     except (zlib.error, msgspec.DecodeError, ValueError) as problem:
         raise StateError(f"it cannot be read: {problem}") from problem
     ledger = state.begun(whole.header)
@@ -81,6 +84,15 @@ def restored_with(data: bytes) -> tuple[Ledger, Extras]:
         state.add_home(ledger, group_id, home)
     state.add_ids(ledger, state.read_ids(whole.ids))
     return ledger, whole.extras
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The bytes that were compressed. Raises StateError for what unpacks to more than any ledger does: it would fill the memory."""
+    unpacker = zlib.decompressobj()
+    unpacked = unpacker.decompress(data, UNPACKED_BYTES_MIN + UNPACKED_RATIO_MAX * len(data))
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise StateError("it cannot be read: it is cut short, or unpacks to more than a ledger does")
+    return unpacked
 
 
 def chunks_of(

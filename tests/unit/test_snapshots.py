@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from random import Random
 
@@ -332,3 +333,10 @@ def test_a_change_of_what_is_stored_is_noticed() -> None:
         "FullAudit": ("digest", "epoch", "hypervisor", "instances", "offset"),
         "Home": ("epoch", "node_id"),
     }  # fmt: skip
+
+
+def test_a_snapshot_that_unpacks_without_end_is_refused_before_it_fills_the_memory() -> None:
+    bomb = zlib.compress(bytes(400 << 20), 9)
+
+    with pytest.raises(StateError, match="more than a ledger"):
+        restored(bomb)
