@@ -111,6 +111,7 @@ def _workers_share(
 ) -> None:
     """On Kafka the stream processor is one of several workers among which Faust shares the partitions out."""
     from streams.app import FaustHost
+    from streams.log.kafka_settings import SettingsProblem
     from streams.worker_directory import worker_directory
 
     if only is None:
@@ -124,7 +125,10 @@ def _workers_share(
         def engines(own: Log) -> list[Engine]:
             return _processor(own, home, process, metrics, clock, audit_interval_ms, mends=True)
 
-        FaustHost(settings, home, worker_id, partitions, engines, health, sys.stderr, until_idle=until_idle).run()
+        try:
+            FaustHost(settings, home, worker_id, partitions, engines, health, sys.stderr, until_idle=until_idle).run()
+        except SettingsProblem as problem:
+            raise UsageProblem(str(problem)) from None
 
 
 def _processor(

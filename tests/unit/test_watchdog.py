@@ -1,0 +1,70 @@
+"""The watchdog: engines that stand still while there is work end the process; engines with nothing to do may rest for ever."""
+
+from __future__ import annotations
+
+from streams.log.base import Partition
+from streams.watchdog import Share, Standstill, recovery
+
+CLAIMS_0, CLAIMS_1 = Partition("claims", 0), Partition("claims", 1)
+
+
+class Standing:
+    """An engine that stands where it is told."""
+
+    name = "standing"
+
+    def __init__(self, positions: dict[Partition, int]) -> None:
+        self.positions = positions
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        return 0
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        return self.positions
+
+    def close(self) -> None:
+        self.positions = {}
+
+
+def test_an_engine_that_stands_still_while_the_log_is_ahead_is_named_with_its_place() -> None:
+    standstill = Standstill(60)
+
+    judged = [standstill.judge(now, {CLAIMS_0: 5, CLAIMS_1: int(now)}, {CLAIMS_0: 9, CLAIMS_1: 1000}) for now in (0.0, 30.0, 59.0, 61.0)]
+
+    assert judged == [None, None, None, "claims/0 has stood at 5 for 61 s, though the log goes to 9"]
+
+
+def test_an_engine_at_the_end_of_the_log_may_rest_and_has_its_time_when_something_comes() -> None:
+    standstill = Standstill(60)
+
+    judged = [standstill.judge(now, {CLAIMS_0: 9}, {CLAIMS_0: end}) for now, end in ((0.0, 9), (500.0, 9), (501.0, 10), (559.0, 10))]
+
+    assert judged == [None] * 4
+    assert standstill.judge(562.0, {CLAIMS_0: 9}, {CLAIMS_0: 10}) == "claims/0 has stood at 9 for 62 s, though the log goes to 10"
+
+
+def test_a_partition_that_is_given_up_is_forgotten() -> None:
+    standstill = Standstill(60)
+    standstill.judge(0.0, {CLAIMS_0: 5}, {CLAIMS_0: 9})
+    standstill.judge(50.0, {}, {})
+
+    judged = standstill.judge(100.0, {CLAIMS_0: 5}, {CLAIMS_0: 9})
+
+    assert judged is None
+
+
+def test_a_share_knows_where_its_engines_stand_once_the_first_turn_is_over() -> None:
+    share = Share(frozenset({0, 1}))
+    share.engines = [Standing({CLAIMS_0: 7, CLAIMS_1: 2}), Standing({CLAIMS_0: 3})]
+    before = (share.partitions(), share.positions)
+
+    after = (share.partitions(), share.positions)
+
+    assert before == (frozenset({0, 1}), {})
+    assert after == (frozenset({0, 1}), {CLAIMS_0: 3, CLAIMS_1: 2})
+
+
+def test_a_recovery_says_of_each_partition_what_it_has_what_it_needs_and_what_remains() -> None:
+    said = recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0})
+
+    assert said == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
