@@ -3,10 +3,11 @@
 A time is not a place in a log: records arrive late, clocks differ, partitions are not ordered among themselves. A cut is the vector of
 next offsets, one a partition, and the whole of it is in the text, so nobody has to keep a table of cuts:
 
-    cut:<base64url, unpadded, of: version · topics · crc32>
+    cut:<base64url, unpadded, of: version · mark · topics · crc32>
 
-with `topics` a sequence of (length and bytes of the name, 2 x partitions + dense, offsets) in LEB128 varints. Dense means partitions
-0, 1, 2 …; otherwise each offset is preceded by the distance from the partition before. A cut has one text only, so texts can be compared.
+with `mark` four bytes of a hash of the ledger's id, so that a cut is refused on another log (version 1 has none: nobody knew the id), and
+`topics` a sequence of (length and bytes of the name, 2 x partitions + dense, offsets) in LEB128 varints. Dense means partitions 0, 1, 2 …;
+otherwise each offset is preceded by the distance from the partition before. A cut has one text only, so texts can be compared.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from itertools import groupby
 from typing import NamedTuple, Self, TypeVar
 from zlib import crc32
@@ -21,7 +23,9 @@ from zlib import crc32
 from msgspec import Struct
 
 PREFIX = "cut:"
-_VERSION = 1
+_VERSION_UNMARKED, _VERSION_MARKED = 1, 2
+# Tells logs that somebody may mix up from one another, no more: one pair in four thousand million has the same.
+MARK_BYTES = 4
 # Kafka's own limits: an int64 offset, an int32 partition, 249 characters of a topic's name.
 OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
@@ -43,14 +47,19 @@ class Place(NamedTuple):
 
 
 class Cut(Struct, frozen=True):
-    """An offset vector; `places` are in order of topic and partition, each partition once."""
+    """An offset vector; `places` are in order of topic and partition, each partition once.
+
+    `mark` is a hash of the id of the ledger that it is a cut of, empty where none is known.
+    """
 
     places: tuple[Place, ...] = ()
+    mark: bytes = b""
 
     @classmethod
-    def of(cls, next_offsets: Mapping[PartitionKey, int]) -> Self:
-        """The cut of a mapping of (topic, partition) to next offset. Raises CutError for what no log can have."""
-        cut = cls(tuple(Place(topic, partition, offset) for (topic, partition), offset in sorted(next_offsets.items())))
+    def of(cls, next_offsets: Mapping[PartitionKey, int], ledger_id: str = "") -> Self:
+        """The cut of a mapping of (topic, partition) to next offset, of that ledger. Raises CutError for what no log can have."""
+        places = tuple(Place(topic, partition, offset) for (topic, partition), offset in sorted(next_offsets.items()))
+        cut = cls(places, _mark(ledger_id))
         for place in cut.places:
             _check(place)
         return cut
@@ -60,8 +69,8 @@ class Cut(Struct, frozen=True):
         """The cut that `str(cut)` wrote. Raises CutError, whose message tells a mistyped text from one that was cut short."""
         if not text.startswith(PREFIX):
             raise CutError(f"a cut begins with {PREFIX!r}, this is {text[:40]!r}")
-        data = _unarmoured(text.removeprefix(PREFIX))
-        cut = cls(tuple(_Reader(data).places()))
+        mark, data = _unarmoured(text.removeprefix(PREFIX))
+        cut = cls(tuple(_Reader(data).places()), mark)
         if str(cut) != text:
             raise CutError(f"{text[:40]!r} is not how claimlog writes this cut; copy it from the answer as it stands")
         return cut
@@ -75,17 +84,25 @@ class Cut(Struct, frozen=True):
         """The first offset of that partition which is not included; None if the answer did not read the partition."""
         return self.next_offsets.get((topic, partition))
 
+    def may_be_of(self, ledger_id: str) -> bool:
+        """Whether nothing speaks against it: the same ledger, or one of both does not say which it is."""
+        return not self.mark or not ledger_id or self.mark == _mark(ledger_id)
+
     def described(self) -> str:
         """The same for people: `claims 0@1841 1@1790; hypervisor-audits 0@220`."""
         topics = groupby(self.places, key=lambda place: place.topic)
         return "; ".join(" ".join([topic, *(f"{place.partition}@{place.next_offset}" for place in places)]) for topic, places in topics)
 
     def __str__(self) -> str:
-        data = bytearray([_VERSION])
+        data = bytearray([_VERSION_MARKED if self.mark else _VERSION_UNMARKED]) + self.mark
         for topic, group in groupby(self.places, key=lambda place: place.topic):
             _write_topic(data, topic, list(group))
         data += crc32(data).to_bytes(4, "big")
         return PREFIX + urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _mark(ledger_id: str) -> bytes:
+    return blake2b(ledger_id.encode("utf-8", "surrogatepass"), digest_size=MARK_BYTES).digest() if ledger_id else b""
 
 
 def _check(place: Place) -> None:
@@ -118,16 +135,23 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-def _unarmoured(text: str) -> bytes:
+def _unarmoured(text: str) -> tuple[bytes, bytes]:
+    """The mark and the body of a cut without its prefix."""
     try:
         data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except (binascii.Error, UnicodeEncodeError) as problem:
         raise CutError(f"{PREFIX}{text[:40]!s} has characters that no cut has, or too few: {problem}") from None
     if len(data) < 5 or crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
         raise CutError(f"{PREFIX}{text[:40]!s} is incomplete or mistyped: its checksum does not fit; copy the whole word")
-    if data[0] != _VERSION:
-        raise CutError(f"this cut is of version {data[0]}, this claimlog knows version {_VERSION}; use the claimlog that wrote it")
-    return data[1:-4]
+    version, body = data[0], data[1:-4]
+    if version == _VERSION_UNMARKED:
+        return b"", body
+    if version != _VERSION_MARKED:
+        known = f"versions {_VERSION_UNMARKED} and {_VERSION_MARKED}"
+        raise CutError(f"this cut is of version {version}, this claimlog knows {known}; use the claimlog that wrote it")
+    if len(body) < MARK_BYTES:
+        raise CutError("this cut ends in the middle of its ledger's mark")
+    return body[:MARK_BYTES], body[MARK_BYTES:]
 
 
 class _Reader:

@@ -77,7 +77,7 @@ class Ledger:
         if offset != self.next_offset:
             if offset < self.next_offset:
                 return None
-            raise OffsetGap(f"{CLAIMS}/{self.partition}: expected offset {self.next_offset}, got {offset}; read the records between first")
+            raise OffsetGap(self._gap(offset))
         self.time_ms = max(self.time_ms, time_ms)
         step = Step(offset, self.time_ms)
         expiry = self.expiry
@@ -98,6 +98,11 @@ class Ledger:
         self.last_value = value
         self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
         return step
+
+    def _gap(self, offset: int) -> str:
+        number, last = self.next_offset, offset - 1
+        missing = f"record {number} is" if number == last else f"records {number} to {last} are"
+        return f"{CLAIMS}/{self.partition}: {missing} missing, and the fold needs every one; fetch them and read a log that has no gap"
 
     def node(self, node_id: str) -> Node:
         """The row of a node, made if it is new."""

@@ -72,5 +72,9 @@ class WrongLedger(ProjectionError):
     """The log is not the one that the state came from, or the partition is not the one asked for."""
 
 
+class WrongCut(ProjectionError):
+    """A cut was taken on another log: what was asked for does not exist here (command line: exit 2)."""
+
+
 class HistoryMissing(ProjectionError):
     """Records that the answer needs are no longer at hand: the message says which, and where they may be (command line: exit 6)."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from projections.cut import Cut
 from projections.ledger import Ledger, Step
+from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError, Readable
 from projections.rows import node_resources
@@ -83,13 +84,17 @@ def replay(
     return found
 
 
-def cut_of(partitions: Mapping[int, Replayed]) -> Cut:
-    """What a replay is true for."""
-    return Cut.of({(CLAIMS, number): partition.ledger.next_offset for number, partition in partitions.items()})
+def cut_of(log: Readable, partitions: Mapping[int, Replayed]) -> Cut:
+    """What a replay of `log` is true for."""
+    return Cut.of({(CLAIMS, number): partition.ledger.next_offset for number, partition in partitions.items()}, ledger_id_of(log))
 
 
 def ends_of(log: Readable, until: Until) -> dict[int, int]:
-    """The next offset of each partition at a moment. Raises HistoryMissing for a cut of another log, ProjectionError for no ledger."""
+    """The next offset of each partition at a moment.
+
+    Every place of a cut must be at hand, also those that a replay of the ledger does not read: what they say of the log is then true.
+    Raises WrongCut for a cut of another log, HistoryMissing for one that this log does not reach, ProjectionError for no ledger.
+    """
     count = log.topics().get(CLAIMS)
     if count is None:
         raise ProjectionError(f"this log has no topic {CLAIMS}, so there is no ledger to fold; `claimlog run` makes it")
@@ -97,13 +102,10 @@ def ends_of(log: Readable, until: Until) -> dict[int, int]:
         return dict(log.ends(CLAIMS))
     if isinstance(until, int):
         return {number: log.at_time(CLAIMS, number, until) for number in range(count)}
+    check_cut(log, until)
     ends = {place.partition: place.next_offset for place in until.places if place.topic == CLAIMS}
     if sorted(ends) != list(range(count)):
         raise HistoryMissing(f"the cut ({until.described() or 'empty'}) does not have the {count} partitions of {CLAIMS} in this log")
-    for number, end in ends.items():
-        there = log.end(CLAIMS, number)
-        if end > there:
-            raise HistoryMissing(f"the cut includes {CLAIMS}/{number} up to {end}, this log ends at {there}: it is the cut of another log")
     return ends
 
 

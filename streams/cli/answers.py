@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
@@ -99,11 +100,11 @@ def policy_text(log: Log, digest: str) -> str | None:
     return None
 
 
-def decided_at(answer: Answer) -> Cut:
-    """What the last decision of a result was made on, and the result itself."""
+def decided_at(log: Log, answer: Answer) -> Cut:
+    """What the last decision of a result on `log` was made on, and the result itself."""
     decisions = answer.result.decisions
     places = {(CLAIMS, number): end for number, end in enumerate(decisions[-1].cut)} if decisions else {}
-    return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1})
+    return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1}, ledger_id_of(log))
 
 
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:

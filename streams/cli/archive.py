@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from projections.companions import Doubles, all_rows, taken
 from projections.cut import Cut
 from projections.ledger import Ledger, Step
+from projections.ledger_id import check_cut
 from projections.observed import Observed
 from projections.projection import ProjectionError
 from projections.replay import fold
@@ -113,6 +114,8 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
     if CLAIMS not in topics:
         raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
     at = moment(below, time.time_ns() // 1_000_000)
+    if isinstance(at, Cut):
+        check_cut(log, at)
     limits = {}
     for topic in (CLAIMS, *SOURCES):
         carried = log.committed(GROUP, topic) if topic in SOURCES and topic in topics else {}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
 from schemas.codec import Unreadable
 from schemas.topics import DEAD_LETTERS
 from streams.cli import units
@@ -53,7 +54,7 @@ def list_(
 ) -> int:
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
-        cut = Cut.of({(DEAD_LETTERS, number): end for number, end in _ends(source).items()})
+        cut = Cut.of({(DEAD_LETTERS, number): end for number, end in _ends(source).items()}, ledger_id_of(source))
         within = Range(moment(since, _now_ms()) if since else None, moment_of(until))
         items = [
             item

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
 from projections.projection import ProjectionError
 from streams.cli import checks
 from streams.cli.checks import Check
@@ -49,7 +50,10 @@ def doctor(
         with opened(log) as source:
             found.append(Check("ok", "log", "opens"))
             found.extend(_of_log(source, quick=quick))
-            cut = Cut.of({(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()})
+            # Where a check failed the ledger's first record may be what is damaged.
+            sound = all(check.status != "fail" for check in found)
+            ends = {(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()}
+            cut = Cut.of(ends, ledger_id_of(source) if sound else "")
     except (LogUnreachable, LogDamaged) as problem:
         found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
         code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS

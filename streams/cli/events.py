@@ -12,6 +12,7 @@ import msgspec
 from cyclopts import Parameter
 
 from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
 from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type
@@ -142,7 +143,8 @@ def _subject(text: str) -> Subject | None:
 
 def _cut(log: Log, topics: tuple[str, ...], within: Range) -> Cut:
     there = log.topics()
-    return Cut.of({(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))})
+    ends = {(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))}
+    return Cut.of(ends, ledger_id_of(log))
 
 
 def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
@@ -160,6 +162,7 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
 def _coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
     """Batches of records from `since` on (None: from the end), without an end."""
     within = Range(since, None)
+    within.check(log, topics)
     there = log.topics()
     places = [Partition(topic, number) for topic in topics for number in range(there.get(topic, 0))]
     offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TextIO
 
-from projections.projection import HistoryMissing, ProjectionError
+from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
 
 
@@ -44,11 +44,11 @@ def exit_of(problem: BaseException) -> Exit:
             return Exit.INTERRUPTED
         case BrokenPipeError():
             return Exit.DONE
-        case UsageProblem():
+        case UsageProblem() | WrongCut():
             return Exit.USAGE
         case LogUnreachable():
             return Exit.UNREACHABLE
-        case OffsetOutOfRange() | HistoryMissing() | AnswerIncomplete():
+        case OffsetOutOfRange() | HistoryMissing() | OffsetGap() | AnswerIncomplete():
             return Exit.INCOMPLETE
         case _:
             return Exit.ERROR

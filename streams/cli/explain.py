@@ -6,9 +6,9 @@ import sys
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
-from projections.cut import Cut
+from projections.cut import Place
 from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.wording import outcome_text
@@ -72,7 +72,7 @@ def explain(
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
         counting = found.counting
         assert counting is not None
-        cut = decided_at(counting)
+        cut = decided_at(source, counting)
         reruns = Reruns(source, request)
         runs = [reruns.again(decision, node) for decision in decisions]
         fates: list[ClaimOutcome] = []
@@ -134,7 +134,7 @@ def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decisio
 
 def _decision_lines(decision: Decision, run: Again, now: Now) -> list[str]:
     """One instance's decision."""
-    cut = Cut.of({(CLAIMS, number): end for number, end in enumerate(decision.cut)})
+    cut = structs.replace(now.state.cut, places=tuple(Place(CLAIMS, number, end) for number, end in enumerate(decision.cut)))
     overlay = f" and {len(decision.overlay)} own claims in flight" if decision.overlay else ""
     lines = [f"instance {decision.instance_id}", f"decided on {cut}{overlay}; {run.told}"]
     lines += funnel_lines(decision)

@@ -74,7 +74,7 @@ def opened(spec: str | None, *, create: bool = False) -> Log:
 def _with_history(log: Log, directory: Path) -> Log:
     from streams.log.archive import ArchivedLog
 
-    if not directory.is_dir() or not hasattr(log, "ledger_id"):
+    if not directory.is_dir() or not getattr(log, "ledger_id", ""):
         raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, for an SQLite log")
     return ArchivedLog(cast("Any", log), directory)
 

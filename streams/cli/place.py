@@ -143,7 +143,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             )
             return 1
         if isinstance(found.result, InstancesPlaced):
-            return _say_placed(found, found.result, show)
+            return _say_placed(log, found, found.result, show)
         return _say_failed(log, request, found, found.result, show)
 
 
@@ -165,9 +165,9 @@ def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -
         log.wait({Partition(RESULTS, number): at}, left_seconds)
 
 
-def _say_placed(found: Found, result: InstancesPlaced, show: Show) -> int:
+def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
     items = [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in result.placements]
-    answer = Answer(columns=PLACED, items=items, cut=decided_at(found), summary=_summary(found))
+    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=_summary(found))
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     sys.stderr.write(f"placed at {found.position} by {result.owner}\n")
     return 0
@@ -179,13 +179,13 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
     if show.output not in {"table", "wide"}:
         items = [decision_item(decision) for decision in result.decisions]
         columns = [Column(name="instance_id"), Column(name="nodes_known"), Column(name="passed")]
-        answer = Answer(columns=columns, items=items, cut=decided_at(found), summary=_summary(found))
+        answer = Answer(columns=columns, items=items, cut=decided_at(log, found), summary=_summary(found))
         write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
         return code
     for line in failed_lines(log, request, result):
         print(line)
     where = f"{result.reason} at {found.position} by {result.owner}"
-    sys.stderr.write(f"{decided_at(found)}\n{where}; see: claimlog explain {request.request_id}\n")
+    sys.stderr.write(f"{decided_at(log, found)}\n{where}; see: claimlog explain {request.request_id}\n")
     return code
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from typing import NamedTuple
 
+from projections.cut import Cut
+from projections.ledger_id import check_cut
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, Record
 
@@ -15,6 +17,12 @@ class Range(NamedTuple):
 
     since: Moment | None
     until: Moment | None
+
+    def check(self, log: Log, topics: Sequence[str]) -> None:
+        """Refuse cuts that are not of this log, or not of this much of `topics`. Raises WrongCut, HistoryMissing."""
+        for moment in (self.since, self.until):
+            if isinstance(moment, Cut):
+                check_cut(log, moment, topics)
 
     def starts(self, log: Log, topic: str, partition: int) -> int:
         """The first offset to read of a partition."""
@@ -55,8 +63,9 @@ def _before(moment: Moment | None, topic: str, partition: int, offset: int, time
 def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
     """The records of all partitions of `topics`, by append time, and by topic and partition where times are equal.
 
-    Topics that the log does not have are passed over. Raises OffsetOutOfRange, LogDamaged.
+    Topics that the log does not have are passed over. Raises WrongCut, HistoryMissing, OffsetOutOfRange, LogDamaged.
     """
+    within.check(log, topics)
     there = log.topics()
     streams = [
         _records(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)

@@ -11,7 +11,9 @@ from typing import Annotated, Any, TextIO, cast
 from cyclopts import Parameter
 from msgspec import to_builtins
 
+from projections.cut import Cut
 from projections.replay import Checks, Replayed, Until, cut_of, replay, verified
+from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
@@ -51,9 +53,12 @@ def replay_verb(
             found, checks = verified(source, until=moment, progress=progress.add, tell=_tell)
         else:
             found = replay(source, until=moment, from_snapshots=from_snapshots, progress=progress.add, tell=_tell)
+        cut = cut_of(source, found)
+    if isinstance(at, Cut) and (left_out := sorted({place.topic for place in at.places} - {CLAIMS})):
+        _tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
     items = [_item(number, partition) for number, partition in found.items()]
     summary = None if checks is None else _summary(checks)
-    write(Answer(columns=_columns(), items=items, cut=cut_of(found), summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=_columns(), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     if checks is None:
         return Exit.DONE
     _say(checks, sys.stderr)
@@ -71,7 +76,7 @@ def with_archive(log: Log, directory: Path | None) -> Log:
 
 def identified(log: Log) -> IdentifiedLog:
     """The log as one that knows which ledger it carries. Raises UsageProblem if it does not."""
-    if not hasattr(log, "ledger_id"):
+    if not getattr(log, "ledger_id", ""):
         raise UsageProblem("this kind of log does not say which ledger it carries, so no archive can belong to it")
     return cast("IdentifiedLog", log)
 

@@ -15,6 +15,7 @@ from projections.subjects import subject_of
 from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
+from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
@@ -48,6 +49,7 @@ def timeline(
     with opened(log) as source:
         end = moment_of(until, now_ms)
         start = moment(since, now_ms) if since else None
+        Range(start, end).check(source, (CLAIMS, *AROUND))
         state = state_at(source, end, each=each)
         for record in _around(source, Range(None, end)):
             event = decode_keyed(record.topic, record.key, record.value)

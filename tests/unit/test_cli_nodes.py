@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
+from streams.cli.main import run
 from streams.log.base import TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.log.sqlite import SqliteLog
@@ -157,8 +159,54 @@ def test_the_cut_of_another_log_is_refused(tmp_path: Path, capsys: pytest.Captur
 
     said = short.run(capsys, "nodes", "--at", cut)
 
-    assert said.code == 6
-    assert "it is the cut of another log" in said.err
+    assert (said.code, said.out) == (2, "")
+    assert "this cut was taken on another log" in said.err
+
+
+def test_a_cut_beyond_the_end_of_a_copy_is_incomplete_and_not_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    copy = tmp_path / "copy.jsonl"
+    copied(fleet, copy)
+    early = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.claim("r1/0/s-1.1", "i1", "c01")
+    late = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+
+    codes = [run(["nodes", "--log", str(copy), "--at", cut]) for cut in (early, late)]
+
+    assert codes == [0, 6]
+    assert "the cut includes claims/" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("nodes",), ("replay",), ("replay", "--verify"), ("leaks",), ("claims", "list")])
+def test_a_gap_in_a_file_is_incomplete_and_names_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for each in range(6):
+        fleet.audit("c01", {f"i{each}": 512})
+    number = fleet.log.partition("claims", b"c01")
+    holey = tmp_path / "holey.jsonl"
+    copied(fleet, holey, without={("claims", number, 2), ("claims", number, 3)})
+
+    code = run([*arguments, "--log", str(holey)])
+
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (6, "")
+    assert f"claims/{number}: records 2 to 3 are missing" in printed.err
+
+
+def copied(fleet: FleetLog, path: Path, without: Container[tuple[str, int, int]] = ()) -> None:
+    """All records of a log as lines of JSON, as kcat prints them: nobody says there which log it was, but its first record does."""
+    records = [
+        record
+        for topic in fleet.log.topics()
+        for number in range(fleet.log.topics()[topic])
+        for record in fleet.log.read(topic, number, fleet.log.start(topic, number), 10_000)
+        if record.position not in without
+    ]
+    with path.open("wb") as stream:
+        write_jsonl(records, stream)
 
 
 def test_a_gap_is_a_departure_that_never_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from projections.cut import Cut
 from projections.ledger import Ledger
 from projections.replay import fold
 from projections.snapshots import chunks_of
@@ -68,6 +69,32 @@ def test_the_cut_of_an_answer_gives_it_again(tmp_path: Path, capsys: Capture) ->
 
     assert again.json == first.json
     assert 0 < sum(item["next_offset"] for item in first.json["items"]) < sum(end_of(fleet, number) for number in range(PARTITIONS))
+
+
+@pytest.mark.parametrize("flags", [("--until",), ("--verify", "--until")])
+def test_the_cut_of_another_log_is_refused(tmp_path: Path, capsys: Capture, flags: tuple[str, ...]) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one, other = busy(tmp_path / "one"), busy(tmp_path / "other")
+    cut = one.run(capsys, "replay", "-o", "json").json["cut"]
+
+    said = other.run(capsys, "replay", *flags, cut)
+
+    assert (said.code, said.out) == (2, "")
+    assert "this cut was taken on another log" in said.err
+
+
+def test_a_cut_with_observations_that_the_log_does_not_have_is_incomplete(tmp_path: Path, capsys: Capture) -> None:
+    fleet = busy(tmp_path)
+    ends = {(CLAIMS, number): end_of(fleet, number) for number in range(PARTITIONS)}
+    audits_end = fleet.log.end("hypervisor-audits", 0)
+
+    there = fleet.run(capsys, "replay", "--until", str(Cut.of({**ends, ("hypervisor-audits", 0): audits_end})))
+    beyond = fleet.run(capsys, "replay", "--until", str(Cut.of({**ends, ("hypervisor-audits", 0): audits_end + 7})))
+
+    assert (there.code, beyond.code, beyond.out) == (0, 6, "")
+    assert "what the cut includes of hypervisor-audits is no part of it" in there.err
+    assert f"the cut includes hypervisor-audits/0 up to {audits_end + 7}, this log ends at {audits_end}" in beyond.err
 
 
 def test_from_snapshots_gives_the_same_digests_and_says_from_where_it_counted(tmp_path: Path, capsys: Capture) -> None:

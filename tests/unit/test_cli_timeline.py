@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from projections.cut import Cut
 from schemas.lifecycle import InstanceDeparted
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import CLAIMS, LIFECYCLE, REQUESTS
@@ -112,6 +113,10 @@ def test_events_are_chosen_by_subject_type_topic_and_time(fleet: FleetLog, capsy
 
 
 def test_a_topic_or_subject_that_does_not_exist_is_a_usage_error(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = str(Cut.of({("claims", 0): 1}, "another ledger"))
+    assert fleet.run(capsys, "events", "--until", elsewhere).code == 2
+    assert fleet.run(capsys, "events", "--since", elsewhere).code == 2
+    assert fleet.run(capsys, "events", "--until", str(Cut.of({("claims", 0): 1_000}))).code == 6
     assert fleet.run(capsys, "events", "--topic", "claim").code == 2
     assert fleet.run(capsys, "events", "--for", "node/").code == 2
     assert fleet.run(capsys, "events", "-w", "--until", "now").code == 2

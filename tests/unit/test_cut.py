@@ -18,6 +18,7 @@ VECTORS = st.dictionaries(
     st.integers(0, 300) | st.integers(0, OFFSET_MAX),
     max_size=20,
 )
+LEDGERS = st.text(max_size=20)
 URL_SAFE = set(string.ascii_letters + string.digits + "-_:")
 
 
@@ -26,27 +27,35 @@ def armoured(body: bytes, version: int = 1) -> str:
     return "cut:" + urlsafe_b64encode(data + crc32(data).to_bytes(4, "big")).rstrip(b"=").decode()
 
 
-@given(VECTORS)
-@example({})
-@example({("claims", 0): OFFSET_MAX, ("claims", PARTITION_MAX): 0})
-def test_every_vector_comes_back_from_its_text(vector: dict[tuple[str, int], int]) -> None:
-    cut = Cut.of(vector)
+@given(VECTORS, LEDGERS)
+@example({}, "")
+@example({("claims", 0): OFFSET_MAX, ("claims", PARTITION_MAX): 0}, "7f3c")
+def test_every_vector_comes_back_from_its_text(vector: dict[tuple[str, int], int], ledger_id: str) -> None:
+    cut = Cut.of(vector, ledger_id)
 
     text = str(cut)
 
     assert Cut.parse(text) == cut
     assert Cut.parse(text).next_offsets == vector
+    assert Cut.parse(text).may_be_of(ledger_id)
     assert set(text) <= URL_SAFE
 
 
-@given(VECTORS, VECTORS)
-def test_equal_texts_mean_equal_cuts(one: dict[tuple[str, int], int], other: dict[tuple[str, int], int]) -> None:
-    assert (str(Cut.of(one)) == str(Cut.of(other))) == (one == other)
+@given(VECTORS, VECTORS, LEDGERS)
+def test_equal_texts_mean_equal_cuts(one: dict[tuple[str, int], int], other: dict[tuple[str, int], int], ledger_id: str) -> None:
+    assert (str(Cut.of(one, ledger_id)) == str(Cut.of(other, ledger_id))) == (one == other)
 
 
-@given(VECTORS, st.data())
-def test_a_mistyped_or_shortened_cut_is_refused(vector: dict[tuple[str, int], int], data: st.DataObject) -> None:
-    text = str(Cut.of(vector))
+def test_a_cut_is_of_its_own_ledger_only_unless_one_of_both_has_no_name() -> None:
+    cut = Cut.parse(str(Cut.of({("claims", 0): 5}, "7f3c")))
+
+    assert [cut.may_be_of(ledger_id) for ledger_id in ("7f3c", "7f3d", "")] == [True, False, True]
+    assert Cut.of({("claims", 0): 5}).may_be_of("7f3c")
+
+
+@given(VECTORS, LEDGERS, st.data())
+def test_a_mistyped_or_shortened_cut_is_refused(vector: dict[tuple[str, int], int], ledger_id: str, data: st.DataObject) -> None:
+    text = str(Cut.of(vector, ledger_id))
     at = data.draw(st.integers(4, len(text) - 1))
     other = data.draw(st.sampled_from([character for character in URL_SAFE if character not in {text[at], ":"}]))
 
@@ -67,7 +76,7 @@ def test_whatever_carries_a_right_checksum_is_a_cut_or_a_cut_error(body: bytes, 
 
 
 def test_twelve_partitions_of_claims_stay_short() -> None:
-    cut = Cut.of({("claims", number): 1_000_000 + number for number in range(12)})
+    cut = Cut.of({("claims", number): 1_000_000 + number for number in range(12)}, "7f3c0b1e2d4a5968")
 
     assert len(str(cut)) < 80
 
@@ -89,6 +98,7 @@ def test_a_cut_reads_well_and_answers_for_a_partition() -> None:
         ("cut:AQAA AAAA", "incomplete or mistyped|characters"),
         ("cut:ü", "characters that no cut has"),
         (armoured(b"", version=9), "version 9"),
+        (armoured(b"\x01\x02\x03", version=2), "middle of its ledger's mark"),
         (armoured(b"\x06claims\x02" + b"\xff" * 10 + b"\x01"), "too large"),
         (armoured(b"\x06cla"), "ends in the middle"),
         (armoured(b"\x01a\x00"), "not how claimlog writes"),

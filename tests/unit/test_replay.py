@@ -113,7 +113,7 @@ def test_a_cut_gives_the_same_state_again_whatever_was_appended_since() -> None:
     before = replay(log, until=claims(log, 1)[900].time_ms)
     log.append([Message(CLAIMS, b"k", b"later", (), number) for number in range(PARTITIONS)])
 
-    again = replay(log, until=Cut.parse(str(cut_of(before))))
+    again = replay(log, until=Cut.parse(str(cut_of(log, before))))
 
     assert {n: encoded(p.ledger) for n, p in again.items()} == {n: encoded(p.ledger) for n, p in before.items()}
 
