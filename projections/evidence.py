@@ -12,6 +12,7 @@ spells out its time). It saves the walk over all guests at each audit; who walks
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from projections.ledger import Ledger, Step
     from schemas.audits import InstanceReport
     from schemas.claims import InstanceObserved, NodeObserved
+    from schemas.results import OutcomeKind
 
 _SHOWINGS = frozenset({"arrived", "started", "stopped", "paused", "resized"})
 """Changes that show the instance on the node; the others are departures."""
+_BY_ID = attrgetter("claim_id")
 
 
 def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
@@ -44,9 +47,8 @@ def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
     full, settled_ms = node.full, node.settled_ms
     goes_on = settled_ms is not None and event.complete and event.taken_at_ms >= settled_ms
     if event.instances is not None and event.hypervisor is not None:
-        hypervisor, instances = event.hypervisor, event.instances
-        if hypervisor == node.hypervisor:
-            hypervisor = node.hypervisor  # One object however often it is reported.
+        hypervisor = node.hypervisor if event.hypervisor == node.hypervisor else event.hypervisor
+        instances = _known_again(node, event.instances)
         if event.complete:
             node.full = FullAudit(event.digest, event.epoch, hypervisor, instances, step.offset)
         listed = {report.instance_id: report for report in instances}
@@ -77,16 +79,24 @@ def _everything(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
     return {*node.shown, *node.claims, *listed}
 
 
+def _known_again(node: Node, instances: tuple[InstanceReport, ...]) -> tuple[InstanceReport, ...]:
+    """The list with each report that says nothing new in the object that is there: it takes no memory and is known by its identity."""
+    shown_of = node.shown.get
+    return tuple(
+        [
+            report if (shown := shown_of(report.instance_id)) is None or shown.report != report else shown.report
+            for report in instances
+        ]
+    )
+
+
 def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
-    """The instances that a new full list says something new about, and those that are not settled anyway."""
-    shown = node.shown
-    for instance_id in shown.keys() - listed.keys():
+    """The instances that a new full list (see `_known_again`) says something new about, and those that are not settled anyway."""
+    shown_of = node.shown.get
+    for instance_id in [i for i, report in listed.items() if (shown := shown_of(i)) is None or shown.report is not report]:
         loosen(node, instance_id)
-    for instance_id, report in listed.items():
-        before = shown.get(instance_id)
-        if before is not None and before.report == report:
-            before.report = report  # One object for both: the list of the audit before goes.
-        else:
+    if node.shown.keys() != listed.keys():
+        for instance_id in node.shown.keys() - listed.keys():
             loosen(node, instance_id)
     return node.loose
 
@@ -94,16 +104,17 @@ def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
 def _audited(ledger: Ledger, node: Node, event: NodeObserved, step: Step, listed: dict[str, InstanceReport], instances: set[str]) -> None:
     """Show those of `instances` that the audit lists, weigh what speaks against the others, and see which of them are settled now."""
     taken_at_ms = event.taken_at_ms
-    in_order = sorted(instances)
     if event.complete:
-        _remove_unlisted(node, in_order, listed, taken_at_ms)
-    for instance_id in in_order:
-        if instance_id in listed:
-            _show(ledger, node, listed[instance_id], taken_at_ms, step, is_event=False)
+        _remove_unlisted(node, [i for i in instances if i not in listed], taken_at_ms)
+    for instance_id in sorted([i for i in instances if i in listed]):
+        _show(ledger, node, listed[instance_id], taken_at_ms, step, is_event=False)
     _applied(node, event, step)
     if event.complete:  # What an incomplete audit lists was shown; what it omits says nothing.
-        _weigh_evidence(ledger, node, in_order, listed, event, step)
-        node.loose = {i for i in in_order if not _settles(node, i, listed.get(i), taken_at_ms)}
+        _weigh_evidence(ledger, node, instances, listed, event, step)
+        shown, claims = node.shown, node.claims
+        node.loose = {
+            i for i in instances if (not _settles(node, i, listed[i], taken_at_ms) if i in listed else i in claims or i in shown)
+        }
         node.settled_ms = taken_at_ms
 
 
@@ -161,7 +172,7 @@ def _spell(node: Node, instance_id: str, seen_ms: int) -> None:
 
 def _in_order(claims: Sequence[Claim]) -> Sequence[Claim]:
     """By claim id: outcomes must not come in the order in which a state happened to be restored (rule 1)."""
-    return claims if len(claims) < 2 else sorted(claims, key=lambda claim: claim.claim_id)
+    return claims if len(claims) < 2 else sorted(claims, key=_BY_ID)
 
 
 def _newer(node: Node, source: str, epoch: int, counter: int) -> bool:
@@ -192,14 +203,11 @@ def _applied(node: Node, event: NodeObserved, step: Step) -> None:
         node.unknown_since_ms, node.unknown_reason = None, ""
 
 
-def _settles(node: Node, instance_id: str, report: InstanceReport | None, taken_at_ms: int) -> bool:
-    """Whether a further audit that lists the instance like this can do nothing but show it again, or nothing is left of it here."""
-    shown, claims = node.shown.get(instance_id), node.claims.get(instance_id, ())
-    if shown is None or report is None:
-        return shown is None and report is None and not claims
-    if not _is_as_listed(shown.amounts, observed_amounts(report.resources)):
+def _settles(node: Node, instance_id: str, report: InstanceReport, taken_at_ms: int) -> bool:
+    """Whether a further audit that lists the instance like this can do nothing but show it again."""
+    if not _is_as_listed(node.shown[instance_id].amounts, observed_amounts(report.resources)):
         return False
-    for claim in claims:
+    for claim in node.claims.get(instance_id, ()):
         if claim.confirmed_ms is None or claim.departed_ms is not None or claim.run_epoch is not None:
             return False
         if taken_at_ms < claim.since_ms - SKEW_MS or taken_at_ms < claim.gone_ms:
@@ -212,11 +220,9 @@ def _is_as_listed(amounts: ObservedAmounts, listed: ObservedAmounts) -> bool:
     return amounts == listed or all(new is None or new == old for old, new in zip(amounts, listed, strict=True))
 
 
-def _remove_unlisted(node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], taken_at_ms: int) -> None:
+def _remove_unlisted(node: Node, unlisted: Iterable[str], taken_at_ms: int) -> None:
     """Rule 5: a complete audit removes what it omits, unless the instance's last event is not older than the audit less the skew."""
-    for instance_id in instances:
-        if instance_id in listed:
-            continue
+    for instance_id in unlisted:
         shown = node.shown.get(instance_id)
         if shown is not None and (shown.event_ms < 0 or shown.event_ms < taken_at_ms - SKEW_MS):
             del node.shown[instance_id]
@@ -228,16 +234,19 @@ def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step
     instance_id = report.instance_id
     amounts = observed_amounts(report.resources)
     shown = node.shown.get(instance_id)
+    changed = shown is None
     if shown is None:
-        node.shown[instance_id] = Shown(report, amounts, time_ms, time_ms if is_event else -1, step.offset)
-        node.recount(instance_id)
+        amounts = ledger.shared.setdefault(amounts, amounts)
+        shown = node.shown[instance_id] = Shown(report, amounts, time_ms, time_ms if is_event else -1, step.offset)
     elif _show_again(shown, report, amounts, time_ms, is_event=is_event):
         shown.offset = step.offset
-        node.recount(instance_id)
-    confirmed = False
-    for claim in _in_order(node.claims.get(instance_id, ())):
-        confirmed |= _confirm(ledger, node, claim, amounts, time_ms, step)
-    if confirmed:
+        changed = True
+    claims = node.claims.get(instance_id)
+    if claims is not None:
+        for claim in _in_order(claims):
+            if _confirm(ledger, node, claim, shown, amounts, time_ms, step):
+                changed = True
+    if changed:
         node.recount(instance_id)
 
 
@@ -274,7 +283,7 @@ def _latest(old: int | None, new: int | None) -> int | None:
     return old if new is None else new
 
 
-def _confirm(ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts, time_ms: int, step: Step) -> bool:
+def _confirm(ledger: Ledger, node: Node, claim: Claim, shown: Shown, amounts: ObservedAmounts, time_ms: int, step: Step) -> bool:
     """Let a showing speak for a claim; True if it is confirmed by it.
 
     One older than the grant or renewal less the skew, or older than a known departure, says nothing. A resize's claim is confirmed only by
@@ -282,7 +291,6 @@ def _confirm(ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts,
     """
     if time_ms < claim.since_ms - SKEW_MS or time_ms < claim.gone_ms:
         return False
-    shown = node.shown[claim.instance_id]
     if claim.resize and claim.confirmed_ms is None and not _is_size(claim, amounts, shown.amounts):
         return False
     claim.seen_ms = max(claim.seen_ms, time_ms)
@@ -297,7 +305,7 @@ def _confirm(ledger: Ledger, node: Node, claim: Claim, amounts: ObservedAmounts,
         shown.group_id = claim.group.group_id
     if claim.resize:
         _cut_older(node, claim)
-    if None in amounts:
+    if None in amounts and shown.amounts != amounts:
         shown.amounts = _as_claimed(shown.amounts, amounts, claim.amounts)
     ledger.tell(step, "confirmed", claim)
     return True
@@ -324,7 +332,10 @@ def _cut_older(node: Node, resize: Claim) -> None:
 
 
 def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amounts) -> ObservedAmounts:
-    """What is shown once a claim is confirmed: where the observation says nothing, the larger of what was known before and the claim's."""
+    """What is shown once a claim is confirmed: where the observation says nothing, the larger of what was known before and the claim's.
+
+    Where all that is known is from this observation, that is nothing.
+    """
     old = [
         known if known is None or said is not None else max(known, claim)
         for known, said, claim in zip(shown, reported, claimed, strict=True)
@@ -336,37 +347,40 @@ def _weigh_evidence(
     ledger: Ledger, node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], event: NodeObserved, step: Step
 ) -> None:
     """Rule 6: start, continue or end each claim's run of complete audits that do not list its instance, and close it when that lasted."""
-    against: list[Claim] = []
+    claims_of, newest_ms = node.claims.get, event.taken_at_ms - SKEW_MS
+    ended: list[tuple[str, Claim, OutcomeKind]] = []
     for instance_id in instances:
-        for claim in node.claims.get(instance_id, ()):
+        for claim in claims_of(instance_id, ()):
             if instance_id in listed and not (claim.resize and claim.confirmed_ms is None):
                 claim.run_epoch = None
-            elif event.taken_at_ms >= claim.since_ms + SKEW_MS and event.taken_at_ms >= claim.seen_ms + SKEW_MS:
-                against.append(claim)
-    for claim in _in_order(against):
-        _run(ledger, claim, event, step)
+            elif claim.since_ms <= newest_ms and claim.seen_ms <= newest_ms and (outcome := _run(claim, event, step)) is not None:
+                ended.append((claim.claim_id, claim, outcome))
+    ended.sort()  # By claim id, as `_in_order`.
+    for _, claim, outcome in ended:
+        ledger.close(claim, outcome, step)
 
 
-def _run(ledger: Ledger, claim: Claim, event: NodeObserved, step: Step) -> None:
+def _run(claim: Claim, event: NodeObserved, step: Step) -> OutcomeKind | None:
+    """Start or continue a claim's run; how the claim ends if that lasted, else None."""
     if claim.run_epoch != event.epoch:
         claim.run_epoch, claim.run_mono_ms, claim.run_since_ms = event.epoch, event.mono_ms, step.time_ms
-        return
+        return None
     # By the log's clock as well: audits that waited and come all at once are minutes apart, but may all be older than the last showing.
     lasted_ms = min(event.mono_ms - claim.run_mono_ms, step.time_ms - claim.run_since_ms + SKEW_MS)
     shown_once = claim.confirmed_ms is not None
     if not shown_once and event.taken_at_ms < claim.deadline_ms - SKEW_MS:
-        return
+        return None
     if claim.departed_ms is not None and claim.departed_ms >= claim.since_ms - SKEW_MS:
-        if lasted_ms >= GRACE_MS:
-            ledger.close(claim, "departed", step)
-    elif lasted_ms >= claim.ttl_ms:
-        ledger.close(claim, "vanished" if shown_once else "expired", step)
+        return "departed" if lasted_ms >= GRACE_MS else None
+    if lasted_ms < claim.ttl_ms:
+        return None
+    return "vanished" if shown_once else "expired"
 
 
 def _departure(ledger: Ledger, node: Node, event: InstanceObserved, step: Step) -> None:
     """Note a departure for the instance's claims here; `deleted`, the owner's final word, closes them at once (rule 6)."""
     time_ms = event.event_time_ms
-    for claim in list(_in_order(node.claims.get(event.instance.instance_id, ()))):
+    for claim in tuple(_in_order(node.claims.get(event.instance.instance_id, ()))):
         claim.gone_ms = max(claim.gone_ms, time_ms)
         last_word = event.change == "deleted" and time_ms > max(claim.seen_ms, claim.since_ms) + SKEW_MS
         if event.change == "deleted" and (last_word or event.claim_id == claim.claim_id):

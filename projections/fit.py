@@ -20,7 +20,7 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     `request_id` is the claim's request (rule 7 asks whose resize is in flight). A resource not asked for is not tested; one whose use
     does not grow is not either. A forced claim skips the ratio limits and the limits it carries, nothing else.
     """
-    if node is not None and not overlay and _fits_at_once(node, item):
+    if node is not None and not overlay and fits_at_once(node, item):
         return ()
     if node is None or node.hypervisor is None:
         return (Shortfall(resource="node", detail="no audit of it is known"),)
@@ -36,7 +36,7 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     return tuple(found)
 
 
-def _fits_at_once(node: Node, item: ClaimItem) -> bool:
+def fits_at_once(node: Node, item: ClaimItem) -> bool:
     """True only for what surely fits: the plain case of an instance new to a node without special rules. False says nothing.
 
     Four comparisons instead of four walks; a property test holds that it never disagrees with the long way.
@@ -45,12 +45,13 @@ def _fits_at_once(node: Node, item: ClaimItem) -> bool:
         return False
     if item.limits is not None or item.group is not None:
         return False
-    resources, used, limits = item.resources, node.used, node.limits
+    vcpus, pcpus, memory_mib, disk_mib = amounts_of(item.resources)
+    used, limits = node.used, node.limits
     return (
-        (not resources.vcpus or used[0] + resources.vcpus <= limits[0])
-        and (not resources.pcpus or used[1] + resources.pcpus <= limits[1])
-        and (not resources.memory_mib or used[2] + resources.memory_mib <= limits[2])
-        and (not resources.disk_mib or used[3] + resources.disk_mib <= limits[3])
+        (not vcpus or used[0] + vcpus <= limits[0])
+        and (not pcpus or used[1] + pcpus <= limits[1])
+        and (not memory_mib or used[2] + memory_mib <= limits[2])
+        and (not disk_mib or used[3] + disk_mib <= limits[3])
         and node.hypervisor is not None
     )
 

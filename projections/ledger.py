@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from projections import claiming, evidence
-from projections.node import Amounts, Claim, Home, Node
+from projections.node import Claim, Home, Node
 from projections.projection import OffsetGap, UnknownRules, WrongLedger
 from projections.rules import REMEMBERED_RECORDS, RULES_KNOWN, RULES_VERSION
 from schemas import claims as say
@@ -65,8 +65,10 @@ class Ledger:
         self.remembered: dict[str, int] = {}
         self.released_early: dict[str, int] = {}
         self.expiry: deque[tuple[int, str]] = deque()
-        self.shared: dict[Amounts, Amounts] = {}
-        """One tuple for all claims of a size: flavors are few, claims are many. No part of the state."""
+        self._forgets_at = 0
+        """The first offset at which there may be something to forget."""
+        self.shared: dict[Any, Any] = {}
+        """One object for all equal sizes and owners: flavors and schedulers are few, claims are many. No part of the state."""
 
     def apply(self, offset: int, time_ms: int, key: bytes, value: bytes) -> Step | None:
         """Fold the next record; None if it was folded before.
@@ -78,22 +80,23 @@ class Ledger:
             if offset < self.next_offset:
                 return None
             raise OffsetGap(self._gap(offset))
-        self.time_ms = max(self.time_ms, time_ms)
-        step = Step(offset, self.time_ms)
-        expiry = self.expiry
-        while expiry and expiry[0][0] < offset - REMEMBERED_RECORDS:
-            self._forget(*expiry.popleft())
+        now_ms = self.time_ms
+        if time_ms > now_ms:
+            now_ms = self.time_ms = time_ms
+        step = Step(offset, now_ms)
+        if offset >= self._forgets_at:
+            self._forget(offset - REMEMBERED_RECORDS)
         try:
             event = CLAIMS_DECODER.decode(value) if len(value) <= VALUE_BYTES_MAX else None
         except (ValueError, RecursionError):
             event = None
         if event is None:
             step.dead = decode(CLAIMS, value)
-        elif not self._at_home(event, key):
-            step.dead = self._misplaced(event, key, offset)
-        if step.dead is None:
+        elif self._at_home(event, key) or (dead := self._misplaced(event, key, offset)) is None:
             step.event = event
             _HANDLERS[type(event)](self, event, step)
+        else:
+            step.dead = dead
         self.next_offset = offset + 1
         self.last_value = value
         self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
@@ -118,20 +121,20 @@ class Ledger:
 
     def close(self, claim: Claim, outcome: OutcomeKind, step: Step) -> None:
         """End a held claim; its id is remembered from here on, its guest stays a member of its group as long as it is shown."""
-        node = self.nodes[claim.node_id]
+        node, instance_id = self.nodes[claim.node_id], claim.instance_id
         del self.claims[claim.claim_id]
-        held = node.claims[claim.instance_id]
-        held.remove(claim)
-        if not held:
-            del node.claims[claim.instance_id]
+        held = node.claims[instance_id]
+        if len(held) == 1:
+            del node.claims[instance_id]
+        else:
+            held.remove(claim)
         if claim.confirmed_ms is None:
             node.io_claims -= 1
-        shown = node.shown.get(claim.instance_id)
-        if shown is not None and claim.group is not None:
+        if claim.group is not None and (shown := node.shown.get(instance_id)) is not None:
             shown.group_id = claim.group.group_id
-        node.recount(claim.instance_id)
+        node.recount(instance_id)
         self.remember(claim.claim_id, step.offset)
-        step.closed = (*step.closed, claim)
+        step.closed += (claim,)
         self.tell(step, outcome, claim)
 
     def tell(self, step: Step, outcome: OutcomeKind, claim: Claim) -> None:
@@ -158,21 +161,29 @@ class Ledger:
         if identity in self.remembered:
             step.ignored = f"a copy: {identity} was seen before"
             return True
-        self.remember(identity, step.offset)
+        self.remembered[identity] = step.offset  # As `remember`.
+        self.expiry.append((step.offset, identity))
         return False
 
-    def _forget(self, offset: int, identity: str) -> None:
-        if self.remembered.get(identity) == offset:
-            del self.remembered[identity]
-        if self.released_early.get(identity) == offset:
-            del self.released_early[identity]
+    def _forget(self, oldest: int) -> None:
+        """Forget the ids met before the offset `oldest`, but for those that have been met again since."""
+        expiry, remembered, released_early = self.expiry, self.remembered, self.released_early
+        while expiry and expiry[0][0] < oldest:
+            offset, identity = expiry.popleft()
+            if remembered.get(identity) == offset:
+                del remembered[identity]
+            if released_early and released_early.get(identity) == offset:
+                del released_early[identity]
+        self._forgets_at = (expiry[0][0] if expiry else oldest + REMEMBERED_RECORDS) + REMEMBERED_RECORDS + 1
 
     def _at_home(self, event: Any, key: bytes) -> bool:
         """The common case of `_misplaced` finding nothing: all nodes are known here, and the key is the first one's."""
-        nodes = self.nodes
-        if type(event) is not say.ClaimRequested:
-            node = nodes.get(getattr(event, "node_id", ""))
-            return node is not None and node.key == key and type(event) is not say.GroupHomeProposed
+        nodes, kind = self.nodes, type(event)
+        if kind in _UNDER_THEIR_NODE:
+            node = nodes.get(event.node_id)
+            return node is not None and node.key == key
+        if kind is not say.ClaimRequested:
+            return False
         node = nodes.get(event.items[0].nodes[0])
         if node is None or node.key != key:
             return False
@@ -223,8 +234,9 @@ def outcome_bytes(step: Step) -> bytes:
     outcomes = step.outcomes
     if not outcomes:
         return b""
-    if len(outcomes) == 1:
-        return _outcome_text(outcomes[0]).encode()
+    first = outcomes[0]
+    if len(outcomes) == 1 and not first.shortfalls and not first.overrun:
+        return f"{first.outcome} {first.claim_id} {first.node_id}".encode()  # As `_outcome_text`: most records have one plain outcome.
     return ";".join([_outcome_text(outcome) for outcome in outcomes]).encode()
 
 
@@ -298,3 +310,8 @@ _HANDLERS: dict[type, Callable[[Ledger, Any, Step], None]] = {
     say.RulesChanged: _rules,
 }
 """What each type of record does: the whole of the ledger on one screen."""
+
+_UNDER_THEIR_NODE = frozenset(
+    {say.NodeObserved, say.InstanceObserved, say.NodeSilent, say.NodeConfigured, say.ClaimRenewed, say.ClaimReleased, say.GroupHomeClosed}
+)
+"""The types whose key is their `node_id`; a test holds it to `key_of`."""

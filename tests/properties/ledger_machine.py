@@ -1,7 +1,7 @@
 """A Hypothesis machine that writes any history of `claims` and holds the ledger to what must be true after every record.
 
-Three folds go along: the one under test, one that never takes the short cut of settled nodes, and one restored from a snapshot before each
-record. The rules of the machine are the ways in which records come about; `check` and the invariants are what they may not break.
+Three folds go along: the one under test, one that takes none of its short cuts, and one restored from a snapshot before each record.
+The rules of the machine are the ways in which records come about; `check` and the invariants are what they may not break.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class LedgerMachine(RuleBasedStateMachine):
         step: Step = say(self.history)
         written = self.history.records[-1]
         self.long_way.append(written.key, written.value, (written.time_ms - START_MS) // 1000)
-        assert self.long_way.ledger.digest == ledger.digest, "the short cut of settled nodes says something else"
+        assert self.long_way.ledger.digest == ledger.digest, "a short cut says something else"
         other = restored(snapshot)
         again = other.apply(*written)
         assert again is not None

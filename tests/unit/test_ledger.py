@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +21,11 @@ from schemas.claims import (
     ReleaseReason,
     RulesChanged,
 )
-from schemas.codec import encode
+from schemas.codec import decode, encode, key_of
 from schemas.inventory import ResourceRule
 from schemas.partitioner import partition_of
 from schemas.resources import Resources
+from schemas.topics import CLAIMS
 from schemas.units import AMOUNT_MAX
 from tests.ledger_history import START_MS, History, fates, item, shortfalls, state
 
@@ -393,6 +396,19 @@ def test_what_is_no_record_is_skipped_with_its_reason(key: bytes, value: bytes, 
     assert step.dead is not None
     assert (step.dead.kind, bool(step.dead.reason), step.event, step.outcomes) == (kind, True, None, [])
     assert {**state(history.ledger), "next": 0} == {**before, "next": 0}
+
+
+def test_a_record_of_any_type_counts_under_its_own_key_only() -> None:
+    lines = (Path(__file__).parents[1] / "golden" / "records.jsonl").read_text().splitlines()
+    values = [line["value"].encode() for line in map(json.loads, lines) if line["topic"] == CLAIMS]
+    keyed = [(key_of(decode(CLAIMS, value)), value) for value in values]
+
+    under = [(key, [fleet("n1", "n2", "n3").append(other, value).dead for other in (key, b"n2", b"n3")]) for key, value in keyed if key]
+
+    assert len(under) == len(keyed) - 2, "all types but partition-opened and rules-changed have a key"
+    for key, dead in under:
+        expected = [None if other == key else "wrong-key" for other in (key, b"n2", b"n3")]
+        assert [reason and reason.kind for reason in dead] == expected
 
 
 def test_the_digest_of_nested_garbage_does_not_depend_on_how_deep_the_reader_stands() -> None:
