@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 import faust
 
 from schemas.topics import STREAM_PARTITIONS
-from streams.log.base import Log
+from streams.log.base import Log, LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 from streams.metrics import Health
@@ -36,6 +36,8 @@ REBALANCE_SECONDS: Final = 60.0
 POLL_SECONDS_MAX: Final = 300.0
 STOP_SECONDS: Final = 10.0
 """How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
+UNREACHABLE: Final = 5
+"""The exit code of the command line for a log that is away, also where Faust cannot end without its brokers."""
 
 
 class _EngineThread:
@@ -219,8 +221,8 @@ class FaustHost:
     def _give_up(self, reason: str) -> None:
         """End the process now. Nothing is lost: what was under way is done again by whoever has the partitions next."""
         failure = self._failure or (self._current.failure if self._current is not None else None)
-        self.tell(f"claimlog: {reason}" + (f"; before that: {failure!r}" if failure is not None else ""))
-        os._exit(1)
+        self.tell(f"claimlog: {reason}" + (f"; before that: {str(failure) or repr(failure)}" if failure is not None else ""))
+        os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else 1)
 
 
 def _credentials(options: Mapping[str, str]) -> Any:
