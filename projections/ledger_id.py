@@ -31,7 +31,7 @@ def check_cut(log: Readable, cut: Cut, topics: Collection[str] | None = None) ->
     """
     ledger_id = ledger_id_of(log)
     if not cut.may_be_of(ledger_id):
-        raise WrongCut(f"this cut was taken on another log than this of ledger {ledger_id}; pass the log of its answer or a cut of this one")
+        raise WrongCut(f"this cut was taken on another log than this of ledger {ledger_id}; pass the log of its answer, or another cut")
     there = log.topics()
     for topic, number, end in cut.places:
         if topics is not None and topic not in topics:

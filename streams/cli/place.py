@@ -17,7 +17,7 @@ from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
-from streams.cli.answers import answer_of, decided_at
+from streams.cli.answers import answer_of, asked, decided_at
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
@@ -41,6 +41,9 @@ PLACED = [
 UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 """Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
 
+# Longer sleeps overflow the clocks of some systems; it only sleeps again.
+WAIT_SECONDS_MAX = 3600.0
+
 Given = Annotated[str, Parameter(show_default=False)]
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
@@ -54,6 +57,9 @@ def _no_flag(_type: type[str], file: str) -> None:
 FILE = Parameter(
     allow_leading_hyphen=True, validator=_no_flag, help="The whole request as JSON instead of flags; - is stdin.", show_default=False
 )
+RequestName = Annotated[
+    str | None, Parameter(show_default=False, help="The request's id; asked again with the same id it has the same answer.")
+]
 RequestFile = Annotated[str, FILE]
 
 
@@ -80,7 +86,7 @@ def place(
     avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = (),
     volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False,
     ttl: Annotated[Given, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = "",
-    request: Annotated[Given, Parameter(help="The request's id; asked again with the same id it has the same answer.")] = "",
+    request: RequestName = None,
     wait: Annotated[str, Parameter(help="How long to wait for the answer; 0s only publishes.")] = "10s",
     log: LogFlag = None,
     show: Show = SHOW,
@@ -89,6 +95,8 @@ def place(
 
     Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
     """
+    if request == "":
+        raise UsageProblem("--request '': an id has 1 to 255 characters; leave --request out and one is made")
     if file:
         wanted = _from_json(file, request)
     else:
@@ -129,6 +137,8 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         check_topics(log)
         number = log.partition(RESULTS, request.request_id.encode())
         since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
+        if not fresh:
+            _refuse_another(log, request)
         position = appended(log, ask(request, new_stamp()))
         sys.stderr.write(f"{position} request {request.request_id}: {request_text(request)}\n")
         if not wait_ms:
@@ -147,6 +157,19 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         return _say_failed(log, request, found, found.result, show)
 
 
+def _refuse_another(log: Log, request: PlacementRequested) -> None:
+    """An id stands for one request: who asks for something else with it would get the answer to the first. Raises UsageProblem."""
+    found = asked(log, request.request_id)
+    before = found.request
+    if before is None or before == request:
+        return
+    differing = ", ".join(name for name in request.__struct_fields__ if getattr(before, name) != getattr(request, name))
+    raise UsageProblem(
+        f"request {request.request_id} was asked before, at {found.position}, with {request_text(before)}; this one "
+        f"differs in {differing}; use another --request"
+    )
+
+
 def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Found | None:
     """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
     key, at = request_id.encode(), since
@@ -162,7 +185,7 @@ def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -
         left_seconds = deadline_seconds - time.monotonic()
         if left_seconds <= 0:
             return None
-        log.wait({Partition(RESULTS, number): at}, left_seconds)
+        log.wait({Partition(RESULTS, number): at}, min(left_seconds, WAIT_SECONDS_MAX))
 
 
 def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
@@ -211,7 +234,7 @@ def _summary(found: Found) -> dict[str, Any]:
     return {"outcome": "failed", "reason": result.reason, "message": result.message, **said}
 
 
-def _from_json(file: str, request_id: str) -> PlacementRequested:
+def _from_json(file: str, request_id: str | None) -> PlacementRequested:
     """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
     name = "stdin" if file == "-" else file
     try:

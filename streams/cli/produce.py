@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.progress import Progress
+from streams.cli.units_in import whole
 from streams.clock import SystemClock
 from streams.topology import open_ledger
 
@@ -27,18 +28,30 @@ DATA_ENVIRONMENT = "CLAIMLOG_DATA"
 DATA_DEFAULT = Path("..") / "shared" / "data"
 RETRY_SECONDS = 5.0
 """Pause before a host whose name is not even known yet is tried again."""
+SECONDS_MAX = 7 * 86_400
+SPEED_MAX = 1e9
+"""A year in 30 ms: nothing is gained beyond, and products of larger ones leave the integers."""
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 
 Seconds = Annotated[float, Parameter(help="Seconds from one audit of a host to its next.")]
 Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
-Seed = Annotated[int, Parameter(help="The same seed gives the same stream.")]
-Nodes = Annotated[int, Parameter(help="How many hosts are simulated; 0: requests only.")]
-Limit = Annotated[int | None, Parameter(help="How many VMs; default: all there are.")]
+Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
+Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]
+Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs; default: all there are.")]
+Batch = Annotated[
+    int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")
+]
 UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
 Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
 
 app = App(name="produce", help="Bring facts from outside into the log: from libvirt, from a generated load, from a trace.")
+
+
+def check_above_0(flag: str, number: float, most: float) -> None:
+    """Raises UsageProblem for what is not above 0, not a number, or above `most`."""
+    if not 0 < number <= most:
+        raise UsageProblem(f"{flag} {number:g}: expected more than 0 and at most {most:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +68,11 @@ class Plan:
 
     def check(self) -> None:
         """Raise UsageProblem for what cannot be played."""
-        if self.nodes < 0 or self.speed <= 0 or self.interval_seconds <= 0:
-            flags = f"--nodes {self.nodes} --speed {self.speed:g} --interval {self.interval_seconds:g}"
-            raise UsageProblem(f"{flags}: nodes must not be negative, the others must be above 0")
+        for flag, number in (("--nodes", self.nodes), ("--limit", self.instances)):
+            if number is not None and number < 0:
+                raise UsageProblem(f"{flag} {number}: expected 0 or more")
+        check_above_0("--speed", self.speed, SPEED_MAX)
+        check_above_0("--interval", self.interval_seconds, SECONDS_MAX)
 
     def fulfilled(self, driver: Driver) -> bool:
         """Whether there is nothing left to play."""
@@ -96,8 +111,8 @@ def libvirt(
         ) from None
     from streams.cli.producing import last_epoch, publisher
 
-    if interval <= 0 or timeout <= 0:
-        raise UsageProblem(f"--interval {interval:g} --timeout {timeout:g}: both must be above 0 seconds")
+    check_above_0("--interval", interval, SECONDS_MAX)
+    check_above_0("--timeout", timeout, SECONDS_MAX)
     try:
         dedicated = frozenset(cpuset(dedicated_cpus))
     except ValueError:
@@ -134,10 +149,13 @@ def load(
     interval: Seconds = 10.0,
     once: Once = False,
     until_answered: UntilAnswered = False,
-    batch: Annotated[int, Parameter(help="Most instances of one request; VMs of a batch that share a flavor come together.")] = 1,
+    batch: Batch = 1,
 ) -> int:
     """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say."""
     from producers.load import workload
+
+    if batch < 1:
+        raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
 
     def events() -> Iterator[Arrival | Departure]:
         return workload(seed, instances=1_000_000 if limit is None else limit, count_max=batch, prefix="load")

@@ -19,6 +19,7 @@ from schemas.topics import STREAM_PARTITIONS
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import LogFlag
 from streams.cli.open_log import ENVIRONMENT, open_log
+from streams.cli.units_in import whole
 from streams.clock import Clock, parse
 from streams.log.base import Log
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PARTITIONS_MAX = 1024
 """Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
 SECONDS_MAX = 7 * 86_400
+PORT_MAX = 65_535
 Only = Literal["processor", "scheduler"]
 
 
@@ -43,8 +45,8 @@ def run(
     name: Annotated[str, Parameter(help="What this process is called in records; default: the host's name and the process id.")] = "",
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
-    ledger_partitions: Annotated[int, Parameter(help="Partitions of claims, if the ledger is new.")] = 4,
-    metrics: Annotated[int | None, Parameter(help="Serve Prometheus metrics and health at this port.")] = None,
+    ledger_partitions: Annotated[int, Parameter(converter=whole, help="Partitions of claims, if the ledger is new.")] = 4,
+    metrics: Annotated[int | None, Parameter(converter=whole, help="Serve Prometheus metrics and health at this port.")] = None,
     metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = "127.0.0.1",
     until_idle: Annotated[bool, Parameter(negative=(), help="End when there is nothing left to do.")] = False,
     clock: Annotated[str, Parameter(show=False)] = "",
@@ -64,6 +66,8 @@ def run(
     for flag, seconds in (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout)):
         if not 0 < seconds <= SECONDS_MAX:
             raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
+    if metrics is not None and not 0 <= metrics <= PORT_MAX:
+        raise UsageProblem(f"--metrics {metrics}: expected a port, 0 (any that is free) to {PORT_MAX}")
     timing = _clock(clock)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
     with ExitStack() as stack:

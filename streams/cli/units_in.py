@@ -53,4 +53,7 @@ def duration_ms(text: str) -> int:
     text = text.strip()
     if not _DURATION.fullmatch(text):
         raise UsageProblem(f"{text!r} is no length of time; write one such as 45s, 10m or 1h30m")
-    return min(AMOUNT_MAX, sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text)))
+    length_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))
+    if length_ms > AMOUNT_MAX:
+        raise UsageProblem(f"{text!r} is too long: at most {AMOUNT_MAX // _UNIT_MS['d']}d")
+    return length_ms

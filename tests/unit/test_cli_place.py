@@ -110,6 +110,23 @@ def test_the_same_request_asked_again_has_the_same_answer(fleet: FleetLog, capsy
     assert first.json["items"] == again.json["items"]
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_id_that_stands_for_another_request_is_refused(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, answered: bool
+) -> None:
+    fleet.run(capsys, "place", "--vcpus", "1", "--memory", "512", "--request", "dup", "--wait", "0s")
+    if answered:
+        fleet.schedule()
+
+    said = fleet.run(capsys, "place", "--vcpus", "4", "--memory", "512", "--ttl", "5m", "--request", "dup")
+
+    assert (said.code, said.out) == (2, "")
+    assert "request dup was asked before" in said.err
+    assert "1 vCPUs, 512 MiB" in said.err
+    assert "differs in flavor, ttl_ms; use another --request" in said.err
+    assert len(requests(fleet)) == 1
+
+
 def test_every_flag_is_in_the_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--vcpus", "4", "--memory", "4096", "--disk", "40GiB", "--ephemeral", "10", "--swap", "512MiB", "--flavor", "m1"]
     flags += ["--count", "2", "--instance", "i1", "--instance", "i2", "--zone", "east", "--group", "db", "--policy", "affinity"]
@@ -157,6 +174,8 @@ def test_a_hyphen_is_the_request_on_stdin(fleet: FleetLog, monkeypatch: pytest.M
         (["--memory", "1GiB", "--disk", "512MiB"], "whole GiB"),
         (["--memory", "1GiB", "--count", "0"], "expected 1 to 1000 instances"),
         (["--memory", "1GiB", "--hint", "red"], "expected KEY=VALUE"),
+        (["--memory", "1GiB", "--request", ""], "leave --request out and one is made"),
+        (["--memory", "1GiB", "--ttl", "99999999d"], "too long: at most 13031248d"),
         (["--vcpus", "-1"], "expected 0 or more"),
         (["--vcpus", "1.5", "--memory", "1GiB"], "'1.5' is no whole number"),
         (["--memory", "1GiB", "--count", "2.0"], "'2.0' is no whole number"),

@@ -35,6 +35,9 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--ledger-partitions", "100000000"], "expected 1 to 1024"),
         (["--audit-interval", "0"], "--audit-interval: expected more than 0"),
         (["--lease-timeout", "nan"], "--lease-timeout: expected more than 0"),
+        (["--metrics", "99999"], "expected a port, 0 (any that is free) to 65535"),
+        (["--metrics=-1"], "expected a port"),
+        (["--metrics", "80.5"], "'80.5' is no whole number"),
         (["--engine", "best"], "known: reference, first-fit"),
         (["--policy", "no-such.toml"], "--policy:"),
         (["--clock", "x2"], "--clock:"),
@@ -47,6 +50,31 @@ def test_what_makes_no_sense_is_refused_with_what_was_expected(
 
     assert code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["load", "--batch", "0"], "--batch 0: expected 1"),
+        (["load", "--limit=-1"], "--limit -1: expected 0 or more"),
+        (["load", "--nodes=-1"], "--nodes -1: expected 0 or more"),
+        (["load", "--speed", "nan"], "--speed nan: expected more than 0"),
+        (["load", "--speed", "inf"], "--speed inf: expected more than 0"),
+        (["load", "--interval", "inf"], "--interval inf: expected more than 0"),
+        (["trace", "--limit=-1"], "--limit -1: expected 0 or more"),
+        (["trace", "--interval", "nan"], "--interval nan: expected more than 0"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_a_log_is_made(
+    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+
+    code = run(["produce", *flags, "--log", f"sqlite:{path}"])
+
+    assert code == 2
+    assert says in capsys.readouterr().err
+    assert not path.exists()
 
 
 def started(path: Path, *flags: str) -> subprocess.Popen[str]:
