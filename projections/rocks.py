@@ -42,6 +42,9 @@ class RocksTable:
         folder = Path(path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+        try:
             db = Rdict(str(folder), _options())
         except Exception as problem:  # rocksdict raises nothing narrower
             raise _translated(problem, folder) from problem
@@ -158,4 +161,4 @@ def _translated(problem: Exception, folder: Path) -> TableError:
         return TableInUse(f"{folder}: another process has this table open; stop it, or give this one a folder of its own ({text})")
     if "Corruption" in text or "No such file" in text or "not exist" in text:
         return TableDamaged(f"{folder}: the table is damaged; delete this folder and start again, it is rebuilt from the log ({text})")
-    return TableError(f"{folder}: RocksDB cannot go on: {text}; see to room and permissions; the folder may be deleted: the log has it all")
+    return TableError(f"{folder}: RocksDB cannot go on: {text}; see to room and permissions, or choose another folder")

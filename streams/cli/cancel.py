@@ -11,7 +11,8 @@ from schemas.results import InstancesPlaced
 from streams.cli.answers import asked
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import LogFlag, opened
-from streams.cli.writing import appended, new_stamp
+from streams.cli.printable import printable
+from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import cancel as cancel_message
 from streams.topology import check_topics
 
@@ -28,17 +29,18 @@ def cancel(
     It acts when a scheduler reads it. An instance that runs must be deleted: its claim is in use and stays.
     """
     with opened(log) as source:
+        check_writable(source)
         check_topics(source)
         found = asked(source, request)
         if not found.is_known:
             raise UsageProblem(f"request {request!r} is not known on this log; `claimlog events --type placement-requested` lists them")
         position = appended(source, cancel_message(request, new_stamp(), reason=reason))
-    counting = found.counting
+    counting, name = found.counting, printable(request)
     if counting is None:
-        print(f"{request}: cancelled before it was answered")
+        print(f"{name}: cancelled before it was answered")
     elif isinstance(counting.result, InstancesPlaced):
-        print(f"{request}: placed at {counting.position}; claims that nobody uses yet are given back")
+        print(f"{name}: placed at {counting.position}; claims that nobody uses yet are given back")
     else:
-        print(f"{request}: had failed at {counting.position} ({counting.result.reason}); nothing to take back")
+        print(f"{name}: had failed at {counting.position} ({counting.result.reason}); nothing to take back")
     sys.stderr.write(f"{position}\n")
     return 0

@@ -17,9 +17,10 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.node import claim_item
 from streams.cli.nodes import sized
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.state import State, moment_of, state_at
 from streams.cli.units_in import duration_ms
-from streams.cli.writing import appended, new_stamp
+from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Message, Position
 from streams.operator import release as release_message
 from streams.operator import renew
@@ -88,13 +89,14 @@ def hold(
     """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1."""
     ttl_ms = duration_ms(ttl)
     with opened(log) as source:
+        check_writable(source)
         state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
             return _not_held(claim)
         position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
     print("held" if outcome == "renewed" else "not held")
-    sys.stderr.write(f"{claim}: {outcome} at {position}\n")
+    sys.stderr.write(f"{printable(claim)}: {outcome} at {position}\n")
     return 0 if outcome == "renewed" else 1
 
 
@@ -110,6 +112,7 @@ def release(
 ) -> int:
     """Give a claim back: prints released and exits 0; in-use or not-held exits 1."""
     with opened(log) as source:
+        check_writable(source)
         state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
@@ -117,7 +120,7 @@ def release(
         position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
     print(outcome)
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
-    sys.stderr.write(f"{claim}: {outcome} at {position}{hint}\n")
+    sys.stderr.write(f"{printable(claim)}: {outcome} at {position}{hint}\n")
     return 0 if outcome == "released" else 1
 
 
@@ -134,7 +137,8 @@ def _node_of(state: State, claim_id: str, node: str) -> str | None:
 def _not_held(claim_id: str) -> int:
     """Nothing is written: without its node nobody knows where a word about the claim would belong."""
     print("not held")
-    sys.stderr.write(f"{claim_id}: no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way\n")
+    why = "no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way"
+    sys.stderr.write(f"{printable(claim_id)}: {why}\n")
     return 1
 
 

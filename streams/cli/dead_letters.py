@@ -18,6 +18,7 @@ from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.records import Range, records_of
 from streams.cli.state import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive
@@ -76,7 +77,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
         item |= {"headers": {name: _text(value) for name, value in read.headers}, "value": _text(read.value)}
     if show.output in {"table", "wide"}:
         for name, value in item.items():
-            print(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}")
+            print(printable(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}"))
         return 0
     columns = [Column(name=name) for name in item]
     write(Answer(columns=columns, items=[item], cut=None), show.style(sys.stdout), sys.stdout, sys.stderr)
@@ -110,7 +111,7 @@ def redrive_(
             message = redrive(record)
             if isinstance(message, Unreadable):
                 refused += 1
-                sys.stderr.write(f"{record.position}: cannot be redriven: {message.reason}\n")
+                sys.stderr.write(printable(f"{record.position}: cannot be redriven: {message.reason}") + "\n")
             else:
                 messages.append((record, message))
         offsets = [] if dry_run or not messages else source.append([message for _, message in messages])

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TextIO
 
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
+from streams.cli.printable import printable_lines
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
 
 
@@ -68,11 +69,12 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
     except KeyboardInterrupt as problem:
         return exit_of(problem)
     except (UsageProblem, AnswerIncomplete, LogError, ProjectionError) as problem:
-        stderr.write(f"claimlog: {problem}\n")
+        stderr.write(f"claimlog: {printable_lines(str(problem))}\n")
         return exit_of(problem)
     except OSError as problem:
         # The disk behind stdout is full, a port is taken, a folder cannot be made: nothing of ours.
-        stderr.write(f"claimlog: {f'{problem.filename}: ' if problem.filename else ''}{problem.strerror or problem}\n")
+        said = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem.strerror or problem)
+        stderr.write(f"claimlog: {printable_lines(said)}\n")
         return exit_of(problem)
     except Exception as problem:
         traceback.print_exception(problem, file=stderr)

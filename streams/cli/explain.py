@@ -23,6 +23,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text, weight_lines
 from streams.cli.output import Answer, Column, write
 from streams.cli.place import UNPLACEABLE
+from streams.cli.printable import printable
 from streams.cli.relief import relief_lines, reliefs
 from streams.cli.rerun import Again, Reruns
 from streams.cli.state import State, moment_of, state_at
@@ -84,7 +85,7 @@ def explain(
         now = Now(request, state_at(source, moment_of(at), each=collect), fates)
         if show.output in {"table", "wide"}:
             for line in _told(found, request, list(zip(decisions, runs, strict=True)), now):
-                print(line)
+                print(printable(line))
             sys.stderr.write(f"{cut}\n")
         else:
             items = [_item(decision, run, now) for decision, run in zip(decisions, runs, strict=True)]

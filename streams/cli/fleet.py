@@ -16,6 +16,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.fleet_file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.nodes import NodeNames, matching, unknown_node
 from streams.cli.output import Answer, Column, plain, write
+from streams.cli.printable import printable
 from streams.cli.state import State, moment_of, state_at
 from streams.cli.writing import new_stamp
 from streams.log.base import Message
@@ -107,7 +108,7 @@ def _nodes(wants: FleetFile, state: State, *, new: bool) -> list[str]:
     known = state.node_ids()
     unknown = unknown_names(wants, known)
     for pattern in [name for name in unknown if is_pattern(name)]:
-        sys.stderr.write(f"{wants.name}: the pattern {pattern!r} fits no node\n")
+        sys.stderr.write(f"{printable(wants.name)}: the pattern {pattern!r} fits no node\n")
     named = [name for name in unknown if not is_pattern(name)]
     if named and not new:
         raise UsageProblem(f"{wants.name}: {unknown_node(named[0], known)}; --new writes settings before a node's first report")

@@ -16,6 +16,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.state import moment_of, state_at
 
 OpenRecord = LeakSuspected | LeakConfirmed
@@ -137,12 +138,7 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
         lines.append(f"  missing   {finding.missing}")
     if finding.fix:
         lines.append(f"  to mend   {finding.fix}")
-    return "\n".join(_printable(line) for line in lines if line) + "\n\n"
-
-
-def _printable(line: str) -> str:
-    """Ids come from messages: none may move the cursor."""
-    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
+    return "\n".join(printable(line) for line in lines if line) + "\n\n"
 
 
 def columns() -> list[Column]:

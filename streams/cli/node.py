@@ -18,8 +18,9 @@ from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.nodes import MEMORY, TITLES, amount_text, node_item, sized, unknown_node
 from streams.cli.output import Answer, Column, plain, write
+from streams.cli.printable import printable, printable_lines
 from streams.cli.state import State, moment_of, state_at
-from streams.cli.writing import appended, new_stamp
+from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
@@ -40,7 +41,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
     row = state.row(name)
     findings = [finding for finding in state.findings() if finding.node_id == name]
     if output.output in {"table", "wide"}:
-        sys.stdout.write(described(row, node, findings, state.as_of_ms))
+        sys.stdout.write(printable_lines(described(row, node, findings, state.as_of_ms)))
         sys.stderr.write(f"{state.cut}\n")
         return 0
     claims = [claim_item(claim, state) for claim in sorted(node.held(), key=lambda claim: claim.claim_id)]
@@ -79,8 +80,11 @@ def withdraw(name: NodeName, /, *, reason: ReasonFlag, new: NewFlag = False, log
 
 
 def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None) -> int:
-    """Write the operator's word, and say where it stands and what it changed."""
+    """Write the operator's word, and say where it stands and what it changed. Only `enabled` needs no reason."""
+    if status != "enabled" and not reason.strip():
+        raise UsageProblem("--reason '': say why, for those who wonder later why nothing is granted there")
     with opened(spec) as log:
+        check_writable(log)
         state = state_at(log, views=False, pending=False)
         # A node may have been reported and not carried yet.
         before = state.node(name)
@@ -93,7 +97,7 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
     if after is None or after.status != status:
         sys.stderr.write(f"{position}: written, but the node is {'not known' if after is None else after.status} after it\n")
         return 1
-    print(f"{name}: {was} -> {status}" + (f" ({reason})" if reason else ""))
+    print(printable(f"{name}: {was} -> {status}" + (f" ({reason})" if reason else "")))
     sys.stderr.write(f"{position}\n")
     return 0
 

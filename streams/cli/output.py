@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from projections.cut import Cut
 from streams.cli.exits import UsageProblem
+from streams.cli.printable import printable
 
 Format = Literal["table", "wide", "json", "jsonl", "value"]
 Item = Mapping[str, Any]
@@ -104,7 +105,7 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
         case "jsonl":
             out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
         case "value":
-            out.writelines("\t".join(_printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
+            out.writelines("\t".join(printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
         case "table" | "wide":
             out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
     if answer.cut is not None and style.format != "json":
@@ -113,8 +114,8 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
 
 def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
     """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
-    cells = [[_printable(column.shown(value_of(item, column.name))) for column in columns] for item in items]
-    lines = [[_printable(column.heading) for column in columns], *cells] if headers else cells
+    cells = [[printable(column.shown(value_of(item, column.name))) for column in columns] for item in items]
+    lines = [[printable(column.heading) for column in columns], *cells] if headers else cells
     widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
     padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
     if colour:
@@ -178,11 +179,6 @@ def _raw(value: object) -> str:
             return value
         case _:
             return msgspec.json.encode(value).decode()
-
-
-def _printable(text: str) -> str:
-    """A name from a message must not move the cursor or break a line of the table."""
-    return text if text.isprintable() else "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
 
 
 def _width(text: str) -> int:

@@ -22,10 +22,11 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.relief import relief_lines
 from streams.cli.state import state_at
 from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
-from streams.cli.writing import appended, new_stamp
+from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Partition
 from streams.operator import ask
 from streams.topology import check_topics
@@ -57,8 +58,17 @@ def _no_flag(_type: type[str], file: str) -> None:
 FILE = Parameter(
     allow_leading_hyphen=True, validator=_no_flag, help="The whole request as JSON instead of flags; - is stdin.", show_default=False
 )
+
+
+def _no_name(_type: type[str | None], name: str | None) -> None:
+    """An empty variable of a script is no wish for a new id. Raises ValueError."""
+    if name == "":
+        raise ValueError("an id has 1 to 255 characters; leave --request out and one is made")
+
+
 RequestName = Annotated[
-    str | None, Parameter(show_default=False, help="The request's id; asked again with the same id it has the same answer.")
+    str | None,
+    Parameter(validator=_no_name, show_default=False, help="The request's id; asked again with the same id it has the same answer."),
 ]
 RequestFile = Annotated[str, FILE]
 
@@ -95,8 +105,6 @@ def place(
 
     Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
     """
-    if request == "":
-        raise UsageProblem("--request '': an id has 1 to 255 characters; leave --request out and one is made")
     if file:
         wanted = _from_json(file, request)
     else:
@@ -134,22 +142,24 @@ def place(
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
     with opened(spec) as log:
+        check_writable(log)
         check_topics(log)
         number = log.partition(RESULTS, request.request_id.encode())
         since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
         if not fresh:
             _refuse_another(log, request)
         position = appended(log, ask(request, new_stamp()))
-        sys.stderr.write(f"{position} request {request.request_id}: {request_text(request)}\n")
+        sys.stderr.write(printable(f"{position} request {request.request_id}: {request_text(request)}") + "\n")
         if not wait_ms:
-            print(request.request_id)
+            print(printable(request.request_id))
             return 0
         found = _awaited(log, request.request_id, number, since, wait_ms)
         if found is None:
+            name = printable(request.request_id)
             sys.stderr.write(
-                f"claimlog: no answer to {request.request_id} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
-                f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {request.request_id}`; "
-                f"`claimlog cancel {request.request_id}` takes it back\n"
+                f"claimlog: no answer to {name} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
+                f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {name}`; "
+                f"`claimlog cancel {name}` takes it back\n"
             )
             return 1
         if isinstance(found.result, InstancesPlaced):
@@ -192,7 +202,7 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
     items = [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in result.placements]
     answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=_summary(found))
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
-    sys.stderr.write(f"placed at {found.position} by {result.owner}\n")
+    sys.stderr.write(printable(f"placed at {found.position} by {result.owner}") + "\n")
     return 0
 
 
@@ -206,9 +216,9 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
         write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
         return code
     for line in failed_lines(log, request, result):
-        print(line)
+        print(printable(line))
     where = f"{result.reason} at {found.position} by {result.owner}"
-    sys.stderr.write(f"{decided_at(log, found)}\n{where}; see: claimlog explain {request.request_id}\n")
+    sys.stderr.write(f"{decided_at(log, found)}\n{printable(where)}; see: claimlog explain {printable(request.request_id)}\n")
     return code
 
 

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut
+from streams.cli.exits import UsageProblem
 from streams.cli.timegrammar import Instant, Moment
-from streams.log.base import Log, Record
+from streams.log.base import Log, LogDamaged, Record
+
+READ_RECORDS = 2_000
 
 
 class Range(NamedTuple):
@@ -19,10 +22,12 @@ class Range(NamedTuple):
     until: Moment | None
 
     def check(self, log: Log, topics: Sequence[str]) -> None:
-        """Refuse cuts that are not of this log, or not of this much of `topics`. Raises WrongCut, HistoryMissing."""
+        """Refuse cuts that are not of this log, or not of this much of `topics`. Raises WrongCut, HistoryMissing, UsageProblem."""
         for moment in (self.since, self.until):
             if isinstance(moment, Cut):
                 check_cut(log, moment, topics)
+        if self.since is not None and self.until is not None and _after(self.since, self.until):
+            raise UsageProblem("--since is after --until, so there is nothing between them; exchange them")
 
     def starts(self, log: Log, topic: str, partition: int) -> int:
         """The first offset to read of a partition."""
@@ -30,7 +35,7 @@ class Range(NamedTuple):
         if self.since is None:
             return first
         if isinstance(self.since, Instant):
-            return log.at_time(topic, partition, self.since.time_ms)
+            return at_time(log, topic, partition, self.since.time_ms)
         return min(end, max(first, self.since.next_offset(topic, partition) or 0))
 
     def ends(self, log: Log, topic: str, partition: int) -> int:
@@ -39,7 +44,7 @@ class Range(NamedTuple):
         if self.until is None:
             return end
         if isinstance(self.until, Instant):
-            return log.at_time(topic, partition, self.until.time_ms)
+            return at_time(log, topic, partition, self.until.time_ms)
         bound = self.until.next_offset(topic, partition)
         return end if bound is None else min(end, bound)
 
@@ -48,6 +53,30 @@ class Range(NamedTuple):
         return not _before(self.since, topic, partition, offset, time_ms) and (
             self.until is None or _before(self.until, topic, partition, offset, time_ms)
         )
+
+
+def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:
+    """As the log's `at_time`; where that meets damage without knowing at which offset, the partition is read up to it.
+
+    Raises LogDamaged with the first bad position, as reading does.
+    """
+    try:
+        return log.at_time(topic, partition, time_ms)
+    except LogDamaged as damage:
+        if damage.position is None:
+            for _ in _records(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS):
+                pass
+        raise
+
+
+def _after(one: Moment, other: Moment) -> bool:
+    """Whether the first is certainly later. A time and a cut have no order, nor have two cuts each of which is ahead somewhere."""
+    if isinstance(one, Instant) and isinstance(other, Instant):
+        return one.time_ms > other.time_ms
+    if isinstance(one, Cut) and isinstance(other, Cut):
+        pairs = [(end, other.next_offsets[place]) for place, end in one.next_offsets.items() if place in other.next_offsets]
+        return any(end > bound for end, bound in pairs) and all(end >= bound for end, bound in pairs)
+    return False
 
 
 def _before(moment: Moment | None, topic: str, partition: int, offset: int, time_ms: int) -> bool:
@@ -63,7 +92,7 @@ def _before(moment: Moment | None, topic: str, partition: int, offset: int, time
 def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
     """The records of all partitions of `topics`, by append time, and by topic and partition where times are equal.
 
-    Topics that the log does not have are passed over. Raises WrongCut, HistoryMissing, OffsetOutOfRange, LogDamaged.
+    Topics that the log does not have are passed over. Raises UsageProblem, WrongCut, HistoryMissing, OffsetOutOfRange, LogDamaged.
     """
     within.check(log, topics)
     there = log.topics()

@@ -18,6 +18,7 @@ from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.progress import Progress
 from streams.cli.state import moment_of
 from streams.cli.timegrammar import Instant
@@ -82,7 +83,7 @@ def identified(log: Log) -> IdentifiedLog:
 
 
 def _tell(reason: str) -> None:
-    sys.stderr.write(f"{reason}\n")
+    sys.stderr.write(f"{printable(reason)}\n")
 
 
 def _item(number: int, partition: Replayed) -> dict[str, Any]:
@@ -137,5 +138,6 @@ def _say(checks: Checks, stderr: TextIO) -> None:
         return
     for difference in checks.differences[:DIFFERENCES_SAID]:
         place = f"claims/{difference.partition}@{difference.offset}"
-        stderr.write(f"{place}: {difference.what} differs: the log gives {difference.expected}, found {difference.found}\n")
+        said = f"{place}: {difference.what} differs: the log gives {difference.expected}, found {difference.found}"
+        stderr.write(f"{printable(said)}\n")
     stderr.write(f"{units.count(len(checks.differences))} differences, with {compared} compared\n")

@@ -37,6 +37,7 @@ from streams.cli import units
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import ARCHIVE, moment
 from streams.cli.progress import Progress
+from streams.cli.records import at_time
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, Position, Record, TopicMismatch
 from streams.reconciler import SOURCES, reconcile
@@ -239,7 +240,7 @@ def _ends(log: Log, topic: str, at: Moment | None) -> dict[int, int]:
     if at is None:
         return dict(log.ends(topic))
     if isinstance(at, Instant):
-        return {number: log.at_time(topic, number, at.time_ms) for number in range(count)}
+        return {number: at_time(log, topic, number, at.time_ms) for number in range(count)}
     ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
     if topic == CLAIMS and not ends:
         raise AnswerIncomplete(f"the cut ({at.described() or 'empty'}) does not include {CLAIMS}: it is of another kind of answer")

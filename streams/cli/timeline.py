@@ -21,6 +21,7 @@ from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.nodes import TITLES, amount_text
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.records import Range, records_of
 from streams.cli.state import READ_RECORDS, moment_of, state_at
 from streams.log.base import Log, Record
@@ -60,7 +61,7 @@ def timeline(
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not about.entries:
-        sys.stderr.write(f"no record of this log says anything of {about.subject}\n")
+        sys.stderr.write(printable(f"no record of this log says anything of {about.subject}") + "\n")
     return 0
 
 

@@ -14,6 +14,11 @@ def new_stamp() -> Stamp:
     return Stamp(uuid4().hex, time.time_ns() // 1_000_000)
 
 
+def check_writable(log: Log) -> None:
+    """Raises LogReadOnly for a log that cannot be written, before anything else is found to be wrong with it."""
+    log.append([])
+
+
 def appended(log: Log, message: Message) -> Position:
     """Append one message, read it back, and return where it stands.
 

@@ -92,3 +92,15 @@ def test_a_node_that_is_reported_but_not_carried_yet_is_known(tmp_path: Path, ca
     said = fleet.run(capsys, "node", "disable", "c01", "--reason", "x")
 
     assert (said.code, said.out) == (0, "c01: new -> disabled (x)\n")
+
+
+@pytest.mark.parametrize("verb", ["disable", "drain", "withdraw"])
+def test_a_node_is_not_taken_out_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+
+    said = fleet.run(capsys, "node", verb, "c01", "--reason", " ")
+
+    assert (said.code, said.out) == (2, "")
+    assert "say why" in said.err
+    assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["status"] == "enabled"

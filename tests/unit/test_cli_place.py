@@ -14,6 +14,7 @@ import pytest
 from schemas.codec import decode
 from schemas.requests import PlacementRequested
 from schemas.topics import REQUESTS
+from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
 from tests.cli_log import PARTITIONS, FleetLog
@@ -202,6 +203,29 @@ def test_a_field_that_no_request_has_is_named(fleet: FleetLog, tmp_path: Path, c
 
     assert said.code == 2
     assert "unknown field `ram` - at `$.flavor`" in said.err
+
+
+def test_an_id_cannot_move_the_cursor(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r\x1b[2J\n9", "--wait", "1ms")
+    refused = fleet.run(capsys, "place", "--memory", "2GiB", "--request", "r\x1b[2J\n9", "--wait", "1ms")
+
+    assert (said.code, refused.code) == (1, 2)
+    for printed in (said.err, refused.err):
+        assert "\x1b" not in printed
+        assert "r\\x1b[2J" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments", [("place", "--memory", "512"), ("cancel", "r1"), ("node", "disable", "c01", "--reason", "x"), ("claims", "hold", "c1")]
+)
+def test_a_file_of_records_can_only_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    file = tmp_path / "all.jsonl"
+    file.write_text('{"topic": "claims", "partition": 0, "offset": 0, "ts": 1, "key": "a", "payload": "b"}\n')
+
+    code = run([*arguments, "--log", str(file)])
+
+    assert code == 1
+    assert "all.jsonl can only be read" in capsys.readouterr().err
 
 
 def test_cancel_of_an_open_request_becomes_its_result(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,17 @@ def test_what_makes_no_sense_is_refused_with_what_was_expected(
     assert says in capsys.readouterr().err
 
 
+def test_a_state_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    code = run(["run", "--until-idle", "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}", "--state", str(tmp_path / "file" / "state")])
+
+    said = capsys.readouterr().err
+    assert code == 1
+    assert "this folder of tables cannot be made: Not a directory; choose another" in said
+    assert "delete" not in said
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -140,3 +141,33 @@ def test_a_watch_prints_what_comes_and_ends_with_130_when_interrupted(fleet: Fle
 
     assert "c07" in line
     assert code == 130
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cuts = [fleet.run(capsys, "events", "-o", "json").json["cut"]]
+    fleet.audit("c01")
+    cuts.append(fleet.run(capsys, "events", "-o", "json").json["cut"])
+
+    times = fleet.run(capsys, "events", "--since", "2025-11-22", "--until", "2025-11-21")
+    offsets = fleet.run(capsys, "events", "--since", cuts[1], "--until", cuts[0])
+    timeline = fleet.run(capsys, "timeline", "node/c01", "--since", "2025-11-22", "--until", "2025-11-21")
+    between = fleet.run(capsys, "events", "--topic", "hypervisor-audits", "--since", cuts[0], "--until", cuts[1], "-o", "json")
+
+    assert [(said.code, said.out) for said in (times, offsets, timeline)] == [(2, "")] * 3
+    assert "--since is after --until" in times.err
+    assert [item["type"] for item in between.json["items"]] == ["hypervisor-audited"]
+
+
+def test_events_since_a_time_on_a_damaged_log_name_the_offset(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.log.close()
+    data = bytearray(fleet.path.read_bytes())
+    at = data.find(b"hypervisor-audited")
+    while at >= 0:
+        data[at + 3] ^= 0x55
+        at = data.find(b"hypervisor-audited", at + 1)
+    fleet.path.write_bytes(data)
+
+    said = fleet.run(capsys, "events", "--topic", "hypervisor-audits", "--since", "2025-11-21T09:09:08Z")
+
+    assert said.code == 1
+    assert re.search(r"hypervisor-audits/\d@0: a checksum does not hold", said.err)

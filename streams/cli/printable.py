@@ -1,0 +1,13 @@
+"""Text that may have come from a message, made safe to print: an id must not move the cursor, ring the bell or begin a line of its own."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """One line: whatever is no visible character or space, a line break too, is written as its escape."""
+    return text if text.isprintable() else "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
+def printable_lines(text: str) -> str:
+    """Several lines, each as `printable` has it: for our own texts, which may have line breaks."""
+    return "\n".join(printable(line) for line in text.split("\n"))
