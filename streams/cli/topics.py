@@ -9,10 +9,11 @@ from cyclopts import App, Parameter
 from msgspec import Struct
 
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
-from streams.cli.exits import Exit
+from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.open_log import with_settings
 from streams.cli.output import Answer, Column, write
+from streams.cli.units_in import whole
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
 
@@ -57,17 +58,27 @@ class Missing(Struct, frozen=True):
     def __str__(self) -> str:
         return f"topic {self.topic!r}: {self.says}"
 
+PARTITIONS_MAX = 1024
+"""As `claimlog run` has it: each partition costs every reader a table."""
+
 
 @app.command
 def apply(
     *,
     log: LogFlag = None,
-    ledger_partitions: Annotated[int, Parameter(help="Partitions of claims; never changes.")] = LEDGER_PARTITIONS_DEFAULT,
-    request_partitions: Annotated[int, Parameter(help="Partitions of requests; never changes.")] = REQUEST_PARTITIONS_DEFAULT,
+    ledger_partitions: Annotated[
+        int, Parameter(converter=whole, help="Partitions of claims; never changes.")
+    ] = LEDGER_PARTITIONS_DEFAULT,
+    request_partitions: Annotated[
+        int, Parameter(converter=whole, help="Partitions of requests; never changes.")
+    ] = REQUEST_PARTITIONS_DEFAULT,
     single_broker: SingleBroker = False,
     show: Show = SHOW,
 ) -> int:
     """Make the topics that are missing and open each partition of claims; what is there is only compared. Doing it twice does nothing."""
+    for flag, number in (("--ledger-partitions", ledger_partitions), ("--request-partitions", request_partitions)):
+        if not 1 <= number <= PARTITIONS_MAX:
+            raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
         open_ledger(target, ledger_partitions=ledger_partitions, request_partitions=request_partitions)
         return _told(target, show)

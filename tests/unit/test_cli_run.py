@@ -66,22 +66,24 @@ def test_a_state_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["load", "--batch", "0"], "--batch 0: expected 1"),
-        (["load", "--limit=-1"], "--limit -1: expected 0 or more"),
-        (["load", "--nodes=-1"], "--nodes -1: expected 0 or more"),
-        (["load", "--speed", "nan"], "--speed nan: expected more than 0"),
-        (["load", "--speed", "inf"], "--speed inf: expected more than 0"),
-        (["load", "--interval", "inf"], "--interval inf: expected more than 0"),
-        (["trace", "--limit=-1"], "--limit -1: expected 0 or more"),
-        (["trace", "--interval", "nan"], "--interval nan: expected more than 0"),
+        (["topics", "apply", "--ledger-partitions", "0"], "--ledger-partitions 0: expected 1 to 1024"),
+        (["topics", "apply", "--request-partitions", "1.5"], "'1.5' is no whole number"),
+        (["produce", "load", "--batch", "0"], "--batch 0: expected 1"),
+        (["produce", "load", "--limit=-1"], "--limit -1: expected 0 or more"),
+        (["produce", "load", "--nodes=-1"], "--nodes -1: expected 0 or more"),
+        (["produce", "load", "--speed", "nan"], "--speed nan: expected more than 0"),
+        (["produce", "load", "--speed", "inf"], "--speed inf: expected more than 0"),
+        (["produce", "load", "--interval", "inf"], "--interval inf: expected more than 0"),
+        (["produce", "trace", "--limit=-1"], "--limit -1: expected 0 or more"),
+        (["produce", "trace", "--interval", "nan"], "--interval nan: expected more than 0"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_a_log_is_made(
+def test_what_cannot_be_played_or_made_is_refused_before_a_log_is_made(
     flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "ledger.sqlite"
 
-    code = run(["produce", *flags, "--log", f"sqlite:{path}"])
+    code = run([*flags, "--log", f"sqlite:{path}"])
 
     assert code == 2
     assert says in capsys.readouterr().err
