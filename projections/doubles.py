@@ -58,7 +58,7 @@ class DoubleClaims:
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
         """Look at what one step of a partition touched; called after the ledger applied it."""
-        if step.times_only and not self._watched:
+        if not self._watched and not step.outcomes and not step.closed:
             return []
         instances: set[str] = set()
         for outcome in step.outcomes:

@@ -104,6 +104,7 @@ def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
 def _audited(ledger: Ledger, node: Node, event: NodeObserved, step: Step, listed: dict[str, InstanceReport], instances: set[str]) -> None:
     """Show those of `instances` that the audit lists, weigh what speaks against the others, and see which of them are settled now."""
     taken_at_ms = event.taken_at_ms
+    step.audited = instances
     if event.complete:
         _remove_unlisted(node, [i for i in instances if i not in listed], taken_at_ms)
     for instance_id in sorted([i for i in instances if i in listed]):

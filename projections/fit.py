@@ -5,7 +5,7 @@ The fold decides with it, the scheduler selects with it, and `explain`, `what-if
 
 from collections.abc import Iterable, Sequence
 
-from projections.node import NOTHING, Amounts, Node, amounts_of
+from projections.node import NOTHING, Amounts, Node, amounts_of, largest
 from schemas.claims import ClaimItem
 from schemas.inventory import ResourceRule
 from schemas.resources import RESOURCES, Limits, Shortfall
@@ -110,9 +110,9 @@ def growth(node: Node, item: ClaimItem, overlay: Overlay) -> tuple[Amounts, Amou
     laid: Amounts | None = None
     for other in overlay:
         if other.instance_id == item.instance_id:
-            laid = _largest(laid or NOTHING, amounts_of(other.resources))
+            laid = largest(laid or NOTHING, amounts_of(other.resources))
     before = node.uses.get(item.instance_id, NOTHING) if laid is None else node.use_of(item.instance_id, laid)
-    return before, node.use_of(item.instance_id, _largest(laid or NOTHING, amounts_of(item.resources)))
+    return before, node.use_of(item.instance_id, largest(laid or NOTHING, amounts_of(item.resources)))
 
 
 def laid_over(node: Node, overlay: Overlay, instance_id: str) -> Amounts:
@@ -122,7 +122,7 @@ def laid_over(node: Node, overlay: Overlay, instance_id: str) -> Amounts:
     by_instance: dict[str, Amounts] = {}
     for other in overlay:
         if other.instance_id != instance_id:
-            by_instance[other.instance_id] = _largest(by_instance.get(other.instance_id, NOTHING), amounts_of(other.resources))
+            by_instance[other.instance_id] = largest(by_instance.get(other.instance_id, NOTHING), amounts_of(other.resources))
     added = [0, 0, 0, 0]
     for i, amounts in by_instance.items():
         before, after = node.uses.get(i, NOTHING), node.use_of(i, amounts)
@@ -152,7 +152,3 @@ def _group(node: Node, item: ClaimItem, overlay: Overlay) -> Iterable[Shortfall]
     others = len(members - {item.instance_id})
     if others + 1 > group.max_per_node:
         yield Shortfall(resource="group", needed=1, free=group.max_per_node - others)
-
-
-def _largest(left: Amounts, right: Amounts) -> Amounts:
-    return (max(left[0], right[0]), max(left[1], right[1]), max(left[2], right[2]), max(left[3], right[3]))

@@ -4,12 +4,12 @@ A difference is *suspected* at first sight: the event that explains it may still
 taken at least the grace after, *confirms* it (an expired claim and a silent node, which complete audits would have ended, any later look).
 It is *resolved* by the record after which it is gone. Findings are results of the fold: the same records give the same findings.
 
-Only what a record touched is looked at again; an unchanged audit of a settled node costs two look-ups.
+Only what a record touched is looked at again, by an audit too, as long as nothing waits for a second look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -50,7 +50,7 @@ class Mark(Struct):
     """What the audit remembers of a node between records.
 
     `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
-    audit and what came since left nothing to confirm, so one that finds the node settled (`Step.times_only`) can find nothing new.
+    audit and what came since left nothing to confirm, so the next one finds nothing new about instances that it need not look at.
     """
 
     heard_ms: int = -1
@@ -107,7 +107,10 @@ class Leaks(Struct):
             return []
         self._close(step)
         look = self._at(node, observed, step, mark)
-        found = self._look(look, self._all_of(look), every=True)
+        if mark.quiet and applied and step.audited is not None:
+            found = self._look(look, step.audited, every=False)
+        else:
+            found = self._look(look, self._all_of(look), every=True)
         if applied:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
         mark.quiet = applied and self._nothing_to_confirm(event.node_id)
@@ -122,7 +125,9 @@ class Leaks(Struct):
         kind = type(event)
         touched: dict[str, list[str]] = {}
         if kind is ClaimRequested:
-            forced = any(item.forced for item in event.items)
+            forced = any(item.forced for item in event.items) if len(event.items) > 1 else event.items[0].forced
+            if not forced and not self.open:
+                return touched
             for outcome in step.outcomes:
                 if outcome.node_id in self.open or (forced and outcome.node_id):
                     touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
@@ -191,9 +196,11 @@ class Leaks(Struct):
         suspected = {finding.record.instance_id for finding in self.open.get(node.node_id, {}).values()} - {""}
         return {*node.shown, *node.claims, *(look.view.tracked or ()), *suspected}
 
-    def _look(self, look: Look, instances: Iterable[str], *, every: bool) -> list[FindingRecord]:
+    def _look(self, look: Look, instances: Collection[str], *, every: bool) -> list[FindingRecord]:
         """Compare what is wrong now with what was open: suspect, confirm, resolve; in order of the findings' ids."""
-        node_id, instances = look.node.node_id, set(instances) | {claim.instance_id for claim in look.step.closed}
+        node_id = look.node.node_id
+        if look.step.closed:
+            instances = {*instances, *(claim.instance_id for claim in look.step.closed)}
         present = of_node(look) + of_instances(look, instances)
         open_ = self.open.get(node_id)
         if not present and not open_:

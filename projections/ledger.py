@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from typing import Any
 
@@ -33,7 +34,8 @@ class Step(Struct, gc=False):
 
     `event` is None if it counted for nothing (`dead` says why); `ignored` says why a well-formed one changed nothing. `node_ids` are the
     nodes whose rows may have changed, `closed` the claims that it ended, as they were. `times_only`: a settled node was audited again, so
-    nothing in its row changed but `TIMES` (see `projections.state`).
+    nothing in its row changed but `TIMES` (see `projections.state`). `audited`: the instances that an audit looked at; what is shown and
+    held of the node's others is as it was.
     """
 
     offset: int
@@ -45,6 +47,7 @@ class Step(Struct, gc=False):
     node_ids: tuple[str, ...] = ()
     closed: tuple[Claim, ...] = ()
     times_only: bool = False
+    audited: AbstractSet[str] | None = None
 
 
 class Ledger:

@@ -36,6 +36,11 @@ def observed_amounts(resources: ObservedResources) -> ObservedAmounts:
     return (resources.vcpus, resources.pcpus, resources.memory_mib, resources.disk_mib)
 
 
+def largest(left: Amounts, right: Amounts) -> Amounts:
+    """The larger of two vectors, resource by resource."""
+    return (max(left[0], right[0]), max(left[1], right[1]), max(left[2], right[2]), max(left[3], right[3]))
+
+
 class Claim(Struct, gc=False, array_like=True):
     """One held claim.
 

@@ -177,16 +177,6 @@ class Observed(Struct):
 
 def total(vectors: Iterable[ObservedAmounts]) -> ObservedAmounts:
     """The sum by resource; unknown where one of them is."""
-    sums, silent = [0, 0, 0, 0], [False] * 4
-    for vector in vectors:
-        for r, amount in enumerate(vector):
-            if amount is None:
-                silent[r] = True
-            else:
-                sums[r] += amount
-    return (
-        None if silent[0] else sums[0],
-        None if silent[1] else sums[1],
-        None if silent[2] else sums[2],
-        None if silent[3] else sums[3],
-    )
+    columns = list(zip(*vectors, strict=True)) or [(), (), (), ()]
+    vcpus, pcpus, memory_mib, disk_mib = [None if None in column else sum(filter(None, column)) for column in columns]
+    return (vcpus, pcpus, memory_mib, disk_mib)

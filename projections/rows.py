@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from projections.node import NOTHING, Amounts, Node
-from projections.observed import Observed, ObservedAmounts
+from projections.node import Amounts, Node, largest
+from projections.observed import Observed
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
 from schemas.units import AMOUNT_MAX
@@ -22,7 +22,7 @@ def node_resources(ledger: Ledger, node_id: str, observed: Observed, leaks: int 
     node = ledger.nodes[node_id]
     view = observed.view(node_id)
     claimed, tracked, reported = claimed_amounts(node), view.tracked_amounts(), view.reported
-    rows = [_row(node, r, reported[r] if reported is not None else None, tracked, claimed) for r in range(len(RESOURCES))]
+    rows = [_row(node, r, reported[r] if reported is not None else None, tracked[r], claimed[r]) for r in range(len(RESOURCES))]
     hypervisor, audit = node.hypervisor, node.audit
     return NodeResources(
         node_id=node_id,
@@ -32,7 +32,7 @@ def node_resources(ledger: Ledger, node_id: str, observed: Observed, leaks: int 
         status_reason=node.status_reason,
         zone=node.zone,
         aggregates=node.aggregates,
-        traits=tuple(sorted({*node.traits, *(hypervisor.traits if hypervisor is not None else ())})),
+        traits=_traits(node),
         host_uuid=hypervisor.host_uuid if hypervisor is not None else "",
         hypervisor_type=hypervisor.hypervisor_type if hypervisor is not None else "",
         hypervisor_version=hypervisor.hypervisor_version if hypervisor is not None else 0,
@@ -53,30 +53,46 @@ def node_resources(ledger: Ledger, node_id: str, observed: Observed, leaks: int 
 
 def claimed_amounts(node: Node) -> Amounts:
     """The claimed view: held claims, where several of one instance overlap instead of adding up (rule 3)."""
-    sums = [0, 0, 0, 0]
+    vcpus = pcpus = memory_mib = disk_mib = 0
     for claims in node.claims.values():
-        for r in range(4):
-            sums[r] += claims[0].amounts[r] if len(claims) == 1 else max((claim.amounts[r] for claim in claims), default=0)
-    return (sums[0], sums[1], sums[2], sums[3]) if node.claims else NOTHING
+        if len(claims) == 1:
+            amounts = claims[0].amounts
+        else:
+            amounts = (0, 0, 0, 0)
+            for claim in claims:
+                amounts = largest(amounts, claim.amounts)
+        vcpus += amounts[0]
+        pcpus += amounts[1]
+        memory_mib += amounts[2]
+        disk_mib += amounts[3]
+    return (vcpus, pcpus, memory_mib, disk_mib)
 
 
-def _row(node: Node, r: int, reported: int | None, tracked: ObservedAmounts, claimed: Amounts) -> ResourceRow:
+def _traits(node: Node) -> tuple[str, ...]:
+    reported = node.hypervisor.traits if node.hypervisor is not None else ()
+    return tuple(sorted({*node.traits, *reported})) if node.traits or reported else ()
+
+
+def _row(node: Node, r: int, reported: int | None, tracked: int | None, claimed: int) -> ResourceRow:
     resource = RESOURCES[r]
-    rule, limit, total, lived = node.rule(resource), node.limit(resource), node.total(resource), tracked[r]
+    rule, total, used = node.rule(resource), node.total(resource), node.used[r]
+    limit = None if total is None or rule.ratio_milli is None else node.limits[r]
     return ResourceRow(
         total=total,
         reserved=rule.reserved,
         ratio_milli=rule.ratio_milli,
         limit=_bounded(limit),
         reported=_bounded(reported),
-        tracked=_bounded(lived),
-        claimed=min(claimed[r], AMOUNT_MAX),
-        used=min(node.used[r], AMOUNT_MAX),
-        free=_bounded(None if limit is None else limit - node.used[r]),
-        gap=_bounded(lived - reported if lived is not None and reported is not None else None),
+        tracked=_bounded(tracked),
+        claimed=_bounded(claimed) or 0,
+        used=_bounded(used) or 0,
+        free=None if limit is None else _bounded(limit - used),
+        gap=None if tracked is None or reported is None else _bounded(tracked - reported),
     )
 
 
 def _bounded(amount: int | None) -> int | None:
     """Figures at the end of the range are shown at its end: nonsense in a message (a ratio of 2^50) must not make its row unreadable."""
-    return None if amount is None else max(-AMOUNT_MAX, min(AMOUNT_MAX, amount))
+    if amount is None or -AMOUNT_MAX <= amount <= AMOUNT_MAX:
+        return amount
+    return max(-AMOUNT_MAX, min(AMOUNT_MAX, amount))

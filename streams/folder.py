@@ -35,6 +35,8 @@ from streams.metrics import Metrics
 
 BATCH_RECORDS = 2000
 """As in `engines`: one transaction of derived records and one table batch for so many."""
+BACKLOG_RECORDS = 10_000
+"""The same while there is a backlog: a node's row is published and stored once a batch, however many of its records are about that node."""
 SNAPSHOT_EVERY = 10_000
 """Records of a partition between snapshots: a reader that starts folds at most so many, a twentieth of a second's work."""
 CATCHING_UP = 20
@@ -67,6 +69,7 @@ class Fold:
         self.snapshot_offset = _newest_snapshot(log, partition)
         self.snapshot_starts: list[int] = []
         self.published = 0
+        self.batch_records = BATCH_RECORDS
 
     def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
         """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
@@ -202,7 +205,7 @@ class Folder:
 
     def _batch(self, fold: Fold) -> int:
         """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped."""
-        records = self._log.read(topics.CLAIMS, fold.partition, fold.ledger.next_offset, BATCH_RECORDS)
+        records = self._log.read(topics.CLAIMS, fold.partition, fold.ledger.next_offset, fold.batch_records)
         if not records:
             return self._silences(fold)
         steps: list[Step] = []
@@ -212,9 +215,9 @@ class Folder:
             step = self._folded(fold, record)
             steps.append(step)
             touched.update(step.node_ids)
-            derived.extend(self._derived(fold, record, step))
+            self._derive(fold, record, step, derived)
         derived.extend(self._rows(fold, touched))
-        if fold.is_snapshot_due(caught_up=len(records) < BATCH_RECORDS):
+        if fold.is_snapshot_due(caught_up=len(records) < fold.batch_records):
             derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
             fold.snapshot_offset = fold.ledger.next_offset
         if derived:
@@ -235,20 +238,21 @@ class Folder:
         fold.observed.apply(fold.ledger, step)
         return step
 
-    def _derived(self, fold: Fold, record: Record, step: Step) -> list[Message]:
-        """What one step says to others: outcomes, findings, a dead letter, now and then a digest."""
-        messages = [self._message(topics.VERDICTS, outcome, number) for number, outcome in enumerate(step.outcomes)]
+    def _derive(self, fold: Fold, record: Record, step: Step, messages: list[Message]) -> None:
+        """Add what one step says to others: outcomes, findings, a dead letter, now and then a digest."""
+        for number, outcome in enumerate(step.outcomes):
+            messages.append(self._message(topics.VERDICTS, outcome, number))
         doubles = self._doubles.apply(fold.partition, step)
-        self._doubles_changes += len(doubles)
-        found = (*fold.audit.step(fold.ledger, fold.observed, step), *doubles)
-        self._has_findings |= bool(found)
-        messages.extend(message for finding in found for message in finding_messages(finding.partition, (finding,)))
+        found = fold.audit.step(fold.ledger, fold.observed, step)
+        if found or doubles:
+            self._doubles_changes += len(doubles)
+            self._has_findings = True
+            messages.extend(message for finding in (*found, *doubles) for message in finding_messages(finding.partition, (finding,)))
         if step.dead is not None:
             self.metrics.dead_letters.labels(record.topic, step.dead.kind).inc()
             messages.append(dead_letter(record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
             messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
-        return messages
 
     def _silences(self, fold: Fold) -> int:
         """With everything folded, say which nodes have gone silent; now and then, as reading the clock is enough of a cost."""
@@ -288,8 +292,16 @@ class Folder:
         """
         kind, key, partition = event_type(event), key_of(event), event.partition
         origin = f"{topics.CLAIMS}/{partition}@{event.offset}"
-        headers = (*_HEADERS, ("ce_type", f"{TYPE_PREFIX}{kind}".encode()), ("ce_id", f"{origin}/{kind}/{number}".encode()))
-        return Message(topic, b"" if key is None else key, encode(event), (*headers, ("ce_causationid", origin.encode())), partition)
+        version, source, content = _HEADERS
+        headers = (
+            version,
+            source,
+            content,
+            ("ce_type", f"{TYPE_PREFIX}{kind}".encode()),
+            ("ce_id", f"{origin}/{kind}/{number}".encode()),
+            ("ce_causationid", origin.encode()),
+        )
+        return Message(topic, b"" if key is None else key, encode(event), headers, partition)
 
     def _published(self, fold: Fold, derived: Sequence[Message], offsets: Sequence[int]) -> None:
         """Drop old snapshots and replaced rows, now and then."""
@@ -312,9 +324,9 @@ class Folder:
             open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
             metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)
         metrics.records.labels(self.name, topics.CLAIMS).inc(len(steps))
-        for step in steps:
-            for outcome in step.outcomes:
-                metrics.outcomes.labels(outcome.outcome).inc()
-        label = str(fold.partition)
+        for kind, count in Counter([outcome.outcome for step in steps for outcome in step.outcomes]).items():
+            metrics.outcomes.labels(kind).inc(count)
+        label, lag = str(fold.partition), self._log.end(topics.CLAIMS, fold.partition) - ledger.next_offset
+        fold.batch_records = BACKLOG_RECORDS if lag >= BACKLOG_RECORDS else BATCH_RECORDS
         metrics.offset.labels(label).set(ledger.next_offset)
-        metrics.lag.labels(label).set(self._log.end(topics.CLAIMS, fold.partition) - ledger.next_offset)
+        metrics.lag.labels(label).set(lag)
