@@ -168,7 +168,7 @@ class Story:
         placed = result.placements[0].node_id if isinstance(result, InstancesPlaced) else "nowhere"
         say(f"   The finding is resolved, and {again.flavor.memory_mib // GIB} GiB asked for again are placed on {placed}.")
         self._check(placed == leaking.node_id, "the refused request is placed where the leak was")
-        stage.until("the guests to be seen by audits", lambda: not facts.unconfirmed(stage))
+        stage.until("claims, life cycles and audits to agree", lambda: not facts.unconfirmed(stage) and not facts.gaps(stage))
 
     def _replay(self, leaking: Claim) -> None:
         stage = self._stage

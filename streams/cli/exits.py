@@ -62,7 +62,7 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
     """
     try:
         code = run() or Exit.DONE
-        sys.stdout.flush()
+        _flush_stdout()
     except BrokenPipeError as problem:
         _hush_stdout()
         return exit_of(problem)
@@ -81,6 +81,14 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         stderr.write("claimlog: this is a mistake in claimlog; please report it with the lines above\n")
         return exit_of(problem)
     return int(code)
+
+
+def _flush_stdout() -> None:
+    """Write out the rest. Who read enough has gone, but what the answer means (`place … | head -1` exits 4) stands."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hush_stdout()
 
 
 def _hush_stdout() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -84,3 +85,13 @@ def test_the_commands_to_paste_work_as_printed_on_the_log_that_was_left(story: t
 
     assert len(commands) >= 5
     assert set(codes.values()) <= {0, 3, 4}, codes
+
+
+def test_on_the_log_that_was_left_every_node_adds_up_again(story: tuple[Path, str]) -> None:
+    folder, _ = story
+
+    shown = run([str(SCRIPT), "nodes", "-o", "json", "--log", "sqlite:demo-data/ledger.sqlite"], folder)
+
+    gaps = [node[resource]["gap"] for node in json.loads(shown.stdout)["items"] for resource in ("vcpus", "memory_mib", "disk_mib")]
+    assert len(gaps) == 36
+    assert set(gaps) <= {0, None}

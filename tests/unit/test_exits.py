@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
@@ -79,3 +80,19 @@ def test_a_reader_that_stops_early_hears_no_complaint() -> None:
         said = process.stderr.read()
 
     assert (first, said, process.returncode) == ("line\n", "", 0)
+
+
+def test_what_an_answer_means_stands_even_if_its_reader_did_not_stay() -> None:
+    refused = "import sys\nfrom streams.cli.exits import guarded\nsys.stdin.read()\nsys.exit(guarded(lambda: print('no') or 4, sys.stderr))"
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    process = subprocess.Popen([sys.executable, "-c", refused], stdin=-1, stdout=-1, stderr=-1, text=True, env=buffered)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    with process:
+        process.stdout.close()
+        process.stdin.close()
+        said = process.stderr.read()
+
+    assert (said, process.returncode) == ("", 4)
