@@ -80,11 +80,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def _free_ports() -> tuple[int, int, int]:
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for each in (one, two, three):
+            each.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1], three.getsockname()[1]
 
 
 def _run(*command: str) -> None:
@@ -107,10 +107,13 @@ def jars() -> Path:
 
 
 class Broker:
-    """One broker with its data in `folder`; it can be killed and started again on the same data and port."""
+    """One broker with its data in `folder`; it can be killed and started again on the same data and port.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, 0
+    `settings` are lines of its own, which win over PROPERTIES; `{port}`, `{controller}` and `{second}` in them become free ports.
+    """
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
+        self.folder, self.settings, self.port, self.second_port = folder, settings, 0, 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -122,10 +125,13 @@ class Broker:
         """Make it on free ports and wait until it answers. Raises NoBroker."""
         with locked(shared_folder()):
             libs = jars()
-        self.port, controller = _free_ports()
+        self.port, controller, self.second_port = _free_ports()
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
-        properties.write_text(PROPERTIES.format(port=self.port, controller=controller, data=self.folder / "data"))
+        wanted = PROPERTIES + self.settings
+        properties.write_text(
+            wanted.format(port=self.port, controller=controller, second=self.second_port, data=self.folder / "data")
+        )
         _format(libs, properties, self.folder / "data")
         self.again()
 
