@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,7 +30,7 @@ from streams.log.base import (
     TopicSpec,
     wall_clock_ms,
 )
-from streams.log.blocks import Block, BlockDamaged, blocks_of, checked, encode_record, opened, salvaged
+from streams.log.blocks import Block, BlockDamaged, blocks_of, check_readable, encode_record, opened, salvaged
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
@@ -42,6 +43,8 @@ TRUNCATE_STEP: Final = 200_000  # offsets dropped in one transaction, so that ot
 SPURIOUS_SECONDS: Final = 0.0005  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
 
 Progress = Callable[[Partition, int, int], None]
+
+_topic = attrgetter("topic")
 
 
 class SqliteLog:
@@ -88,21 +91,30 @@ class SqliteLog:
         if not messages:
             return []
         numbers = self._route(messages)
+        self._file.fold_wal_back()
+        now_ms = self._clock()
+        with self._file.writing("append"):
+            if len(set(numbers)) == 1 and len(set(map(_topic, messages))) == 1:
+                first = self._append(self._catalog.place(messages[0].topic, numbers[0]), messages, now_ms)
+                offsets = list(range(first, first + len(messages)))
+            else:
+                offsets = self._append_scattered(messages, numbers, now_ms)
+        self._bell.ring()
+        return offsets
+
+    def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> list[int]:
+        """Append to several partitions inside the caller's transaction; returns the offsets in the order of the messages."""
         batches: dict[tuple[str, int], list[int]] = {}
         for at, (message, number) in enumerate(zip(messages, numbers, strict=True)):
             batches.setdefault((message.topic, number), []).append(at)
         offsets = [0] * len(messages)
-        self._file.fold_wal_back()
-        now_ms = self._clock()
-        with self._file.writing("append"):
-            for (topic, number), ats in batches.items():
-                first = self._append(self._catalog.place(topic, number), [messages[at] for at in ats], now_ms)
-                for offset, at in enumerate(ats, first):
-                    offsets[at] = offset
-        self._bell.ring()
+        for (topic, number), ats in batches.items():
+            first = self._append(self._catalog.place(topic, number), [messages[at] for at in ats], now_ms)
+            for offset, at in enumerate(ats, first):
+                offsets[at] = offset
         return offsets
 
-    def _append(self, place: Place, messages: list[Message], now_ms: int) -> int:
+    def _append(self, place: Place, messages: Sequence[Message], now_ms: int) -> int:
         """Append to one partition inside the caller's transaction; returns the first offset."""
         state = self._state(place)
         self._refuse_if_damaged(place, state)
@@ -113,7 +125,7 @@ class SqliteLog:
             encode_record((topic, number, offset, time_ms, message.key, message.value, message.headers))
             for offset, message in enumerate(messages, state.end)
         ]
-        checked(encoded)
+        check_readable(messages, encoded)
         self._shelf.put(place, blocks_of(range(state.end, end), encoded, state.end, end, place.seed))
         self._shelf.keep_state(place, State(state.start, end, time_ms))
         return state.end

@@ -166,6 +166,15 @@ def test_what_could_not_be_read_back_is_not_written(path: Path, message: Message
         assert log.end("other", 0) == 0
 
 
+def test_unusual_types_that_can_be_read_back_are_written(path: Path) -> None:
+    headers = [("name", bytearray(b"value"))]
+    with made(path) as log:
+        log.append([Message("other", b"k", bytearray(b"v"), headers)])  # type: ignore[arg-type]
+        found = log.read("other", 0, 0)
+
+    assert [(record.value, record.headers) for record in found] == [(b"v", (("name", b"value"),))]
+
+
 def test_large_records_and_large_batches_are_kept(path: Path) -> None:
     sizes = [900_000, 1, 70_000, 0, 65_536, *[10] * 1000, 300_000]
     with made(path) as log:
