@@ -81,14 +81,18 @@ class Carrier:
             reader.forget(lost)
             total = self._log.topics()[reader.topic]
             messages: list[Message] = []
+            batches: list[list[Record]] = []
             for partition in sorted(partitions):
                 records = reader.read(partition)
                 if records:
                     messages.extend(self._carried(record, total) for record in records)
-                    reader.advance(records)
+                    batches.append(records)
                     count += len(records)
             if messages:
                 self._log.append(messages)
+            # Only now: what could not be appended is read and appended again, the same bytes.
+            for records in batches:
+                reader.advance(records)
             reader.commit()
         return count
 
@@ -129,15 +133,19 @@ class Watcher:
         count = 0
         for reader in self.readers:
             letters: list[Message] = []
+            batches: list[list[Record]] = []
             for partition in range(self._log.topics()[reader.topic]):
                 records = reader.read(partition)
                 if records:
                     letters.extend(dead_letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
-                    reader.advance(records)
+                    batches.append(records)
                     count += len(records)
             if letters:
-                self.dead += len(letters)
                 self._log.append(letters)
+                self.dead += len(letters)
+            # As in the carrier.
+            for records in batches:
+                reader.advance(records)
             reader.commit()
         return count
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from projections import companions
 from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
@@ -54,6 +56,14 @@ COMPACT_EVERY = 50_000
 _HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"), ("content-type", CONTENT_TYPE))
 
 
+class Batch(Struct):
+    """Records that are folded: what follows from them, until it is published and kept."""
+
+    steps: list[Step] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    derived: list[Message] = field(default_factory=list)
+
+
 class Fold:
     """One partition's state: ledger, views, findings, and the table that keeps them."""
 
@@ -61,7 +71,7 @@ class Fold:
         self.partition = partition
         self.table = LedgerTable(table)
         self._close = table.close
-        self.doubles_kept = 0
+        self.doubles_kept = self.discarded = 0
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
@@ -69,17 +79,23 @@ class Fold:
         self.snapshot_offset = _newest_snapshot(log, partition)
         self.snapshot_starts: list[int] = []
         self.published = 0
+        self.unfinished: Batch | None = None
         self.batch_records = BATCH_RECORDS
 
     def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
         """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
-        ledger = self.table.load(tell)
+
+        def passed_over(reason: str) -> None:
+            self.discarded += 1
+            tell(reason)
+
+        ledger = self.table.load(passed_over)
         reason = misfit(ledger, log) if ledger is not None else None
         if ledger is not None and reason is None:
             return ledger, *self._taken(self.table.extras())
         if reason is not None:
-            tell(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
-        found = load_newest_with(log, self.partition, tell=tell)
+            passed_over(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
+        found = load_newest_with(log, self.partition, tell=passed_over)
         if found is not None and found[1]:
             ledger, extras = found
             self.table.store(ledger, dict(extras))
@@ -178,53 +194,76 @@ class Folder:
             for node_id in fold.ledger.nodes:
                 self.metrics.rows.pop(node_id, None)
         kept = [companions.Doubles(self._doubles_changes, self._doubles.open)]
-        for partition in sorted(partitions - self.folds.keys()):
-            try:
-                table = RocksTable.open(self._directory / f"{topics.CLAIMS}-{partition}")
-            except TableInUse:
-                if partition not in self._waited_for:
-                    self._waited_for.add(partition)
-                    folder = self._directory / f"{topics.CLAIMS}-{partition}"
-                    self._tell(f"{folder}: waiting until the process that had this table gives it up; if it hangs, stop it")
-                continue
-            self._waited_for.discard(partition)
-            fold = self.folds[partition] = Fold(self._log, partition, table, self._tell)
-            if fold.doubles is not None:
-                kept.append(fold.doubles)
-            self._show(fold)
-        if before == self.folds.keys():
-            return
-        newest = max(kept, key=lambda doubles: doubles.changes)
-        self._doubles_changes = newest.changes
-        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+        try:
+            for partition in sorted(partitions - self.folds.keys()):
+                opened = self._opened(partition)
+                if opened is not None and opened.doubles is not None:
+                    kept.append(opened.doubles)
+        finally:
+            # Also where the log failed on the way: the next turn goes on with those that are missing.
+            if before != self.folds.keys():
+                newest = max(kept, key=lambda doubles: doubles.changes)
+                self._doubles_changes = newest.changes
+                self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+
+    def _opened(self, partition: int) -> Fold | None:
+        """Take a partition over; None while another process has its table."""
+        folder = self._directory / f"{topics.CLAIMS}-{partition}"
+        try:
+            table = RocksTable.open(folder)
+        except TableInUse:
+            if partition not in self._waited_for:
+                self._waited_for.add(partition)
+                self._tell(f"{folder}: waiting until the process that had this table gives it up; if it hangs, stop it")
+            return None
+        self._waited_for.discard(partition)
+        try:
+            fold = Fold(self._log, partition, table, self._tell)
+        except BaseException:
+            table.close()
+            raise
+        self.folds[partition] = fold
+        self._show(fold)
+        return fold
 
     def _show(self, fold: Fold) -> None:
         """Tell the metrics what a partition that was taken over has."""
+        self.metrics.discarded.inc(fold.discarded)
         self._rows(fold, set(fold.ledger.nodes))
         self._has_findings = True
 
     def _batch(self, fold: Fold) -> int:
-        """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped."""
+        """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped.
+
+        What could not be appended is appended again in the next turn, byte for byte: it is folded already.
+        """
+        batch = fold.unfinished or self._next_batch(fold)
+        if batch is None:
+            return self._silences(fold)
+        fold.unfinished = batch
+        if batch.derived:
+            self._published(fold, batch.derived, self._log.append(batch.derived))
+        fold.keep(batch.steps, batch.touched, companions.Doubles(self._doubles_changes, self._doubles.open))
+        fold.unfinished = None
+        self._count(fold, batch.steps)
+        return len(batch.steps)
+
+    def _next_batch(self, fold: Fold) -> Batch | None:
+        """Fold what comes next; None at the end."""
         records = self._log.read(topics.CLAIMS, fold.partition, fold.ledger.next_offset, fold.batch_records)
         if not records:
-            return self._silences(fold)
-        steps: list[Step] = []
-        derived: list[Message] = []
-        touched: set[str] = set()
+            return None
+        batch = Batch()
         for record in records:
             step = self._folded(fold, record)
-            steps.append(step)
-            touched.update(step.node_ids)
-            self._derive(fold, record, step, derived)
-        derived.extend(self._rows(fold, touched))
+            batch.steps.append(step)
+            batch.touched.update(step.node_ids)
+            self._derive(fold, record, step, batch.derived)
+        batch.derived.extend(self._rows(fold, batch.touched))
         if fold.is_snapshot_due(caught_up=len(records) < fold.batch_records):
-            derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
+            batch.derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
             fold.snapshot_offset = fold.ledger.next_offset
-        if derived:
-            self._published(fold, derived, self._log.append(derived))
-        fold.keep(steps, touched, companions.Doubles(self._doubles_changes, self._doubles.open))
-        self._count(fold, steps)
-        return len(records)
+        return batch
 
     def _snapshot(self, fold: Fold) -> list[SnapshotChunk]:
         """The whole partition as it is now: ledger, views and findings."""
@@ -259,10 +298,10 @@ class Folder:
         now_ms = self._clock()
         if now_ms - fold.silences_ms < self._audit_interval_ms // 4:
             return 0
-        fold.silences_ms = now_ms
         messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms)
         if messages:
             self._log.append(messages)
+        fold.silences_ms = now_ms
         return len(messages)
 
     def _digest(self, ledger: Ledger) -> LedgerDigest:
@@ -273,6 +312,7 @@ class Folder:
             offset=ledger.next_offset - 1,
             digest=ledger.digest.hex(),
             rules_version=ledger.rules_version,
+            version=self.metrics.version,
         )
 
     def _rows(self, fold: Fold, touched: set[str]) -> list[Message]:

@@ -119,10 +119,10 @@ class Republisher:
             seen.found = None
         # Whoever is ahead of us is the owner; then we are the zombie, and have nothing to mend.
         stale = sorted(node_id for node_id in seen.stale & fold.ledger.nodes.keys() if seen.highest[node_id] < folded)
-        seen.stale.difference_update(stale)
         if stale:
             self._log.append([_message(_row(fold, node_id)) for node_id in stale])
             self._folder.metrics.republished.inc(len(stale))
+            seen.stale.difference_update(stale)
 
 
 def _row(fold: Fold, node_id: str) -> NodeResources:

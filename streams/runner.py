@@ -7,16 +7,20 @@ log's `wait` and is woken by the next append of any process.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
-from streams.log.base import Lease, Log, LogFull, Partition
+from streams.log.base import Lease, Log, LogError, LogFull, LogUnreachable, Partition
 from streams.metrics import Health
 
 WAIT_SECONDS = 0.5
 """Longest sleep: how late a lease is renewed, a timer is looked at and a request to stop is heard, when nothing happens on the log."""
-FULL_SECONDS = 1.0
-"""Pause before a full disk is tried again: somebody has to make room, which takes longer than this."""
+PAUSE_SECONDS = 0.5
+"""Pause before a log that is full or out of reach is tried again: making room or starting a broker takes longer than this."""
+UNREACHABLE_SECONDS_MAX = 300.0
+"""How long a log may be out of reach before the process ends: what a rolling restart of a cluster takes. Then something else may be wrong
+with this process or its machine, and whoever supervises it should know."""
 
 # The fold keeps millions of long-lived objects; with Python's defaults the collector walks all of them every few thousand records.
 GC_THRESHOLDS = (100_000, 50, 1000)
@@ -52,48 +56,89 @@ class NoShare:
 
 
 class Host:
-    """One process: its engines, its share of the partitions, its health."""
+    """One process: its engines, its share of the partitions, its health. `clock` gives seconds and only runs."""
 
-    def __init__(self, log: Log, engines: Sequence[Engine], lease: Lease, health: Health, err: TextIO) -> None:
+    def __init__(
+        self,
+        log: Log,
+        engines: Sequence[Engine],
+        lease: Lease,
+        health: Health,
+        err: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._log, self._engines, self._lease, self._health, self._err = log, list(engines), lease, health, err
-        self._full = False
+        self._clock = clock
+        self._trouble: LogError | None = None
+        self._since = 0.0
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
         """Turn until `stopped` says so, or with `until_idle` until nothing is left to do. Engines and lease are given up at the end.
 
-        A full disk is reported and tried again; whatever else goes wrong is raised, so that the process ends and says why.
+        While the log is full, or out of reach for less than `UNREACHABLE_SECONDS_MAX`, this is said once and tried again: engines append
+        what was not acknowledged anew, byte for byte. Whatever else goes wrong is raised, so that the process ends and says why.
         """
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         try:
-            while not stopped():
+            self._loop(stopped, until_idle=until_idle)
+        except BaseException:
+            self._close()
+            raise
+        failure = self._close()
+        # A log that was away already has been said to be; what it would have been told, others find out.
+        if failure is not None and self._trouble is None:
+            raise failure
+
+    def _loop(self, stopped: Callable[[], bool], *, until_idle: bool) -> None:
+        while not stopped():
+            try:
                 if not self._turn():
                     self._health.ready = True
                     if until_idle:
                         return
                     self._sleep()
-        finally:
-            for engine in self._engines:
-                engine.close()
-            self._lease.release()
+            except (LogFull, LogUnreachable) as trouble:
+                self._bear(trouble)
 
     def _turn(self) -> int:
         """One turn of every engine; returns how much there was to do."""
         owned = self._lease.partitions()
-        try:
-            done = sum(engine.turn(owned) for engine in self._engines)
-        except LogFull as full:
-            if not self._full:
-                print(f"waiting for room: {full}", file=self._err)
-            self._full = True
-            self._log.wait({}, FULL_SECONDS)
-            return 1
-        if self._full:
-            print("there is room again", file=self._err)
-            self._full = False
+        done = sum(engine.turn(owned) for engine in self._engines)
+        if self._trouble is not None:
+            self._tell("there is room again" if isinstance(self._trouble, LogFull) else "the log answers again")
+            self._trouble = None
         self._health.turned()
         return done
+
+    def _bear(self, trouble: LogFull | LogUnreachable) -> None:
+        """Wait before another try; raise what has lasted too long. Room has to be made by somebody, so that is waited for without end."""
+        now = self._clock()
+        if type(self._trouble) is not type(trouble):
+            self._since = now
+            waits = "waiting for room" if isinstance(trouble, LogFull) else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
+            self._tell(f"{waits}: {trouble}")
+        self._trouble = trouble
+        self._health.ready = False
+        self._health.turned()
+        if isinstance(trouble, LogUnreachable) and now - self._since > UNREACHABLE_SECONDS_MAX:
+            raise trouble
+        self._log.wait({}, PAUSE_SECONDS)
+
+    def _close(self) -> LogError | None:
+        """Give everything up, each whatever becomes of the others; returns the first failure, each is told."""
+        failure: LogError | None = None
+        for give_up in (*(engine.close for engine in self._engines), self._lease.release):
+            try:
+                give_up()
+            except LogError as trouble:
+                failure = failure or trouble
+                self._tell(f"at the end: {trouble}")
+        return failure
+
+    def _tell(self, sentence: str) -> None:
+        print(sentence, file=self._err, flush=True)
 
     def _sleep(self) -> None:
         owned = self._lease.partitions()

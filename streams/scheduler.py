@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
+from projections.rules import DIGEST_EVERY
 from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
@@ -85,6 +86,13 @@ class Scheduler:
         self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)
         started = Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())
         self._outbox: list[Message] = [started]
+        self.each_digest: Callable[[Ledger], None] | None = None
+        """Called with a fold that stands at an offset where digests are published (rule 12)."""
+        self._is_sound = True
+        self._new: list[tuple[int, Asked | Cancel]] = []
+        """Requests that were read and not told to the placer yet, because the ends of `claims` are asked for afterwards."""
+        self._taken_over: set[int] = set()
+        """Partitions whose losers nobody has looked for yet."""
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
@@ -101,6 +109,7 @@ class Scheduler:
 
         After an exception of the log what could not be appended is kept and appended first in the next turn, byte for byte.
         """
+        self._is_sound = False
         moved = self._flush()
         moved += self._share()
         moved += self._read_results()
@@ -109,6 +118,7 @@ class Scheduler:
         self._outbox.extend(self.placer.act(self._clocks.wall_ms(), self._clocks.boot_ms()))
         moved += self._flush()
         self._commit(force=False)
+        self._is_sound = True
         if not moved and not self._is_behind and not self.placer.may_act():
             self._log.wait(self.positions(), timeout_seconds)
         return moved
@@ -123,9 +133,15 @@ class Scheduler:
                 stop.wait(PAUSE_SECONDS)
 
     def close(self) -> None:
-        """Commit how far it got and leave the others its partitions."""
-        self._commit(force=True)
-        self._lease.release()
+        """Commit how far it got and leave the others its partitions.
+
+        After a turn that failed nothing is committed: the log may still be away, and a commit only saves the next owner some reading.
+        """
+        try:
+            if self._is_sound:
+                self._commit(force=True)
+        finally:
+            self._lease.release()
 
     def _flush(self) -> int:
         if not self._outbox:
@@ -139,8 +155,9 @@ class Scheduler:
         mine = self._lease.partitions()
         for partition in self.partitions - mine:
             self.placer.disown(partition)
+            self._new = [each for each in self._new if each[0] != partition]
         fresh = sorted(mine - self.partitions)
-        if not fresh:
+        if not fresh and not self._taken_over:
             return 0
         read = 0
         committed = self._log.committed(GROUP, REQUESTS)
@@ -153,7 +170,9 @@ class Scheduler:
                 read += 1
             ends = self._log.ends(CLAIMS)
             self.placer.own(partition, placements, [ends[p] for p in sorted(ends)], committed.get(partition, 0))
-        self.placer.look_for_losers(fresh)
+            self._taken_over.add(partition)
+        self.placer.look_for_losers(self._taken_over)
+        self._taken_over.clear()
         return read
 
     def _begin(self, partition: int, committed: Mapping[int, int]) -> Placements:
@@ -177,7 +196,6 @@ class Scheduler:
 
     def _read_requests(self) -> int:
         """New requests and cancellations; the ends of `claims` are read after them, and nothing is refused before a fold up to there."""
-        found: list[tuple[int, Asked | Cancel]] = []
         read = 0
         for partition, desk in self.placer.desks.items():
             placements = desk.placements
@@ -187,12 +205,13 @@ class Scheduler:
                 read += 1
                 asked = placements.apply_request(record.offset, record.time_ms, record.key, record.value)
                 if asked is not None and not isinstance(asked, Unreadable):
-                    found.append((partition, asked))
-        if found:
+                    self._new.append((partition, asked))
+        if self._new:
             ends = self._log.ends(CLAIMS)
             claims_ends = tuple([ends[p] for p in sorted(ends)])
-            for partition, asked in found:
+            for partition, asked in self._new:
                 self.placer.asked(partition, asked, claims_ends)
+            self._new.clear()
         return read
 
     def _fold(self, ends: Mapping[int, int]) -> int:
@@ -209,6 +228,8 @@ class Scheduler:
                     folded += 1
                     if step is not None:
                         self.placer.folded(partition, step)
+                        if record.offset % DIGEST_EVERY == 0 and self.each_digest is not None:
+                            self.each_digest(ledger)
         return folded
 
     def _records(self, topic: str, partition: int, offset: int) -> list[Record]:
