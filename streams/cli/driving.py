@@ -62,6 +62,8 @@ class Driver:
         self._start_ms = clock.wall_ms()
         self._events = events
         self._next: Arrival | Departure | None = next(events, None)
+        self._out: list[Message] = []
+        """What happened and is not acknowledged."""
         self._waiting: set[str] = set()
         self._ended: set[str] = set()
         counts = log.topics()
@@ -86,14 +88,22 @@ class Driver:
         return len(self._waiting)
 
     def step(self) -> int:
-        """Everything that is due now, appended; returns how many records."""
-        out: list[Message] = []
-        self._answers(out)
-        self._due_events(out)
-        self._audits(out)
-        for first in range(0, len(out), BATCH_MESSAGES):
-            self._log.append(out[first : first + BATCH_MESSAGES])
-        return len(out)
+        """Everything that is due now, appended; returns how many records.
+
+        After an exception of the log the next step begins with what was not acknowledged, byte for byte.
+        """
+        count = self._flush()
+        self._answers(self._out)
+        self._due_events(self._out)
+        self._audits(self._out)
+        return count + self._flush()
+
+    def _flush(self) -> int:
+        count = len(self._out)
+        while self._out:
+            self._log.append(self._out[:BATCH_MESSAGES])
+            del self._out[:BATCH_MESSAGES]
+        return count
 
     def wait(self, seconds_max: float) -> None:
         """Sleep until something is due or a result comes."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from producers.libvirt_host import LibvirtHost
     from producers.load import Arrival, Departure
     from streams.cli.driving import Driver
+    from streams.cli.producing import Persistent
 
 DATA_ENVIRONMENT = "CLAIMLOG_DATA"
 DATA_DEFAULT = Path("..") / "shared" / "data"
@@ -123,7 +124,7 @@ def libvirt(
         loop = EventLoop()
         host = LibvirtHost(
             uri,
-            publisher(target),
+            publisher(target, _persistent()),
             options=Options(pools=pool or None, dedicated_cpus=dedicated, host_ip=host_ip),
             last_epoch=last_epoch(target, "libvirt"),
             wall_ms=clock.wall_ms,
@@ -189,6 +190,13 @@ def trace(
         raise UsageProblem(str(problem)) from None
 
 
+def _persistent() -> Persistent:
+    """Producers outlast a broker that is away: what happened meanwhile is said when it is back."""
+    from streams.cli.producing import Persistent
+
+    return Persistent(lambda sentence: print(sentence, file=sys.stderr, flush=True), time.monotonic, time.sleep)
+
+
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
     """Where the trace is: as given, else as the environment says, else beside the checkout."""
     return given or Path(environ.get(DATA_ENVIRONMENT) or DATA_DEFAULT)
@@ -249,13 +257,13 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         fleet = Fleet(plan.nodes, seed=plan.seed, epoch=clock.wall_ms())
         coming = iter(()) if plan.once else events()
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
-        progress = Progress("instances", plan.instances, sys.stderr, time.monotonic)
+        progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), _persistent()
         try:
-            driver.step()
+            persistent(driver.step)
             while not plan.fulfilled(driver):
-                driver.wait(WAIT_SECONDS)
+                persistent(lambda: driver.wait(WAIT_SECONDS))
                 before = driver.tally.instances
-                driver.step()
+                persistent(driver.step)
                 progress.add(driver.tally.instances - before)
         finally:
             progress.close()

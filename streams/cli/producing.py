@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from producers.source import Said
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
-from streams.log.base import Log, Message
+from streams.log.base import Log, LogUnreachable, Message
 
 TAIL_RECORDS = 5_000
 """How far back the last epoch is looked for. Farther back it matters only if this machine's clock went back beyond its record there."""
 
 
-def publisher(log: Log) -> Callable[[str, bytes, bytes, Headers], None]:
-    """A `publish` for sources: each record durable before it returns."""
+UNREACHABLE_SECONDS_MAX = 300.0
+"""How long a producer goes on while the log is out of reach, as long as the other processes do (`streams.runner`)."""
+PAUSE_SECONDS = 0.5
+
+Answer = TypeVar("Answer")
+
+
+class Persistent:
+    """Does something with a log again while it is out of reach, for `UNREACHABLE_SECONDS_MAX` at most; `tell` hears it once.
+
+    `clock` gives seconds and only runs, `sleep` waits for some.
+    """
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._tell, self._clock, self._sleep = tell, clock, sleep
+
+    def __call__(self, act: Callable[[], Answer]) -> Answer:
+        """What `act` returns. It must go on where it was: append the same bytes again. Raises LogUnreachable when the time is up."""
+        since: float | None = None
+        while True:
+            try:
+                answer = act()
+            except LogUnreachable as trouble:
+                if since is None:
+                    since = self._clock()
+                    self._tell(f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s: {trouble}")
+                if self._clock() - since > UNREACHABLE_SECONDS_MAX:
+                    raise
+                self._sleep(PAUSE_SECONDS)
+            else:
+                if since is not None:
+                    self._tell("the log answers again")
+                return answer
+
+
+def publisher(log: Log, persistent: Persistent | None = None) -> Callable[[str, bytes, bytes, Headers], None]:
+    """A `publish` for sources: each record durable before it returns. With `persistent` it outlasts a log that is out of reach."""
 
     def publish(topic: str, key: bytes, value: bytes, headers: Headers) -> None:
-        log.append([Message(topic, key, value, headers)])
+        messages = [Message(topic, key, value, headers)]
+        if persistent is None:
+            log.append(messages)
+        else:
+            persistent(lambda: log.append(messages))
 
     return publish
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from producers.load import Arrival, Departure, Fleet
 from schemas.audits import HypervisorAudited
@@ -14,8 +16,8 @@ from schemas.resources import Resources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.driving import START_WITHIN_MS, Driver
-from streams.cli.producing import last_epoch, publisher
-from streams.log.base import Message
+from streams.cli.producing import Persistent, last_epoch, publisher
+from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
 from streams.topology import open_ledger
 
@@ -207,3 +209,48 @@ def test_an_endless_workload_is_read_only_as_far_as_it_is_due() -> None:
 
     assert taken == [0, 1, 2, 3, 4]
     assert driver.tally.requested == 4
+
+
+def test_what_was_not_acknowledged_is_said_again_byte_for_byte_and_nothing_twice_that_was() -> None:
+    world = World([arrival(0, "r1"), arrival(5, "r2")])
+    real, failures = world.log.append, [True, False, True]
+    appended: list[list[bytes]] = []
+
+    def append(messages: Sequence[Message]) -> list[int]:
+        appended.append([message.value for message in messages])
+        if failures and failures.pop():
+            raise LogUnreachable("no broker answers")
+        return real(messages)
+
+    world.log.append = append  # type: ignore[method-assign]
+    with pytest.raises(LogUnreachable):
+        world.at(0)
+    world.at(0)
+    with pytest.raises(LogUnreachable):
+        world.at(10)
+    world.at(10)
+
+    assert appended[0] == appended[1]
+    assert appended[2] == appended[3]
+    assert len(world.records(REQUESTS)) == 2
+
+
+def test_who_persists_goes_on_for_a_time_and_then_says_why_it_cannot() -> None:
+    now, told, failures = [0.0], list[str](), [LogUnreachable("away")] * 3
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def act() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    persistent = Persistent(told.append, lambda: now[0], sleep)
+    answer = persistent(act)
+    failures.extend([LogUnreachable("gone for good")] * 10_000)
+    with pytest.raises(LogUnreachable, match="gone for good"):
+        persistent(act)
+
+    assert (answer, told) == ("done", ["trying again for 300 s: away", "the log answers again", "trying again for 300 s: gone for good"])
+    assert 300 < now[0] < 310
