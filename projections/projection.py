@@ -72,6 +72,10 @@ class WrongLedger(ProjectionError):
     """The log is not the one that the state came from, or the partition is not the one asked for."""
 
 
+class WrongDigest(ProjectionError):
+    """This process had another state than the records give: its memory, its disk or its code is wrong (rule 12)."""
+
+
 class WrongCut(ProjectionError):
     """A cut was taken on another log: what was asked for does not exist here (command line: exit 2)."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from msgspec import Struct
 
 from projections.cut import Cut
+from projections.digests import Published, read_digests
 from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
@@ -19,12 +19,10 @@ from projections.projection import HistoryMissing, ProjectionError, Readable
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from schemas.codec import decode_keyed
-from schemas.results import LedgerDigest, NodeResources
-from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES
+from schemas.results import NodeResources
+from schemas.topics import CLAIMS, NODE_RESOURCES
 
 READ_RECORDS = 5_000
-
-Kind = TypeVar("Kind", LedgerDigest, NodeResources)
 
 Each = Callable[[Ledger, Step], None]
 """Called for every folded record, after the ledger has it: where further projections fold."""
@@ -170,12 +168,12 @@ class _Watch:
         self._number, self._checks, self._half_way = number, checks, half_way
         self.half = b""
         self._observed = Observed(number)
-        self._digests: dict[int, list[LedgerDigest]] = {}
-        for digest in _published(log, DIGESTS, number, LedgerDigest):
-            if digest.offset < end:
-                self._digests.setdefault(digest.offset, []).append(digest)
+        self._digests: dict[int, list[Published]] = {}
+        for published in read_digests(log, number):
+            if published.digest.offset < end:
+                self._digests.setdefault(published.digest.offset, []).append(published)
         newest: dict[str, NodeResources] = {}
-        for row in _published(log, NODE_RESOURCES, number, NodeResources):
+        for row in _rows(log, number):
             if row.offset < end and (row.node_id not in newest or newest[row.node_id].offset <= row.offset):
                 newest[row.node_id] = row
         self._rows: dict[int, list[NodeResources]] = {}
@@ -186,9 +184,10 @@ class _Watch:
         self._observed.apply(ledger, step)
         if ledger.next_offset == self._half_way:
             self.half = encoded(ledger)
-        for digest in self._digests.get(step.offset, ()):
-            self._checks.digests += 1
-            self._compare(f"the digest of process {digest.process}", step.offset, ledger.digest.hex(), digest.digest)
+        for published in self._digests.get(step.offset, ()):
+            if published.is_about(step.time_ms):
+                self._checks.digests += 1
+                self._compare(f"the digest of process {published.who()}", step.offset, ledger.digest.hex(), published.digest.digest)
         for row in self._rows.get(step.offset, ()):
             self._checks.rows += 1
             known = row.node_id in ledger.nodes
@@ -212,17 +211,17 @@ def _apart(expected: object, found: object) -> tuple[str, str]:
     )
 
 
-def _published(log: Readable, topic: str, number: int, kind: type[Kind]) -> list[Kind]:
-    """Every record of a derived topic's partition that is one (rule 11) and is about it; what else lies there says nothing."""
-    if number >= log.topics().get(topic, 0):
+def _rows(log: Readable, number: int) -> list[NodeResources]:
+    """Every record of a partition of `node-resources` that is one (rule 11) and is about it; what else lies there says nothing."""
+    if number >= log.topics().get(NODE_RESOURCES, 0):
         return []
     found = []
-    at, end = log.start(topic, number), log.end(topic, number)
+    at, end = log.start(NODE_RESOURCES, number), log.end(NODE_RESOURCES, number)
     while at < end:
-        records = log.read(topic, number, at, READ_RECORDS)
+        records = log.read(NODE_RESOURCES, number, at, READ_RECORDS)
         if not records:
             break
-        events = [decode_keyed(topic, record.key, record.value) for record in records]
-        found += [event for event in events if isinstance(event, kind) and event.partition == number]
+        events = [decode_keyed(NODE_RESOURCES, record.key, record.value) for record in records]
+        found += [event for event in events if isinstance(event, NodeResources) and event.partition == number]
         at = records[-1].offset + 1
     return found

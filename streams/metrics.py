@@ -28,6 +28,7 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         registry = self.registry = CollectorRegistry()
+        self.version = version
         self.build = Info("claimlog_build", "Version of the running code", registry=registry)
         self.build.info({"version": version})
         self.records = Counter("claimlog_records_total", "Records processed", ["step", "topic"], registry=registry)
@@ -36,6 +37,12 @@ class Metrics:
         self.offset = Gauge("claimlog_projection_offset", "Next offset of claims to fold", ["partition"], registry=registry)
         self.lag = Gauge("claimlog_projection_lag_records", "Records of claims not folded yet", ["partition"], registry=registry)
         self.republished = Counter("claimlog_node_rows_republished_total", "Rows mended that a zombie left behind", registry=registry)
+        self.digest_mismatches = Counter(
+            "claimlog_digest_mismatches_total", "Digests of other processes unlike this one's at the same offset", registry=registry
+        )
+        self.discarded = Counter(
+            "claimlog_states_discarded_total", "Tables and snapshots not used since the log is another, or was rewound", registry=registry
+        )
         self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
         self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
         self.placing = Histogram(

@@ -8,7 +8,8 @@ from projections.ledger import Ledger
 from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, REQUESTS
 from streams.clock import Clock
-from streams.log.base import Log, Partition
+from streams.digest_check import digest_message, digest_name
+from streams.log.base import Log, Message, Partition
 from streams.metrics import Metrics
 from streams.scheduler import Clocks, Scheduler
 from streams.scheduling.policy import Policy
@@ -32,25 +33,41 @@ class SchedulerEngine:
         lease_timeout_seconds: float,
         version: str,
     ) -> None:
-        self._metrics = metrics
+        self._log, self._metrics = log, metrics
+        self._digests: list[Message] = []
         self._seen = {"placed": 0, "conflicts": 0}
         self._failed: dict[str, int] = {}
+
+        def passed_over(reason: str) -> None:
+            metrics.discarded.inc()
+            tell(reason)
+
         self._scheduler = Scheduler(
             log,
             process,
             policy,
             engine,
             clocks=Clocks(clock.wall_ms, clock.boot_ms),
-            ledgers=materialized(log, tell),
+            ledgers=materialized(log, passed_over),
             lease_timeout_seconds=lease_timeout_seconds,
             version=version,
         )
+
+        def note(ledger: Ledger) -> None:
+            # Of the opening everybody has the same.
+            if ledger.next_offset > 1:
+                self._digests.append(digest_message(ledger, digest_name(process), version))
+
+        self._scheduler.each_digest = note
 
     def turn(self, partitions: frozenset[int]) -> int:
         """See `Engine`."""
         moved = self._scheduler.turn(0.0)
         if moved:
             self._count(moved)
+        if self._digests:
+            self._log.append(self._digests)
+            self._digests = []
         return moved
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:

@@ -85,7 +85,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
 
 def _folded(log: Log) -> Iterator[Check]:
     """What takes a fold of the whole ledger."""
-    watch = checks.DigestWatch(checks.published_digests(log))
+    watch = checks.DigestWatch(log)
     try:
         state = state_at(log, each=watch)
     except (ProjectionError, OffsetOutOfRange, AnswerIncomplete, TopicMismatch) as problem:

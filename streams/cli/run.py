@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -56,6 +57,7 @@ def run(
     A second process on the same log takes over when the first ends; schedulers share the requests among themselves. On Kafka this is the
     stream processor alone, unless --only scheduler: workers share its partitions, each with a --state of its own.
     """
+    from streams.digest_check import DigestCheck, digest_name
     from streams.log.kafka import KafkaLog
     from streams.metrics import Health, Metrics, serve
     from streams.runner import Host, NoShare
@@ -88,6 +90,7 @@ def run(
             engines += _processor(opened, state or _state_folder(log), process, series, timing, round(audit_interval * 1000))
         if only != "processor":
             engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
+            engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         host = Host(opened, engines, share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
@@ -139,12 +142,14 @@ def _processor(
     log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int, *, mends: bool = False
 ) -> list[Engine]:
     """The engines of a stream processor. With `mends` it also puts right what workers publish that lost their partitions."""
+    from streams.digest_check import DigestCheck, discard
     from streams.engines import Carrier, Watcher
     from streams.folder import Folder
     from streams.republisher import Republisher
 
     folder = Folder(log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=audit_interval_ms)
-    return [Carrier(log), folder, *([Republisher(log, folder)] if mends else []), Watcher(log)]
+    check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
+    return [Carrier(log), folder, check, *([Republisher(log, folder)] if mends else []), Watcher(log)]
 
 
 def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:

@@ -75,7 +75,7 @@ def test_a_digest_that_differs_from_the_fold_fails(fleet: FleetLog, capsys: pyte
 
     assert said.code == 3
     assert statuses(said)["digests"] == "fail"
-    assert "p7 at claims/0@0" in says(said, "digests")
+    assert "p7 (claimlog unknown, rules 1) at claims/0@0" in says(said, "digests")
 
 
 def test_damage_fails_and_names_the_place(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

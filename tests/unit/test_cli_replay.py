@@ -129,9 +129,9 @@ def test_a_difference_exits_3_and_is_named(tmp_path: Path, capsys: Capture) -> N
     said = fleet.run(capsys, "replay", "--verify", "-o", "json")
 
     assert said.code == 3
-    assert f"claims/0@4: the digest of process p7 differs: the log gives {ledger.digest.hex()}, found 00" in said.err
+    assert f"claims/0@4: the digest of process p7 (claimlog unknown, rules 1) differs: the log gives {ledger.digest.hex()}, found 00" in said.err
     assert said.json["summary"]["verified"] is False
-    assert [each["what"] for each in said.json["summary"]["differences"]] == ["the digest of process p7"]
+    assert [each["what"] for each in said.json["summary"]["differences"]] == ["the digest of process p7 (claimlog unknown, rules 1)"]
 
 
 def test_archived_history_leaves_the_log_and_replays_to_the_same_digests(tmp_path: Path, capsys: Capture) -> None:

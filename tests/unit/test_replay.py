@@ -196,7 +196,7 @@ def test_a_wrong_digest_is_found_with_its_process_and_offset() -> None:
     _, checks = verified(log)
 
     (difference,) = checks.differences
-    assert (difference.what, difference.offset, difference.partition) == ("the digest of process p2", 999, 0)
+    assert (difference.what, difference.offset, difference.partition) == ("the digest of process p2 (claimlog unknown, rules 1)", 999, 0)
     assert (difference.expected, difference.found) == (ledger.digest.hex(), "00ff")
 
 
