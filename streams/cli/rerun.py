@@ -20,7 +20,7 @@ from streams.cli.nodes import unknown_node
 from streams.cli.state import state_at
 from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.explain import CannotRerun, rerun
-from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, reason
+from streams.scheduling.filters import LAST, RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.policy import Policy
@@ -140,7 +140,7 @@ def _one_node(
         fleet.lay(item, there, fleet.partition_of_node(there))
     ask = fleet.ask_seeded(request, index, seed=decision.seed, attempt=decision.attempt)
     room = next(room for room in rooms_for(fleet.rooms(), ask) if room.node_id == node_id)
-    chosen = () if ask.item.forced else tuple(FILTERS[name] for name in policy.filters)
+    chosen = () if ask.item.forced else filters_of(policy)
     filters = (*RESTRICTIONS, *chosen, LAST)
     return OneNode(node_id, tuple((each.name, reason(each, ask, room) or "passes") for each in filters if each.prepare(ask) is not None))
 

@@ -10,23 +10,29 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
+from streams.scheduling.options import OPTIONS, Options
+
 # Bounds the hops of one claim: alternates are in the partition of the first choice, and cost nothing until a conflict.
 ALTERNATES_MAX = 2
 DIGEST_BYTES = 16
 
 FILTERS_DEFAULT = (
-    "compute",
-    "availability-zone",
-    "traits",
-    "different-host",
-    "same-host",
-    "affinity",
-    "anti-affinity",
-    "vcpus",
-    "ram",
-    "disk",
+    "RetryFilter",
+    "ComputeFilter",
+    "AvailabilityZoneFilter",
+    "TraitsFilter",
+    "ServerGroupAntiAffinityFilter",
+    "ServerGroupAffinityFilter",
+    "DifferentHostFilter",
+    "SameHostFilter",
+    "CoreFilter",
+    "RamFilter",
+    "DiskFilter",
 )
-"""Labels before amounts: whoever reads the counts then learns what the right nodes lack."""
+"""Nova's default filters in its order, between what it asks Placement for: zones and traits before them, amounts after them.
+
+Labels before amounts: whoever reads the counts then learns what the right nodes lack. The hints' filters cost nothing without hints.
+"""
 
 
 class Multiplied(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,8 +46,13 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How nodes are chosen. `loading.policy` checks one that comes from outside."""
 
     filters: tuple[str, ...] = FILTERS_DEFAULT
-    weighers: tuple[Multiplied, ...] = (Multiplied(weigher="ram"), Multiplied(weigher="cpu"), Multiplied(weigher="disk"))
+    weighers: tuple[Multiplied, ...] = (
+        Multiplied(weigher="RAMWeigher"),
+        Multiplied(weigher="CPUWeigher"),
+        Multiplied(weigher="DiskWeigher"),
+    )
     alternates_max: int = ALTERNATES_MAX
+    options: Options = OPTIONS
 
     @property
     def pairs(self) -> tuple[tuple[str, float], ...]:

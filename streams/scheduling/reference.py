@@ -18,7 +18,7 @@ from projections.room import UNLIMITED, Room, quick_others, room_for
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter
+from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
@@ -114,7 +114,7 @@ def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
 
 def prepare(ask: Ask, policy: Policy) -> list[Prepared]:
     """The filters that have something to test for this ask, in order. A forced request skips those of the policy, as in Nova."""
-    chosen = () if ask.item.forced else tuple(FILTERS[name] for name in policy.filters)
+    chosen = () if ask.item.forced else filters_of(policy)
     checks = [(filter_, filter_.prepare(ask)) for filter_ in (*RESTRICTIONS, *chosen, LAST)]
     return [(filter_, check) for filter_, check in checks if check is not None]
 

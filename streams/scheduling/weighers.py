@@ -27,9 +27,9 @@ class Weigher(Struct, frozen=True, gc=False):
 WEIGHERS: Mapping[str, Weigher] = {
     weigher.name: weigher
     for weigher in (
-        Weigher("ram", attrgetter("memory_mib_left"), lowest=0.0),
-        Weigher("cpu", attrgetter("vcpus_left"), lowest=0.0),
-        Weigher("disk", attrgetter("disk_mib_left"), lowest=0.0),
+        Weigher("RAMWeigher", attrgetter("memory_mib_left"), lowest=0.0),
+        Weigher("CPUWeigher", attrgetter("vcpus_left"), lowest=0.0),
+        Weigher("DiskWeigher", attrgetter("disk_mib_left"), lowest=0.0),
     )
 }
 """RAM, CPU and disk as in Nova: what is left after reserved and used; CPUs times their ratio."""

@@ -96,9 +96,9 @@ def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.Captu
 
     (item,) = said.json["items"]
     verdicts = {each["filter"]: each["reason"] for each in item["node"]["verdicts"]}
-    assert verdicts["compute"] == "passes"
-    assert "17" in verdicts["vcpus"]
-    assert "6144" in verdicts["ram"]
+    assert verdicts["ComputeFilter"] == "passes"
+    assert "17" in verdicts["CoreFilter"]
+    assert "6144" in verdicts["RamFilter"]
 
 
 def test_a_node_that_was_not_known_then_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

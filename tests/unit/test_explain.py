@@ -119,8 +119,8 @@ def test_the_funnel_says_who_came_who_left_and_why_the_first_was_rejected() -> N
     lines = [(line.filter, line.entered, line.rejected, line.left, line.example) for line in funnel(decision)]
 
     assert lines == [
-        ("compute", 2, 0, 2, ""),
-        ("vcpus", 2, 1, 1, "n2: vcpus: 2 needed of 1"),
-        ("ram", 1, 0, 1, ""),
+        ("ComputeFilter", 2, 0, 2, ""),
+        ("CoreFilter", 2, 1, 1, "n2: vcpus: 2 needed of 1"),
+        ("RamFilter", 1, 0, 1, ""),
         ("fit", 1, 0, 1, ""),
     ]

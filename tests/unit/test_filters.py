@@ -42,7 +42,8 @@ def why(name: str, asked: Ask, host: Node | Room) -> str | None:
     return reason(ALL[name], asked, there)
 
 
-ON_REQUEST = [each for each in ALL.values() if each.name not in {"compute", "fit", "vcpus", "ram"}]
+APART = "ServerGroupAntiAffinityFilter"
+ON_REQUEST = [each for each in ALL.values() if each.name not in {"ComputeFilter", "fit", "CoreFilter", "RamFilter"}]
 
 
 @pytest.mark.parametrize("filter_", ON_REQUEST, ids=lambda filter_: filter_.name)
@@ -57,8 +58,8 @@ def test_ignored_forced_requested_and_tried_nodes() -> None:
     assert why("forced-nodes", ask(forced_nodes=("n1",)), node()) is None
     assert why("requested-nodes", ask(requested_nodes=("n2",)), node()) == "requested on n2"
     assert why("requested-nodes", ask(requested_nodes=("n1",)), node()) is None
-    assert why("retry", ask(retry_nodes=("n1",)), node()) == "it was tried there before"
-    assert why("retry", ask(retry_nodes=("n2",)), node()) is None
+    assert why("RetryFilter", ask(retry_nodes=("n1",)), node()) == "it was tried there before"
+    assert why("RetryFilter", ask(retry_nodes=("n2",)), node()) is None
 
 
 def test_a_move_leaves_its_node_and_a_resize_stays() -> None:
@@ -71,68 +72,68 @@ def test_a_move_leaves_its_node_and_a_resize_stays() -> None:
 
 
 def test_a_node_takes_part_if_it_is_audited_enabled_and_not_silent() -> None:
-    assert why("compute", ask(), node()) is None
-    assert why("compute", ask(), Node("n1")) == "no audit of it is known"
-    assert why("compute", ask(), node(status="disabled", status_reason="bad disk")) == "disabled (bad disk)"
-    assert why("compute", ask(), node(status="draining")) == "draining"
-    assert why("compute", ask(), node(silent_since_ms=1_700_000_000_000)) == "silent since 2023-11-14T22:13:20Z"
+    assert why("ComputeFilter", ask(), node()) is None
+    assert why("ComputeFilter", ask(), Node("n1")) == "no audit of it is known"
+    assert why("ComputeFilter", ask(), node(status="disabled", status_reason="bad disk")) == "disabled (bad disk)"
+    assert why("ComputeFilter", ask(), node(status="draining")) == "draining"
+    assert why("ComputeFilter", ask(), node(silent_since_ms=1_700_000_000_000)) == "silent since 2023-11-14T22:13:20Z"
 
 
 def test_the_zone_is_the_operators_field_or_of_an_aggregate_or_the_default() -> None:
     aggregate = Aggregate(name="a", metadata={"availability_zone": "nova,nova2"})
 
-    assert why("availability-zone", ask(availability_zone="nova2"), node(aggregates=(aggregate,))) is None
-    assert why("availability-zone", ask(availability_zone="nova"), node()) is None
-    assert why("availability-zone", ask(availability_zone="east"), node(zone="east")) is None
-    assert why("availability-zone", ask(availability_zone="east"), node(zone="west")) == "availability zone east needed, it is in west"
+    assert why("AvailabilityZoneFilter", ask(availability_zone="nova2"), node(aggregates=(aggregate,))) is None
+    assert why("AvailabilityZoneFilter", ask(availability_zone="nova"), node()) is None
+    assert why("AvailabilityZoneFilter", ask(availability_zone="east"), node(zone="east")) is None
+    assert why("AvailabilityZoneFilter", ask(availability_zone="east"), node(zone="west")) == "availability zone east needed, it is in west"
 
 
 def test_traits_are_required_and_forbidden_of_host_and_operator_together() -> None:
     host = node(traits=("GOLD",), hypervisor=Hypervisor(vcpus=8, memory_mib=4096, traits=("SSD",)))
 
-    assert why("traits", ask(traits_required=("SSD", "GOLD")), host) is None
-    assert why("traits", ask(traits_required=("GPU",), traits_forbidden=("SSD",)), host) == "lacks GPU; has SSD, which is forbidden"
+    assert why("TraitsFilter", ask(traits_required=("SSD", "GOLD")), host) is None
+    assert why("TraitsFilter", ask(traits_required=("GPU",), traits_forbidden=("SSD",)), host) == "lacks GPU; has SSD, which is forbidden"
 
 
 def test_beside_and_apart_from_named_instances() -> None:
     there = with_instances(node(), "i1")
 
-    assert why("different-host", ask(hints=Hints(different_host=("i1", "i2"))), there) == "i1 is there, a different node is wanted"
-    assert why("different-host", ask(hints=Hints(different_host=("i2",))), there) is None
-    assert why("same-host", ask(hints=Hints(same_host=("i2",))), there) == "none of i2 is there"
-    assert why("same-host", ask(hints=Hints(same_host=("i2", "i1"))), there) is None
+    assert why("DifferentHostFilter", ask(hints=Hints(different_host=("i1", "i2"))), there) == "i1 is there, a different node is wanted"
+    assert why("DifferentHostFilter", ask(hints=Hints(different_host=("i2",))), there) is None
+    assert why("SameHostFilter", ask(hints=Hints(same_host=("i2",))), there) == "none of i2 is there"
+    assert why("SameHostFilter", ask(hints=Hints(same_host=("i2", "i1"))), there) is None
 
 
 def test_an_affinity_group_stays_where_its_members_are() -> None:
     group = ServerGroup(group_id="g", policy="affinity")
 
-    assert why("affinity", ask(group=group), node()) is None
-    assert why("affinity", ask(frozenset({"n1"}), group=group), node()) is None
-    assert why("affinity", ask(frozenset({"n2"}), group=group), node()) == "group g is on n2"
-    assert why("affinity", ask(group=group), node(homes_closed={"g": 1})) == "closed as a home of group g"
+    assert why("ServerGroupAffinityFilter", ask(group=group), node()) is None
+    assert why("ServerGroupAffinityFilter", ask(frozenset({"n1"}), group=group), node()) is None
+    assert why("ServerGroupAffinityFilter", ask(frozenset({"n2"}), group=group), node()) == "group g is on n2"
+    assert why("ServerGroupAffinityFilter", ask(group=group), node(homes_closed={"g": 1})) == "closed as a home of group g"
 
 
 def test_an_anti_affinity_group_has_at_most_so_many_on_one_node_and_the_instance_itself_does_not_count() -> None:
     one, two = ServerGroup(group_id="g", policy="anti-affinity"), ServerGroup(group_id="g", policy="anti-affinity", max_per_node=2)
 
-    assert why("anti-affinity", ask(group=one), with_instances(node(), "i1", group="g")) == "1 of at most 1 of group g are there"
-    assert why("anti-affinity", ask(group=two), with_instances(node(), "i1", group="g")) is None
-    assert why("anti-affinity", ask(group=one), with_instances(node(), "i", group="g")) is None
-    assert why("anti-affinity", ask(group=one), with_instances(node(), "i1", group="other")) is None
+    assert why(APART, ask(group=one), with_instances(node(), "i1", group="g")) == "1 of at most 1 of group g are there"
+    assert why(APART, ask(group=two), with_instances(node(), "i1", group="g")) is None
+    assert why(APART, ask(group=one), with_instances(node(), "i", group="g")) is None
+    assert why(APART, ask(group=one), with_instances(node(), "i1", group="other")) is None
 
 
 @pytest.mark.parametrize(
     ("name", "flavor", "used", "ratio_milli", "expected"),
     [
-        ("vcpus", Flavor(vcpus=8), (0, 0, 0, 0), 1000, None),
-        ("vcpus", Flavor(vcpus=1), (16, 0, 0, 0), 2000, "vcpus: 1 needed of 0"),
-        ("vcpus", Flavor(vcpus=9), (0, 0, 0, 0), 2000, "vcpus: 9 needed, the whole node has 8"),
-        ("vcpus", Flavor(vcpus=9, pcpus=3), (8, 0, 0, 0), 1000, "vcpus: 9 needed of 0; pcpus: 3 needed of 2"),
-        ("ram", Flavor(memory_mib=4096), (0, 0, 0, 0), 1000, None),
-        ("ram", Flavor(memory_mib=1024), (0, 0, 5120, 0), 2000, None),
-        ("ram", Flavor(memory_mib=4096), (0, 0, 4096, 0), 1500, "memory_mib: 4096 needed of 2048"),
-        ("disk", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=512), (0, 0, 0, 7680), 1000, None),
-        ("disk", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=513), (0, 0, 0, 7680), 1000, "disk_mib: 2561 needed of 2560"),
+        ("CoreFilter", Flavor(vcpus=8), (0, 0, 0, 0), 1000, None),
+        ("CoreFilter", Flavor(vcpus=1), (16, 0, 0, 0), 2000, "vcpus: 1 needed of 0"),
+        ("CoreFilter", Flavor(vcpus=9), (0, 0, 0, 0), 2000, "vcpus: 9 needed, the whole node has 8"),
+        ("CoreFilter", Flavor(vcpus=9, pcpus=3), (8, 0, 0, 0), 1000, "vcpus: 9 needed of 0; pcpus: 3 needed of 2"),
+        ("RamFilter", Flavor(memory_mib=4096), (0, 0, 0, 0), 1000, None),
+        ("RamFilter", Flavor(memory_mib=1024), (0, 0, 5120, 0), 2000, None),
+        ("RamFilter", Flavor(memory_mib=4096), (0, 0, 4096, 0), 1500, "memory_mib: 4096 needed of 2048"),
+        ("DiskFilter", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=512), (0, 0, 0, 7680), 1000, None),
+        ("DiskFilter", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=513), (0, 0, 0, 7680), 1000, "disk_mib: 2561 needed of 2560"),
     ],
 )
 def test_amounts(name: str, flavor: Flavor, used: tuple[int, int, int, int], ratio_milli: int, expected: str | None) -> None:
@@ -144,8 +145,8 @@ def test_amounts(name: str, flavor: Flavor, used: tuple[int, int, int, int], rat
 def test_a_limit_that_the_request_carries_counts_like_one_of_the_node() -> None:
     asked = ask(limits=Limits(memory_mib=1000), flavor=Flavor(memory_mib=512))
 
-    assert why("ram", asked, node(used=(0, 0, 489, 0))) == "memory_mib: 512 needed of 511"
-    assert why("ram", asked, node(used=(0, 0, 488, 0))) is None
+    assert why("RamFilter", asked, node(used=(0, 0, 489, 0))) == "memory_mib: 512 needed of 511"
+    assert why("RamFilter", asked, node(used=(0, 0, 488, 0))) is None
 
 
 def test_the_last_filter_says_what_the_ledger_would_say() -> None:

@@ -83,7 +83,7 @@ def test_a_request_that_fits_nowhere_fails_at_once_with_counts_and_the_nearest_m
 
     (result,) = said(here, RESULTS, PlacementFailed)
     assert result.reason == "no-valid-node"
-    assert result.message.startswith("no node for instance 0 of 1: of 2 nodes rejected by vcpus 2; nearest n1: vcpus: 3 needed")
+    assert result.message.startswith("no node for instance 0 of 1: of 2 nodes rejected by CoreFilter 2; nearest n1: vcpus: 3 needed")
     assert said(here, CLAIMS, ClaimRequested) == []
 
 

@@ -16,27 +16,27 @@ def test_the_text_of_a_policy_gives_the_policy_and_other_policies_have_other_dig
     assert len(digest(DEFAULT)) == 32
 
 
-def test_the_default_names_every_filter_there_is() -> None:
-    assert tuple(FILTERS) == FILTERS_DEFAULT
+def test_the_default_names_filters_that_there_are() -> None:
+    assert set(FILTERS_DEFAULT) <= set(FILTERS)
     assert checked(DEFAULT, source="default") is DEFAULT
 
 
 def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> None:
-    policy = from_toml('alternates_max = 1\n[[weighers]]\nweigher = "ram"\nmultiplier = -1.0\n', source="policy.toml")
+    policy = from_toml('alternates_max = 1\n[[weighers]]\nweigher = "RAMWeigher"\nmultiplier = -1.0\n', source="policy.toml")
 
-    assert policy == Policy(weighers=(Multiplied(weigher="ram", multiplier=-1.0),), alternates_max=1)
+    assert policy == Policy(weighers=(Multiplied(weigher="RAMWeigher", multiplier=-1.0),), alternates_max=1)
 
 
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ('filters = ["rom"]', "p: filter 'rom' is not known; known: compute, .*disk; did you mean 'ram'?"),
-        ('[[weighers]]\nweigher = "gpu"', "p: weigher 'gpu' is not known; known: ram, cpu, disk"),
-        ('filters = ["ram", "ram"]', "p: filter 'ram' is named twice"),
+        ('filters = ["RomFilter"]', "p: filter 'RomFilter' is not known; known: RetryFilter, .*DiskFilter.*; did you mean 'RamFilter'?"),
+        ('[[weighers]]\nweigher = "GPUWeigher"', "p: weigher 'GPUWeigher' is not known; known: RAMWeigher, CPUWeigher, DiskWeigher"),
+        ('filters = ["RamFilter", "RamFilter"]', "p: filter 'RamFilter' is named twice"),
         ("alternates_max = 16", "p: alternates_max: expected 0 to 15, got 16"),
         ("alternate_max = 1", "p: key 'alternate_max' is not known; known: filters, weighers, .*; did you mean 'alternates_max'"),
-        ('[[weighers]]\nweigher = "ram"\nmultiplier = inf', "expected a finite multiplier"),
-        ('filters = "ram"', "p: Expected `array`, got `str` - at `\\$.filters`"),
+        ('[[weighers]]\nweigher = "RAMWeigher"\nmultiplier = inf', "expected a finite multiplier"),
+        ('filters = "RamFilter"', "p: Expected `array`, got `str` - at `\\$.filters`"),
         ("filters = [", "p: not TOML"),
     ],
 )
@@ -46,6 +46,6 @@ def test_a_wrong_policy_is_refused_with_what_is_known(toml: str, message: str) -
 
 
 def test_a_dictionary_is_checked_alike() -> None:
-    assert from_dict({"filters": ["ram"]}, source="d").filters == ("ram",)
+    assert from_dict({"filters": ["RamFilter"]}, source="d").filters == ("RamFilter",)
     with pytest.raises(PolicyError, match="another version"):
         from_text('{"filters": 1}')

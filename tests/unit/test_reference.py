@@ -63,8 +63,8 @@ def test_every_node_counts_for_the_first_filter_that_rejects_it() -> None:
     rejected = [(each.filter, each.entered, each.rejected, each.node_id, each.reason) for each in decision.rejections if each.rejected]
     assert rejected == [
         ("ignored-nodes", 6, 1, "n00", "the request ignores it"),
-        ("vcpus", 5, 1, "slim", "vcpus: 2 needed of 1"),
-        ("ram", 4, 1, "small", "memory_mib: 1024 needed of 512"),
+        ("CoreFilter", 5, 1, "slim", "vcpus: 2 needed of 1"),
+        ("RamFilter", 4, 1, "small", "memory_mib: 1024 needed of 512"),
     ]
     assert (decision.nodes_known, decision.passed, adds_up(decision)) == (6, 3, True)
 
@@ -78,7 +78,7 @@ def test_the_roomiest_node_is_chosen_and_packing_chooses_the_fullest() -> None:
 
     assert (spread.chosen, pack.chosen) == ("large", "tight")
     assert spread.best[0].node_id == "large"
-    assert [weight.weigher for weight in spread.best[0].weights] == ["ram", "cpu", "disk"]
+    assert [weight.weigher for weight in spread.best[0].weights] == ["RAMWeigher", "CPUWeigher", "DiskWeigher"]
     assert spread.best[0].score == sum(weight.multiplied for weight in spread.best[0].weights)
 
 

@@ -38,15 +38,15 @@ def test_values_are_normalised_as_in_nova(values: list[float], lowest: float | N
 def test_the_ram_weigher_prefers_free_memory() -> None:
     rooms = [host("h1", memory_mib=512), host("h2", memory_mib=1024), host("h3", memory_mib=3072), host("h4", memory_mib=8192)]
 
-    assert ranked(rooms, "ram")[0] == ("h4", 1.0)
-    assert ranked(rooms, "ram", 0.0)[0][1] == 0.0
-    assert ranked(rooms, "ram", -1.0)[0] == ("h1", -0.0625)
+    assert ranked(rooms, "RAMWeigher")[0] == ("h4", 1.0)
+    assert ranked(rooms, "RAMWeigher", 0.0)[0][1] == 0.0
+    assert ranked(rooms, "RAMWeigher", -1.0)[0] == ("h1", -0.0625)
 
 
 def test_the_disk_weigher_counts_a_node_below_zero_as_zero() -> None:
     rooms = [host("h1", disk_mib=5120), host("h4", disk_mib=81920), host("negative", disk_mib=1024, used=(0, 0, 6144))]
 
-    order = ranked(rooms, "disk")
+    order = ranked(rooms, "DiskWeigher")
 
     assert (order[0], order[-1]) == (("h4", 1.0), ("negative", 0.0))
 
@@ -59,17 +59,17 @@ def test_the_cpu_weigher_counts_what_the_ratio_makes_of_the_cpus() -> None:
         host("h4", vcpus=8, cpu_ratio=2000),
     ]
 
-    assert ranked(rooms, "cpu", 2.0)[0] == ("h4", 2.0)
-    assert WEIGHERS["cpu"].raw(rooms[3]) == 16.0
+    assert ranked(rooms, "CPUWeigher", 2.0)[0] == ("h4", 2.0)
+    assert WEIGHERS["CPUWeigher"].raw(rooms[3]) == 16.0
 
 
 def test_a_single_candidate_is_not_weighed() -> None:
-    assert weigh([host("h1")], [("ram", 1.0)]) == ([0.0], [])
+    assert weigh([host("h1")], [("RAMWeigher", 1.0)]) == ([0.0], [])
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=8),
-    st.lists(st.sampled_from(["ram", "cpu", "disk"]), unique=True),
+    st.lists(st.sampled_from(["RAMWeigher", "CPUWeigher", "DiskWeigher"]), unique=True),
     st.lists(st.sampled_from([-1.5, 0.0, 1.0, 3.0]), min_size=3, max_size=3),
 )
 def test_the_parts_of_a_score_add_up_to_it(totals: list[tuple[int, int, int]], names: list[str], multipliers: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""The filters by name. One is one function from an ask to its test, one row here, one unit test.
+"""The filters by name, Nova's where it has them. One is one function from an ask and the policy's options to its test, one row, one test.
 
 A filter returns None if the ask gives it nothing to test: then it takes no part, and every node passes it.
 """
@@ -6,7 +6,9 @@ A filter returns None if the ask gives it nothing to test: then it takes no part
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
+import msgspec
 from msgspec import Struct
 
 from projections.room import Room
@@ -18,21 +20,32 @@ from streams.scheduling.filters.groups import affinity, anti_affinity
 from streams.scheduling.filters.hosts import different_host, same_host
 from streams.scheduling.filters.labels import availability_zone, traits
 from streams.scheduling.filters.restrict import forced, ignored, moved, requested, tried
+from streams.scheduling.options import OPTIONS, Options
+from streams.scheduling.policy import Policy
 
 
 class Filter(Struct, frozen=True, gc=False):
-    """One filter. `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss."""
+    """One filter, with the options of its policy.
+
+    `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `once`: what it reads of node and request stays as
+    it is while one request is placed (Nova's run_filter_once_per_request).
+    """
 
     name: str
-    prepare: Callable[[Ask], Check | None]
+    test: Callable[[Ask, Options], Check | None]
     amounts: bool = False
+    once: bool = False
+    options: Options = OPTIONS
+
+    def prepare(self, ask: Ask) -> Check | None:
+        """The test for one ask; None if there is nothing to test."""
+        return self.test(ask, self.options)
 
 
 RESTRICTIONS: tuple[Filter, ...] = (
-    Filter("ignored-nodes", ignored),
-    Filter("forced-nodes", forced),
-    Filter("requested-nodes", requested),
-    Filter("retry", tried),
+    Filter("ignored-nodes", ignored, once=True),
+    Filter("forced-nodes", forced, once=True),
+    Filter("requested-nodes", requested, once=True),
     Filter("source-node", moved),
 )
 """What the request itself says about nodes: always first, in this order (Nova: ignore before force), also for a forced request."""
@@ -40,22 +53,29 @@ RESTRICTIONS: tuple[Filter, ...] = (
 FILTERS: Mapping[str, Filter] = {
     filter_.name: filter_
     for filter_ in (
-        Filter("compute", compute),
-        Filter("availability-zone", availability_zone),
-        Filter("traits", traits),
-        Filter("different-host", different_host),
-        Filter("same-host", same_host),
-        Filter("affinity", affinity),
-        Filter("anti-affinity", anti_affinity),
-        Filter("vcpus", vcpus, amounts=True),
-        Filter("ram", memory, amounts=True),
-        Filter("disk", disk, amounts=True),
+        Filter("RetryFilter", tried),
+        Filter("ComputeFilter", compute, once=True),
+        Filter("AvailabilityZoneFilter", availability_zone, once=True),
+        Filter("TraitsFilter", traits, once=True),
+        Filter("ServerGroupAntiAffinityFilter", anti_affinity),
+        Filter("ServerGroupAffinityFilter", affinity),
+        Filter("DifferentHostFilter", different_host, once=True),
+        Filter("SameHostFilter", same_host, once=True),
+        Filter("CoreFilter", vcpus, amounts=True),
+        Filter("RamFilter", memory, amounts=True),
+        Filter("DiskFilter", disk, amounts=True),
     )
 }
 """Those a policy chooses from."""
 
 LAST = Filter("fit", fit, amounts=True)
 """Always last: what the ledger would refuse is never asked for."""
+
+
+@lru_cache(maxsize=64)
+def filters_of(policy: Policy) -> tuple[Filter, ...]:
+    """The policy's filters in its order, each with the policy's options. Raises KeyError for a name that `loading` would refuse."""
+    return tuple(msgspec.structs.replace(FILTERS[name], options=policy.options) for name in policy.filters)
 
 
 def reason(filter_: Filter, ask: Ask, room: Room) -> str | None:

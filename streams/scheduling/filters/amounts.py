@@ -13,19 +13,20 @@ from projections.fit import fits
 from projections.room import UNLIMITED, Room
 from schemas.resources import Limits, Shortfall
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 
-def vcpus(ask: Ask) -> Check | None:
+def vcpus(ask: Ask, _: Options) -> Check | None:
     """Shared and dedicated CPUs."""
     return _check(ask, "vcpus", "pcpus")
 
 
-def memory(ask: Ask) -> Check | None:
+def memory(ask: Ask, _: Options) -> Check | None:
     """Memory."""
     return _check(ask, "memory_mib")
 
 
-def disk(ask: Ask) -> Check | None:
+def disk(ask: Ask, _: Options) -> Check | None:
     """Root, ephemeral and swap disk."""
     return _check(ask, "disk_mib")
 

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 
-def compute(ask: Ask) -> Check:
+def compute(ask: Ask, _: Options) -> Check:
     """Audited, enabled by the operator, and not silent."""
     del ask
     return Check(lambda rooms: [r for r in rooms if r.ready and r.node.silent_since_ms is None], _why)

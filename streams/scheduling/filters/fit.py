@@ -5,9 +5,10 @@ from __future__ import annotations
 from projections.fit import fits
 from projections.room import keep_fitting
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 
-def fit(ask: Ask) -> Check:
+def fit(ask: Ask, _: Options) -> Check:
     """All of `fits`: units, limits, dedicated CPUs, a resize in flight, and whatever a policy leaves its other filters out for."""
     return Check(
         keep_fitting(ask.item),

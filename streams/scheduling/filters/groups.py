@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 
-def affinity(ask: Ask) -> Check | None:
+def affinity(ask: Ask, _: Options) -> Check | None:
     """Where members of the group are, if there are any, and its home is not closed to newcomers."""
     group = ask.item.group
     if group is None or group.policy != "affinity":
@@ -30,7 +31,7 @@ def affinity(ask: Ask) -> Check | None:
     return Check(lambda rooms: [r for r in rooms if r.node_id in homes and not closed(r)], why)
 
 
-def anti_affinity(ask: Ask) -> Check | None:
+def anti_affinity(ask: Ask, _: Options) -> Check | None:
     """Where fewer members are than one node may have; the instance itself does not count."""
     group = ask.item.group
     if group is None or group.policy != "anti-affinity":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 
-def different_host(ask: Ask) -> Check | None:
+def different_host(ask: Ask, _: Options) -> Check | None:
     """Not where any of the hinted instances is."""
     others = ask.request.hints.different_host
     if not others:
@@ -17,7 +18,7 @@ def different_host(ask: Ask) -> Check | None:
     )
 
 
-def same_host(ask: Ask) -> Check | None:
+def same_host(ask: Ask, _: Options) -> Check | None:
     """Where at least one of the hinted instances is."""
     others = ask.request.hints.same_host
     if not others:

@@ -5,31 +5,29 @@ from __future__ import annotations
 from projections.node import Node
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
-
-ZONE_DEFAULT = "nova"
-"""The zone of a node that has none: Nova's default_availability_zone."""
+from streams.scheduling.options import Options
 
 
-def zones(node: Node) -> frozenset[str]:
-    """A node's zones: the operator's field, and `availability_zone` of its aggregates (comma-separated, as in Nova)."""
+def zones(node: Node, default: str) -> frozenset[str]:
+    """A node's zones: the operator's field, and `availability_zone` of its aggregates (comma-separated, as in Nova), or the default."""
     named = {node.zone} if node.zone else set[str]()
     for aggregate in node.aggregates:
         named |= {zone.strip() for zone in aggregate.metadata.get("availability_zone", "").split(",") if zone.strip()}
-    return frozenset(named) or frozenset({ZONE_DEFAULT})
+    return frozenset(named) or frozenset({default})
 
 
-def availability_zone(ask: Ask) -> Check | None:
+def availability_zone(ask: Ask, options: Options) -> Check | None:
     """Nova's AvailabilityZoneFilter."""
-    wanted = ask.request.availability_zone
+    wanted, default = ask.request.availability_zone, options.default_availability_zone
     if not wanted:
         return None
     return Check(
-        lambda rooms: [r for r in rooms if r.node.zone == wanted or wanted in zones(r.node)],
-        lambda room: f"availability zone {wanted} needed, it is in {', '.join(sorted(zones(room.node)))}",
+        lambda rooms: [r for r in rooms if r.node.zone == wanted or wanted in zones(r.node, default)],
+        lambda room: f"availability zone {wanted} needed, it is in {', '.join(sorted(zones(room.node, default)))}",
     )
 
 
-def traits(ask: Ask) -> Check | None:
+def traits(ask: Ask, _: Options) -> Check | None:
     """Placement's required and forbidden traits, of the hypervisor and of the operator."""
     required, forbidden = frozenset(ask.request.traits_required), frozenset(ask.request.traits_forbidden)
     if not required and not forbidden:

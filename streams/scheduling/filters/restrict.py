@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.options import Options
 
 NAMED_MAX = 3
 """Names in one reason: the request has them all."""
 
 
-def ignored(ask: Ask) -> Check | None:
+def ignored(ask: Ask, _: Options) -> Check | None:
     """Nova's ignore_hosts."""
     names = frozenset(ask.request.ignored_nodes)
     return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "the request ignores it") if names else None
 
 
-def forced(ask: Ask) -> Check | None:
+def forced(ask: Ask, _: Options) -> Check | None:
     """Nova's force_hosts and force_nodes: only these, and no filter but the last is asked."""
     return _only(ask.request.forced_nodes, "forced to")
 
 
-def requested(ask: Ask) -> Check | None:
+def requested(ask: Ask, _: Options) -> Check | None:
     """Nova's requested_destination: only these, and they are filtered like any other."""
     return _only(ask.request.requested_nodes, "requested on")
 
 
-def tried(ask: Ask) -> Check | None:
+def tried(ask: Ask, _: Options) -> Check | None:
     """Nova's RetryFilter: not where it was tried before."""
     names = frozenset(ask.request.retry_nodes)
     return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "it was tried there before") if names else None
 
 
-def moved(ask: Ask) -> Check | None:
+def moved(ask: Ask, _: Options) -> Check | None:
     """A migration or evacuation leaves its node; a resize stays on it (on the one that is named, else where the instance is)."""
     source, action, instance_id = ask.request.source_node, ask.request.action, ask.instance_id
     if action == "resize" and source:

@@ -1,0 +1,54 @@
+"""The options of filters and weighers, by Nova's names and with its defaults; they stand in the policy, under `options`."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from msgspec import Struct
+
+
+class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What Nova reads from `[filter_scheduler]` and `[metrics]`.
+
+    Others than Nova's: `metrics_step_milli` and `io_ops_step` make what the Metrics and I/O weighers read coarser (raw figures are rounded
+    down to multiples of them), and ties are shuffled unless that is switched off, because schedulers that know nothing of each other would
+    all choose the same node.
+    """
+
+    max_io_ops_per_host: int = 8
+    max_instances_per_host: int = 50
+    isolated_images: tuple[str, ...] = ()
+    isolated_hosts: tuple[str, ...] = ()
+    restrict_isolated_hosts_to_isolated_images: bool = True
+    aggregate_image_properties_isolation_namespace: str = ""
+    aggregate_image_properties_isolation_separator: str = "."
+    image_properties_default_architecture: str = ""
+    default_availability_zone: str = "nova"
+    placement_aggregate_required_for_tenants: bool = False
+    weight_setting: tuple[str, ...] = ()
+    required: bool = True
+    weight_of_unavailable: float = -10000.0
+    image_props_weight_setting: tuple[str, ...] = ()
+    host_subset_size: int = 1
+    shuffle_best_same_weighed_hosts: bool = True
+    metrics_step_milli: int = 1
+    io_ops_step: int = 1
+
+
+OPTIONS = Options()
+"""All defaults."""
+
+
+def settings(texts: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+    """The `name=ratio` pairs of a weight setting; what is no such pair is left out, as in Nova (`loading` refuses it beforehand)."""
+    return tuple(pair for text in texts if (pair := setting(text)) is not None)
+
+
+def setting(text: str) -> tuple[str, float] | None:
+    """One `name=ratio`; None if it is none."""
+    name, separator, ratio = text.partition("=")
+    try:
+        value = float(ratio)
+    except ValueError:
+        return None
+    return (name.strip(), value) if name.strip() and separator and isfinite(value) else None
