@@ -144,10 +144,19 @@ class FaustHost:
 
     async def _live(self, app: faust.App) -> None:
         """Faust's life; raises what crashed it."""
-        await app.start()
-        await app.wait_until_stopped()
+        try:
+            await app.start()
+            await app.wait_until_stopped()
+        except Exception as problem:
+            raise self._meant(problem) from problem
         reason = app.crash_reason
-        raise reason if reason is not None else RuntimeError("Faust stopped by itself and gave no reason; start this worker again")
+        raise self._meant(reason or RuntimeError("Faust stopped by itself and gave no reason; start this worker again"))
+
+    def _meant(self, problem: BaseException) -> BaseException:
+        """Faust's client of Kafka has errors of its own; one that would pass means that no broker answered it."""
+        if type(problem).__module__.startswith("aiokafka.") and getattr(problem, "retriable", False):
+            return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check that the brokers run")
+        return problem
 
     def _app(self, ended: Callable[[], None]) -> faust.App:
         """Faust with everything off that would carry, keep or create data."""

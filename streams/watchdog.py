@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from schemas.topics import CLAIMS
-from streams.log.base import Log, LogError, Partition
+from streams.log.base import Log, LogError, LogUnreachable, Partition
 from streams.metrics import Health
 from streams.runner import Engine
 
@@ -115,7 +115,7 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            with self._open_log() as log:
+            with self._opened() as log:
                 while not self._stopped.wait(LOOK_SECONDS):
                     try:
                         self._look(log)
@@ -124,6 +124,16 @@ class Watchdog:
                         self._tell(f"watchdog: {problem}")
         except Exception as problem:
             self._give_up(f"nobody watches over the engines: {problem!r}")
+
+    def _opened(self) -> Log:
+        """A log of its own, as soon as one can be had: brokers that are away just then are the engines' affair."""
+        while True:
+            try:
+                return self._open_log()
+            except LogUnreachable as problem:
+                self._tell(f"watchdog: {problem}")
+                if self._stopped.wait(LOOK_SECONDS):
+                    raise
 
     def _look(self, log: Log) -> None:
         now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
