@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import App, Parameter
@@ -133,7 +136,8 @@ def libvirt(
             audit_timeout_seconds=timeout,
         )
         try:
-            return _once(host, sys.stderr) if once else _forever(host, interval, sys.stderr)
+            with _ended_by_sigterm():
+                return _once(host, sys.stderr) if once else _forever(host, interval, sys.stderr)
         finally:
             host.close()
             loop.stop()
@@ -202,6 +206,21 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
     return given or Path(environ.get(DATA_ENVIRONMENT) or DATA_DEFAULT)
 
 
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(Exit.DONE)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _once(host: LibvirtHost, err: TextIO) -> int:
     from producers.libvirt_connect import HypervisorUnreachable
     from schemas.audits import AuditFailed
@@ -259,12 +278,13 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
         progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), _persistent()
         try:
-            persistent(driver.step)
-            while not plan.fulfilled(driver):
-                persistent(lambda: driver.wait(WAIT_SECONDS))
-                before = driver.tally.instances
+            with _ended_by_sigterm():
                 persistent(driver.step)
-                progress.add(driver.tally.instances - before)
+                while not plan.fulfilled(driver):
+                    persistent(lambda: driver.wait(WAIT_SECONDS))
+                    before = driver.tally.instances
+                    persistent(driver.step)
+                    progress.add(driver.tally.instances - before)
         finally:
             progress.close()
             print(driver.tally, file=sys.stderr)

@@ -82,7 +82,9 @@ class Clients:
 
     def _heard(self, error: KafkaError) -> None:
         """Connections that break and come back say so here; it is told with the error that follows if they do not come back."""
-        self.last_seen = error.str()
+        # "All brokers are down" follows each reason why one is, and says less.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last_seen:  # noqa: SLF001 - librdkafka's own errors begin so
+            self.last_seen = error.str()
         if error.fatal():
             self.fatal = log_error(error, self.settings.place, "sending")
 

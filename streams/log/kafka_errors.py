@@ -23,6 +23,15 @@ _PASSING: Final = frozenset(
     )
 )  # fmt: skip
 _NO_TOPIC: Final = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+_NOT_ALLOWED: Final = frozenset(
+    (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+)
+# A gapless producer makes a refusal fatal and keeps only its words.
+_NOT_ALLOWED_SAID: Final = "authorization failed"
+# What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
+_REFUSALS: Final = ("SASL", "SSL", "security.protocol")
+CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
+CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
 
 
 class LogFatal(LogError):
@@ -48,11 +57,14 @@ def is_end(error: KafkaError) -> bool:
 def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "") -> LogError:
     """The contract's error for Kafka's; `place` says which log or position, `doing` what was tried, `last_seen` what connections said."""
     said = f"{error.str()} ({error.name()})"
+    if error.code() in _NOT_ALLOWED or (error.fatal() and _NOT_ALLOWED_SAID in said):
+        return LogError(f"{place}: {doing}: {said}. This user may not; who may do what to which topic: docs/kafka.md")
     if error.fatal():
         return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again")
     if is_passing(error):
         seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
-        return LogUnreachable(f"{place}: {doing}: {said}{seen}. Check that the brokers run and the address is right")
+        is_refused = any(word in f"{said}{seen}" for word in _REFUSALS)
+        return LogUnreachable(f"{place}: {doing}: {said}{seen}. {CHECK_SECURITY if is_refused else CHECK_ADDRESS}")
     code = error.code()
     if code in _NO_TOPIC:
         return TopicMismatch(f"{place}: {doing}: {said}. Create the topics first: claimlog topics apply")
@@ -61,5 +73,5 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "") ->
     if code == KafkaError._BAD_MSG:
         return LogDamaged(f"{place}: {doing}: {said}. The broker served bytes whose checksum is wrong; look at its disk")
     if code in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
-        return LogUnreachable(f"{place}: {doing}: {said}. Check security.protocol, the certificates and the SASL settings")
+        return LogUnreachable(f"{place}: {doing}: {said}. {CHECK_SECURITY}")
     return LogError(f"{place}: {doing}: {said}")

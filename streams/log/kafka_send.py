@@ -103,7 +103,12 @@ class Sender:
             left = until - time.monotonic()
             if left <= 0:
                 raise self._late("not acknowledged")
-            producer.poll(min(left, POLL_SECONDS))
+            try:
+                producer.poll(min(left, POLL_SECONDS))
+            except KafkaException as problem:
+                # A fatal error comes out of here too; what the record was refused for says more.
+                refused = next((landing.error for landing in landings.values() if landing.error is not None), None)
+                raise self._error(refused or error_of(problem)) from None
 
     def _refuse_too_large(self, messages: Sequence[Message]) -> None:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""

@@ -1,0 +1,287 @@
+"""TLS, SASL and ACLs on a broker that insists on them: the users of docs/kafka.md do their work, and others hear why they may not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from schemas import topics
+from schemas.topics import TOPICS
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import parse_settings
+from tests.faults.harness import CLAIMLOG, ROOT, Process, until
+from tests.kafka_broker import Broker, NoBroker, bootstrap
+
+PAGE = ROOT / "docs" / "kafka.md"
+PREFIX = "fleet"
+USERS = ("producer", "requester", "scheduler", "processor", "operator")
+PATIENCE_SECONDS = 60.0
+# Librdkafka tries for 5 s; the rest is for starting a process on a busy machine.
+REFUSED_SECONDS = 30.0
+LISTENER = """
+listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_SSL://127.0.0.1:{{second}},CONTROLLER://127.0.0.1:{{controller}}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_SSL://127.0.0.1:{{second}}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL
+listener.name.sasl_ssl.ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={keystore}
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config={plain} required user_plain="plain-secret";
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram} required;
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:plain
+"""
+
+
+def certificate(folder: Path, name: str) -> None:
+    """A certificate that vouches for itself, good for this machine: NAME.pem and NAME.key."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command, *files, *names], check=True, capture_output=True)
+
+
+class Secured:
+    """A broker with a listener for SASL over TLS, and the users of the page with the rights that the page gives them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[Process] = []
+        self.begun: list[subprocess.Popen[str]] = []
+        for name in ("broker", "stranger"):
+            certificate(folder, name)
+        keystore = folder / "keystore.pem"
+        keystore.write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
+        modules = {kind: f"org.apache.kafka.common.security.{kind}.{kind.title()}LoginModule" for kind in ("plain", "scram")}
+        self.broker = Broker(folder / "kafka", LISTENER.format(keystore=keystore, **modules))
+
+    def prepare(self) -> None:
+        """Users and ACLs, by the listener that asks for nothing."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        given = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, f"{user}-secret".encode()) for user in USERS])
+        made = admin.create_acls([binding for command in acl_commands() for binding in bindings(command)])
+        for future in (*given.values(), *made.values()):
+            future.result()
+        for user in USERS:
+            (self.folder / f"{user}.password").write_text(f"{user}-secret\n")
+            (self.folder / f"{user}.conf").write_text(
+                f"# as a site would have it\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username={user}\n"
+                f"ssl.ca.location={self.folder}/broker.pem\n"
+            )
+
+    @property
+    def place(self) -> str:
+        return f"kafka://127.0.0.1:{self.broker.second_port}/{PREFIX}"
+
+    def environment(self, user: str, password: str = "") -> dict[str, str]:
+        """A file of settings, and the password in a file of its own."""
+        secret = self.folder / (f"{user}.password" if not password else f"{user}.wrong")
+        if password:
+            secret.write_text(password)
+        return {
+            "CLAIMLOG_LOG": f"{self.place}?single-broker=true",
+            "CLAIMLOG_KAFKA_CONFIG": str(self.folder / f"{user}.conf"),
+            "CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret),
+        }
+
+    def run(self, user: str, *arguments: str, password: str = "") -> subprocess.CompletedProcess[str]:
+        """A verb as that user, to its end."""
+        running = self.begin(user, *arguments, password=password)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
+        return subprocess.CompletedProcess(running.args, running.returncode, out, err)
+
+    def begin(self, user: str, *arguments: str, password: str = "") -> subprocess.Popen[str]:
+        """The same, not waited for."""
+        environ = {**os.environ, **self.environment(user, password)}
+        command = [*CLAIMLOG, *arguments]
+        running = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.begun.append(running)
+        return running
+
+    def start(self, user: str, *arguments: str) -> Process:
+        """A process that goes on, as that user."""
+        environ = [f"{name}={value}" for name, value in self.environment(user).items()]
+        process = Process(user, ["env", *environ, *CLAIMLOG, *arguments], self.folder / f"{user}.err")
+        self.processes.append(process)
+        process.start()
+        return process
+
+    def opened(self, user: str) -> KafkaLog:
+        """The log as that user sees it."""
+        environ = self.environment(user)
+        return KafkaLog.open(parse_settings(environ["CLAIMLOG_LOG"], environ))
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for running in self.begun:
+            if running.poll() is None:
+                running.kill()
+                running.communicate()
+        for process in self.processes:
+            if process.running is not None:
+                process.running.kill()
+                process.running.wait()
+        self.broker.stop()
+
+
+def acl_commands() -> list[list[str]]:
+    """The page's commands, word by word."""
+    text = PAGE.read_text().replace("\\\n", " ")
+    every = re.search(r"^ALL='(.*)'$", text, re.MULTILINE)
+    assert every is not None, f"{PAGE.name} says who ALL are"
+    lines = re.findall(r"^may (.*)$", text, re.MULTILINE)
+    return [shlex.split(line.replace("$ALL", every[1])) for line in lines]
+
+
+def bindings(words: list[str]) -> Iterator[AclBinding]:
+    """What kafka-acls makes of one command."""
+    given: dict[str, list[str]] = {}
+    names = iter([word for word in words if word != "--cluster"])
+    for name in names:
+        given.setdefault(name, []).append(next(names))
+    pattern = ResourcePatternType[given.pop("--resource-pattern-type", ["literal"])[0].upper()]
+    places = [(ResourceType.TOPIC, name) for name in given.pop("--topic", [])] + [
+        (ResourceType.GROUP, name) for name in given.pop("--group", [])
+    ]
+    if "--cluster" in words:
+        places.append((ResourceType.BROKER, "kafka-cluster"))
+    operations = [AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()] for name in given.pop("--operation")]
+    users = given.pop("--allow-principal")
+    assert not given, f"the test does not know {', '.join(given)}"
+    for kind, name in places:
+        for user in users:
+            for operation in operations:
+                yield AclBinding(kind, name, pattern, user, "*", operation, AclPermissionType.ALLOW)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    bootstrap()
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: apt install openssl")
+    found = Secured(tmp_path_factory.mktemp("secured"))
+    try:
+        found.broker.start()
+    except NoBroker as reason:
+        pytest.skip(f"no Kafka broker of our own: {reason}")
+    try:
+        found.prepare()
+        made = found.run("operator", "topics", "apply", "--ledger-partitions", "2", "--request-partitions", "2")
+        assert made.returncode == 0, made.stderr
+        yield found
+    finally:
+        found.end()
+
+
+def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secured: Secured) -> None:
+    assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
+    processor = secured.start("processor", "run", "--only", "processor", "--state", str(secured.folder / "state"))
+    scheduler = secured.start("scheduler", "run", "--only", "scheduler")
+    with secured.opened("operator") as log:
+        until(lambda: sum(log.ends(topics.NODE_RESOURCES).values()) >= 4, PATIENCE_SECONDS, "every audited node has a row")
+
+    placed = secured.run("requester", "place", "--request", "r-1", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
+
+    assert placed.returncode == 0, (placed.stderr, processor.said(), scheduler.said())
+    shown = secured.run("requester", "nodes", "-o", "value", "-c", "node_id")
+    assert (shown.returncode, len(shown.stdout.splitlines())) == (0, 4)
+    assert "FATAL" not in shown.stderr
+    drained = secured.run("operator", "node", "disable", "node-00001", "--reason", "new memory")
+    assert drained.returncode == 0, drained.stderr
+    until(lambda: secured.run("operator", "doctor", "--quick").returncode == 0, PATIENCE_SECONDS, "the doctor finds all well")
+    assert [processor.stop(), scheduler.stop()] == [0, 0]
+
+
+def test_a_user_that_may_not_write_a_topic_is_told_so_and_where_it_says_who_may(secured: Secured) -> None:
+    began = time.monotonic()
+    refused = secured.run("producer", "node", "disable", "node-00001", "--reason", "mischief")
+
+    assert refused.returncode == 1
+    assert "Topic authorization failed" in refused.stderr
+    assert "This user may not; who may do what to which topic: docs/kafka.md" in refused.stderr
+    assert time.monotonic() - began < REFUSED_SECONDS
+
+
+def test_a_wrong_password_and_a_certificate_nobody_vouches_for_end_with_5_and_the_reason(secured: Secured) -> None:
+    stranger = ("-X", f"ssl.ca.location={secured.folder}/stranger.pem")
+    verbs = {
+        "invalid credentials": [
+            ("topics", "check"),
+            ("run", "--only", "processor", "--state", str(secured.folder / "wrong")),
+            ("run", "--only", "scheduler"),
+        ],
+        "certificate verify failed": [("topics", "check", *stranger), ("run", "--only", "scheduler", *stranger)],
+    }
+    asked = [
+        (reason, secured.begin("operator", *verb, password="guessed" if reason == "invalid credentials" else ""))
+        for reason, each in verbs.items()
+        for verb in each
+    ]
+
+    ended = [(reason, running.communicate(timeout=REFUSED_SECONDS)[1], running.returncode) for reason, running in asked]
+
+    for reason, said, code in ended:
+        assert code == 5, said
+        assert reason in said
+        assert "Check security.protocol, the certificates and the SASL settings" in said
+
+
+def test_plain_works_as_well_with_everything_in_the_environment(secured: Secured) -> None:
+    environ = {
+        "CLAIMLOG_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "CLAIMLOG_KAFKA_SASL_MECHANISM": "PLAIN",
+        "CLAIMLOG_KAFKA_SASL_USERNAME": "plain",
+        "CLAIMLOG_KAFKA_SASL_PASSWORD": "plain-secret",
+    }
+    settings = parse_settings(secured.place, environ, [f"ssl.ca.location={secured.folder}/broker.pem"])
+
+    with KafkaLog.open(settings) as log:
+        assert log.topics()[topics.CLAIMS] == 2
+
+
+
+# The principals behind each word of `written_by` in the topic table.
+WRITERS = {
+    "producers": {"producer"},
+    "reconciler, schedulers, operators": {"processor", "scheduler", "operator"},
+    "anyone": {"requester", "operator"},
+    "schedulers": {"scheduler"},
+    "stream processor": {"processor"},
+    "any folding process": {"processor", "scheduler"},
+    "nobody": set[str](),
+}
+# `dead-letters redrive` appends an original to the topic that it was found on.
+REDRIVEN = {topics.AUDITS, topics.LIFECYCLE}
+
+
+def test_the_page_lets_write_each_topic_who_writes_it_by_the_topic_table_and_nobody_else() -> None:
+    allowed: dict[str, set[str]] = {name: set() for name in TOPICS}
+    for command in acl_commands():
+        for binding in bindings(command):
+            if binding.restype is ResourceType.TOPIC and binding.operation is AclOperation.WRITE:
+                allowed[binding.name.removeprefix(f"{PREFIX}.")].add(binding.principal.removeprefix("User:"))
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    shown = {name: {user for user, cell in zip(USERS, cells.split("|"), strict=True) if cell.strip()} for name, cells in rows}
+
+    expected = {name: WRITERS[topic.written_by] | ({"operator"} if name in REDRIVEN else set()) for name, topic in TOPICS.items()}
+
+    assert (allowed, shown) == (expected, expected)
