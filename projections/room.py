@@ -106,7 +106,7 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         disk_mib_free=free[3],
         vcpus_left=_vcpus_left(node, totals[0], used[0]),
         memory_mib_left=float(max(totals[2], 0) - node.memory_mib.reserved - used[2]),
-        disk_mib_left=float(max(totals[3], 0) - node.disk_mib.reserved - used[3]),
+        disk_mib_left=float(_disk_left(node, totals[3], used[3])),
     )
 
 
@@ -222,6 +222,13 @@ def _in_units(node: Node, resource: str, amount: int) -> bool:
     if amount < rule.min_unit or (rule.max_unit is not None and amount > rule.max_unit):
         return False
     return rule.step_size <= 1 or amount % rule.step_size == 0
+
+
+def _disk_left(node: Node, total: int, used: int) -> int:
+    """Nova's DiskWeigher: total − used, but not above what the host says it has left (images that grew count there)."""
+    left = max(total, 0) - node.disk_mib.reserved - used
+    least = node.hypervisor.physical.disk_mib_available_least if node.hypervisor is not None else None
+    return left if least is None else min(left, least)
 
 
 def _vcpus_left(node: Node, total: int, used: int) -> float:

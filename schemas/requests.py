@@ -55,13 +55,19 @@ class ServerGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 
 class NumaWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One guest NUMA cell wanted: CPUs, memory, page size, and how CPUs are to be pinned."""
+    """One guest NUMA cell wanted: CPUs, memory, page size, and how CPUs are to be pinned.
+
+    `cpus` and `pinned_cpus` are the guest's own numbers. Under `shared` the cell's `cpus` float; under `mixed` its `cpus` float and its
+    `pinned_cpus` are pinned; under `dedicated` all of them are. `page_size` is Nova's `hw:mem_page_size` by name, `page_size_kib` by
+    number, which wins; with neither, ordinary memory is taken.
+    """
 
     cell_id: Count = 0
     cpus: tuple[Count, ...] = ()
     pinned_cpus: tuple[Count, ...] = ()
     memory_mib: Amount = 0
     page_size_kib: Count | None = None
+    page_size: Literal["", "small", "large", "any"] = ""
     cpu_policy: Literal["shared", "dedicated", "mixed"] = "shared"
     thread_policy: Literal["", "prefer", "require", "isolate"] = ""
     emulator_threads: Literal["", "share", "isolate"] = ""

@@ -48,7 +48,8 @@ class Shortfall(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     """One thing a claim lacks on one node.
 
     `resource` is a resource class, or what else is tested: `status`, `node`, `group`, `instances`, `io_ops`, `resize`, `basis`,
-    `released`, `request`, `step_size`, `min_unit`, `max_unit`.
+    `released`, `request`, `step_size`, `min_unit`, `max_unit`, `numa_cells`, `numa_vcpus`, `numa_pcpus`, `numa_threads`,
+    `numa_memory_mib`, `pages_2048_kib` (of any size), `pci`.
     `needed` of `free`: both in the resource's unit; `free` may be negative. `detail` says what numbers cannot.
     """
 

@@ -122,11 +122,30 @@ class SchedulerStarted(Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 ResultRecord = InstancesPlaced | PlacementFailed | SchedulerStarted
 
 
+class CellGrant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Where one guest cell of a granted claim goes: the host cell, and what it takes of it.
+
+    `vcpus` float over the cell's shared CPUs. `guest_cpus` are pinned to the host's `pinned_cpus`, in this order; `emulator_cpus` are set
+    aside for the emulator's threads; `held_cpus` are all dedicated CPUs that nobody else may have: with thread policy `isolate` the
+    siblings as well. `page_size_kib` is 0 for ordinary memory.
+    """
+
+    guest_cell_id: Count = 0
+    cell_id: Count = 0
+    vcpus: Count = 0
+    memory_mib: Amount = 0
+    page_size_kib: Count = 0
+    guest_cpus: tuple[Count, ...] = ()
+    pinned_cpus: tuple[Count, ...] = ()
+    emulator_cpus: tuple[Count, ...] = ()
+    held_cpus: tuple[Count, ...] = ()
+
+
 class ClaimOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False, tag="claim-outcome"):
     """What the fold of one record of `claims` did to one claim, published to `claim-verdicts`.
 
     `overrun` names what a forced claim takes beyond the limits. `shortfalls` has, for a refusal, every shortfall of every node tried, in
-    order, each under its node in `tried`.
+    order, each under its node in `tried`. A grant with NUMA or PCI wants names the cells, pins, pages and devices that it got.
     """
 
     outcome: OutcomeKind
@@ -139,6 +158,8 @@ class ClaimOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     tried: tuple[NodeId, ...] = ()
     shortfalls: tuple[tuple[Shortfall, ...], ...] = ()
     overrun: tuple[Shortfall, ...] = ()
+    cells: tuple[CellGrant, ...] = ()
+    pci_addresses: tuple[Name, ...] = ()
 
 
 class ResourceRow(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

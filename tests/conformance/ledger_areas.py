@@ -1,8 +1,517 @@
-"""What the ledger's vectors say (claims, tracker, stats, placement, NUMA, PCI, host state), in the product's terms."""
+"""What the ledger's vectors say (claims, tracker, stats, placement, NUMA, PCI, host state), in the product's terms.
+
+Names and units are translated, and Nova's doings into the records that mean them; what comes of it the product says. In particular: an
+amount that is used already is a guest that observations show; a claim that is aborted is released; an incoming migration is a claim of
+its own, and a resize on the same host as well, because Nova lets the migration hold what the instance does not need any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-AREAS: dict[str, Callable[[dict[str, Any]], object]] = {}
+from producers import nova_stats
+from projections import numa, pci
+from projections.fit import fits
+from projections.node import Node
+from projections.room import mark_of, room
+from schemas.claims import ClaimItem
+from schemas.inventory import Hypervisor, PciDevice, Physical, ResourceRule
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
+from schemas.resources import Limits, ObservedResources, Resources, Shortfall
+from tests.ledger_history import History, item
+
+Given = dict[str, Any]
+NODE = "n1"
+NO_LIMIT = ResourceRule(ratio_milli=None)
+PAGE_NAMES = {-1: "small", -2: "large", -3: "any"}
+"""Nova's numbers for page sizes by name."""
+REASONS = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpus"}
+"""The words in which Nova's refusals name a resource."""
+ENDED = {"confirmed", "reverted", "failed", "completed", "cancelled", "done"}
+"""States of a migration that holds nothing any more."""
+
+
+def milli(ratio: float) -> int:
+    return round(ratio * 1000)
+
+
+# NUMA
+
+
+def _cell(given: Given) -> numa.Cell:
+    """Nova's cpuset, pcpuset and mempages."""
+    siblings = [tuple(sorted(core)) for core in given.get("siblings") or []]
+    known = {cpu for core in siblings for cpu in core}
+    alone = [(cpu,) for cpu in sorted({*given.get("cpuset", ()), *given.get("pcpuset", ())} - known)]
+    return numa.Cell(
+        cell_id=given["id"],
+        shared=tuple(given.get("cpuset", ())),
+        dedicated=tuple(given.get("pcpuset", ())),
+        cores=tuple(siblings + alone),
+        memory_mib=given["memory"],
+        pages=tuple(numa.Pages(*row) for row in given.get("mempages") or []),
+        socket=given.get("socket"),
+        vcpus_used=given.get("cpu_usage", 0),
+        memory_mib_used=given.get("memory_usage", 0),
+        held=frozenset(given.get("pinned_cpus") or ()),
+    )
+
+
+def _want(given: Given, emulator_threads: str | None = None) -> NumaWant:
+    """An instance cell; a page size below 0 is one of Nova's names."""
+    size = given.get("pagesize")
+    translated: dict[str, Any] = {
+        "cell_id": given.get("id", 0),
+        "cpus": tuple(given.get("cpuset", ())),
+        "pinned_cpus": tuple(given.get("pcpuset", ())),
+        "memory_mib": given["memory"],
+        "page_size_kib": size if size and size > 0 else None,
+        "page_size": PAGE_NAMES.get(size, "") if size else "",
+        "cpu_policy": given.get("cpu_policy") or "shared",
+        "thread_policy": given.get("cpu_thread_policy") or "",
+        "emulator_threads": emulator_threads or "",
+    }
+    return NumaWant(**translated)
+
+
+def _ratios(limits: Given | None) -> numa.Ratios | None:
+    return numa.Ratios(milli(limits["cpu_allocation_ratio"]), milli(limits["ram_allocation_ratio"])) if limits else None
+
+
+def _numa_cell_fit(vector: Given) -> Given:
+    given = vector["given"]
+    found = numa.fit_cell(
+        _cell(given["host_cell"]), _want(given["instance_cell"]), _ratios(given.get("limits")), given.get("cpus_reserved") or 0
+    )
+    if isinstance(found, Shortfall):
+        return {"fits": False, "cpuset_reserved": None}
+    pinning = {str(guest): host for guest, host in zip(found.guest_cpus, found.pinned_cpus, strict=True)}
+    reserved = list(found.emulator_cpus) or None
+    return {
+        "fits": True,
+        "cell_id": found.cell_id,
+        "cpu_pinning": pinning or None,
+        "cpuset_reserved": reserved,
+        "pagesize": found.page_size_kib or None,
+    }
+
+
+def _numa_host_fit(vector: Given) -> Given:
+    """Guests one after the other, each meeting what those before it took."""
+    given = vector["given"]
+    cells, chosen = tuple(map(_cell, given["host_cells"])), []
+    for step in given["steps"]:
+        found = _fit_host(cells, step["instance"], {**given, **step})
+        grants = [grant for grant in found if not isinstance(grant, Shortfall)]
+        cells = numa.with_grants(cells, grants)
+        chosen.append([grant.cell_id for grant in grants] or None)
+    return {"cells": chosen, "fits": [each is not None for each in chosen]}
+
+
+def _fit_host(cells: Sequence[numa.Cell], instance: list[Given], given: Given) -> tuple[Any, ...]:
+    policy = given.get("emulator_threads_policy")
+    wants = [_want(each, policy) for each in instance]
+    devices, pci_wants = _devices(given.get("pci_devices") or []), _pci_wants(given.get("pci_requests") or [])
+    free = pci.free_by_cell(devices, ())
+    sockets = {cell.cell_id: cell.socket for cell in cells}
+    return numa.fit_cells(
+        cells,
+        wants,
+        _ratios(given.get("limits")),
+        devices_in=lambda cell_id: free.get(cell_id, 0),
+        wants_devices=bool(pci_wants),
+        supports=lambda ids: not isinstance(pci.choose(devices, pci_wants, cells=ids, sockets=sockets), Shortfall),
+        pack=given.get("packing_host_numa_cells_allocation_strategy", False),
+    )
+
+
+# PCI
+
+_DEVICE = {
+    "vendor": "vendor_id",
+    "product": "product_id",
+    "dev_type": "device_type",
+    "numa": "numa_cell",
+    "parent_addr": "physical_function",
+}
+_REQUEST = {"count", "numa_policy", "alias", "specs", "spec"}
+
+
+def _devices(given: Iterable[Given]) -> list[PciDevice]:
+    """Vendor, product, NUMA node and type by Nova's names; whatever else is given is a tag. An address is made up where none is told."""
+    found = []
+    for number, device in enumerate(given):
+        named = {_DEVICE.get(key, key): value for key, value in device.items() if value is not None or key == "numa"}
+        own = {key: named.pop(key) for key in tuple(named) if key in PciDevice.__struct_fields__}
+        own.setdefault("address", f"0000:ff:{number:02x}.0")
+        found.append(PciDevice(**own | {"tags": {**own.get("tags", {}), **{key: str(value) for key, value in named.items()}}}))
+    return found
+
+
+def _pci_wants(given: Iterable[Given]) -> tuple[PciWant, ...]:
+    found = []
+    for request in given:
+        spec = {_DEVICE.get(key, key): str(value) for key, value in request.items() if key not in _REQUEST}
+        specs = tuple(request.get("specs") or request.get("spec") or (spec,))
+        found.append(PciWant(count=request.get("count", 1), specs=specs, numa_policy=request.get("numa_policy") or "legacy"))
+    return tuple(found)
+
+
+def _pci(vector: Given) -> Given:
+    given = vector["given"]
+    devices = _devices(given["devices"])
+    sockets = {cell["id"]: cell.get("socket") for cell in given.get("host_cells") or []}
+    found = pci.choose(devices, _pci_wants(given["requests"]), cells=given.get("instance_cells") or (), sockets=sockets)
+    if isinstance(found, Shortfall):
+        return {"supported": False, "products": None}
+    by_address = {device.address: device for device in devices}
+    return {
+        "supported": True,
+        "products": [by_address[address].product_id for address in found],
+        "vendors": [by_address[address].vendor_id for address in found],
+        "addresses": list(found),
+    }
+
+
+# Claims
+
+
+def _amounts(given: Given, overhead: Given | None = None) -> Resources:
+    """A flavor, with what the hypervisor takes besides it."""
+    more = overhead or {}
+    flavor = Flavor(
+        vcpus=given.get("vcpus", 0) + more.get("vcpus", 0),
+        memory_mib=given.get("memory_mb", 0) + more.get("memory_mb", 0),
+        root_gib=given.get("root_gb", 0),
+        ephemeral_gib=given.get("ephemeral_gb", 0) + more.get("disk_gb", 0),
+        swap_mib=given.get("swap", 0),
+    )
+    return PlacementRequested(request_id="r", flavor=flavor, boot_from_volume=given.get("volume_backed", False)).resources
+
+
+def _limits(given: Given) -> Limits:
+    disk_gb, vcpus = given.get("disk_gb"), given.get("vcpu", given.get("vcpus"))
+    return Limits(
+        memory_mib=None if given.get("memory_mb") is None else int(given["memory_mb"]),
+        disk_mib=None if disk_gb is None else int(disk_gb * 1024),
+        vcpus=None if vcpus is None else int(vcpus),
+    )
+
+
+def _claim(vector: Given) -> Given:
+    given = vector["given"]
+    match vector["subject"]:
+        case "Claim":
+            return _tested(given)
+        case "MoveClaim":
+            host = _node({"memory_mb": 4096, "local_gb": 40, "vcpus": 8})
+            return {"claimed": not fits(host, _move(given), "r")}
+        case "abort":
+            return {"aborted": _aborted(is_failure="exception" in given["then"])}
+        case other:
+            raise KeyError(f"subject {other!r} is not known")
+
+
+def _tested(given: Given) -> Given:
+    host = given["node"]
+    node = _node(host, used=_amounts({"memory_mb": host["memory_mb_used"], "root_gb": host["local_gb_used"], "vcpus": host["vcpus_used"]}))
+    asked = ClaimItem(
+        claim_id="c",
+        instance_id="vm",
+        nodes=(NODE,),
+        resources=_amounts(given["flavor"], given.get("overhead")),
+        limits=_limits(given["limits"]),
+    )
+    lacks = [REASONS.get(lack.resource, lack.resource) for lack in fits(node, asked, "r")]
+    cells, instance = tuple(map(_cell, given.get("node_numa_cells") or [])), given.get("instance_numa_cells") or []
+    devices, wants = _devices(given.get("pci_devices") or []), _pci_wants(given.get("pci_requests") or [])
+    if instance:
+        found = _fit_host(cells, instance, {**given, "limits": given["limits"].get("numa_topology")})
+        lacks += ["numa" for lack in found if isinstance(lack, Shortfall)]
+    elif isinstance(pci.choose(devices, wants), Shortfall):
+        lacks.append("pci")
+    return {"claimed": not lacks, "reason_mentions_in_order": lacks}
+
+
+def _move(given: Given) -> ClaimItem:
+    wants = tuple(_want(cell) for cell in given["instance_numa"] or [])
+    return ClaimItem(claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=wants)
+
+
+def _aborted(*, is_failure: bool) -> bool:
+    history = _tracker({"memory_mb": 2048})
+    history.claim("c", "vm", 512, at_s=1)
+    if is_failure:
+        history.release("c", at_s=2, reason="failed")
+    return not history.held() and history.used() == 0
+
+
+def _node(host: Given, used: Resources | None = None) -> Node:
+    """A host whose amounts nothing limits but what the claim itself carries."""
+    history = History()
+    history.configure(NODE, at_s=0, vcpus=NO_LIMIT, memory_mib=NO_LIMIT, disk_mib=NO_LIMIT)
+    listed = {} if used is None else {"others": _observed(used)}
+    history.audit(listed, at_s=0, hypervisor=_host(host))
+    return history.node()
+
+
+def _host(totals: Given, io_workload: int = 0) -> Hypervisor:
+    disk_gb = totals.get("local_gb")
+    disk_mib = None if disk_gb is None else disk_gb * 1024
+    return Hypervisor(vcpus=totals.get("vcpus"), memory_mib=totals.get("memory_mb"), disk_mib=disk_mib, io_workload=io_workload)
+
+
+def _observed(amounts: Resources) -> ObservedResources:
+    return ObservedResources(vcpus=amounts.vcpus, memory_mib=amounts.memory_mib, disk_mib=amounts.disk_mib)
+
+
+# The resource tracker
+
+
+def _tracker(totals: Given, reserved: Given | None = None, listed: Mapping[str, ObservedResources] | None = None) -> History:
+    more = reserved or {}
+    history = History()
+    history.configure(
+        NODE,
+        at_s=0,
+        vcpus=ResourceRule(reserved=more.get("vcpus", 0)),
+        memory_mib=ResourceRule(reserved=more.get("memory_mb", 0)),
+        disk_mib=ResourceRule(reserved=more.get("disk_mb", 0)),
+    )
+    history.audit(listed, at_s=0, hypervisor=_host(totals))
+    return history
+
+
+def _take(history: History, claim_id: str, instance_id: str, flavor: Given, at_s: int) -> None:
+    """A claim as the tracker makes it: whether it fits was decided elsewhere."""
+    history.claims(item(claim_id, instance_id, 0, resources=_amounts(flavor), forced=True), at_s=at_s)
+
+
+def _usage(history: History) -> Given:
+    """The tracker's figures: what is reserved counts as used."""
+    node = history.node()
+    used = {name: node.used[r] + node.rule(name).reserved for r, name in enumerate(("vcpus", "pcpus", "memory_mib", "disk_mib"))}
+    memory_mib, disk_mib = node.free("memory_mib"), node.free("disk_mib")
+    return {
+        "vcpus_used": used["vcpus"],
+        "memory_mb_used": used["memory_mib"],
+        "local_gb_used": used["disk_mib"] / 1024,
+        "free_ram_mb": memory_mib,
+        "free_disk_gb": None if disk_mib is None else disk_mib / 1024,
+        "tracked_migrations": sum(claim.instance_id.startswith("migration") for claim in node.held()),
+        "running_vms": sum(not instance_id.startswith("migration") for instance_id in node.uses),
+        "stats": {"io_workload": node.io_ops(), "num_instances": node.instance_count()},
+    }
+
+
+def _state(given: Given, instance_id: str) -> nova_stats.InstanceState:
+    return nova_stats.InstanceState(
+        instance_id=instance_id,
+        vm_state=given.get("vm_state") or "active",
+        task_state=given.get("task_state"),
+        os_type=given.get("os_type"),
+        project_id=given.get("project_id"),
+    )
+
+
+def _track(vector: Given) -> Given:
+    return _SUBJECTS[vector["subject"]](vector["given"])
+
+
+def _audited(given: Given) -> Given:
+    """What the host lists are the instances that count; a migration that has not ended claims its flavor."""
+    guests = {guest.get("id", f"vm{n}"): guest for n, guest in enumerate(given.get("instances") or [])}
+    states = nova_stats.latest(_state(guest, instance_id) for instance_id, guest in guests.items())
+    listed = {instance_id: _observed(_amounts(guests[instance_id]["flavor"])) for instance_id in states}
+    history = _tracker(given["totals"], given.get("reserved"), listed)
+    for n, move in enumerate(given.get("migrations") or []):
+        if move["status"] not in ENDED:
+            _take(history, f"c{n}", f"migration {n}", move["flavor"], at_s=1)
+    return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
+
+
+def _two_incoming(given: Given) -> Given:
+    history = _tracker(given["totals"])
+    for n, flavor in enumerate(given["incoming_resizes"]):
+        _take(history, f"c{n}", f"migration {n}", flavor, at_s=1)
+    return _usage(history)
+
+
+def _resized_and_aborted(given: Given) -> Given:
+    history = _tracker(given["totals"], listed={guest["id"]: _observed(_amounts(guest["flavor"])) for guest in given["instances"]})
+    _take(history, "c", "migration", given["resize"]["to"], at_s=1)
+    during = _usage(history)
+    history.release("c", at_s=2, reason="failed")
+    return {"during": _only(during), "after_abort": _only(_usage(history))}
+
+
+def _built_and_resized(given: Given) -> Given:
+    """Confirmed: the guest has the new size, and the migration's claim goes. Reverted: the claim goes."""
+    history = _tracker(given["totals"])
+    _take(history, "build", "vm", given["build"], at_s=1)
+    history.event("started", "vm", at_s=1, size=_observed(_amounts(given["build"])))
+    after_build = _usage(history)
+    _take(history, "resize", "migration", given["resize_to"], at_s=20)
+    during = _usage(history)
+    if given["end"] == "confirm":
+        history.event("resized", "vm", at_s=30, size=_observed(_amounts(given["resize_to"])))
+    history.release("resize", at_s=31, reason="migrated")
+    sizes = ("vcpus_used", "memory_mb_used", "local_gb_used")
+    return {
+        "after_build": _only(after_build, sizes),
+        "during_resize": _only(during, sizes),
+        "after": _only(_usage(history), sizes),
+    }
+
+
+def _only(usage: Given, keys: Sequence[str] = ("vcpus_used", "memory_mb_used", "local_gb_used", "tracked_migrations")) -> Given:
+    return {key: usage[key] for key in keys}
+
+
+def _claimed(given: Given) -> Given:
+    """The tracker's claim covers the start as well: the instance runs on the node from then on."""
+    history = _tracker(given["totals"], given.get("reserved"))
+    _take(history, "c", "vm", given["claim"], at_s=1)
+    if given.get("then") == "abort":
+        history.release("c", at_s=2, reason="failed")
+    else:
+        history.event("started", "vm", at_s=2)
+    if given.get("then_vm_state") and not _state({"vm_state": given["then_vm_state"]}, "vm").counts:
+        history.event("deleted", "vm", at_s=30, claim_id="c")
+    usage = _usage(history)
+    usage["stats"] = {key: value for key, value in usage["stats"].items() if "then_vm_state" not in given or key == "num_instances"}
+    return {**usage, "instance_host": NODE if "vm" in history.node().uses else None}
+
+
+def _claimed_on(given: Given) -> Given:
+    history = _tracker({"memory_mb": 512}) if given["node_known"] else History()
+    step = history.claim("c", "vm", 128, at_s=1)
+    unavailable = any(lack.resource == "node" for outcome in step.outcomes for lacks in outcome.shortfalls for lack in lacks)
+    return {"error": "ComputeResourcesUnavailable" if unavailable else None, "instance_modified": bool(history.held())}
+
+
+def _volume_backed(given: Given) -> Given:
+    flavor = {**given["flavor"], "ephemeral_gb": 0, "swap": 0, "volume_backed": given["volume_backed"]}
+    return {"root_gb_counted": _amounts(flavor).disk_mib / 1024}
+
+
+_SUBJECTS: dict[str, Callable[[Given], Given]] = {
+    "update_available_resource": _audited,
+    "negative_free": _audited,
+    "resize_two_incoming": _two_incoming,
+    "same_host_resize_then_abort": _resized_and_aborted,
+    "build_resize_confirm": _built_and_resized,
+    "build_resize_revert": _built_and_resized,
+    "claim": _claimed,
+    "claim_abort": _claimed,
+    "update_usage_shelved_offloaded": _claimed,
+    "claim_unknown_node": _claimed_on,
+    "volume_backed": _volume_backed,
+}
+
+
+# Statistics, Placement's inventories, the scheduler's view of a host
+
+
+def _stats(vector: Given) -> Given:
+    given = vector["given"]
+    if vector["subject"] == "failed_builds":
+        rows = [0]
+        for event in given["events"]:
+            rows.append(nova_stats.failed_builds(rows[-1], succeeded=event == "ok"))
+        return {"after_each": rows[1:]}
+    updates = [_state(update, update["id"]) for update in given["updates"]]
+    states = list(nova_stats.latest(updates).values())
+    answer: Given = {
+        "num_instances": len(states),
+        "io_workload": nova_stats.io_workload(states),
+        "workload": nova_stats.workload(states),
+        "current_workload": nova_stats.workload(states),
+    }
+    fields = {"num_vm": "vm_state", "num_task": "task_state", "num_os_type": "os_type", "num_proj": "project_id"}
+    for prefix, field in fields.items():
+        for value in {getattr(update, field) for update in updates}:
+            answer[f"{prefix}_{value}"] = sum(getattr(state, field) == value for state in states)
+    return answer
+
+
+def _placement_capacity(vector: Given) -> Given:
+    given = vector["given"]
+    inventory = given.get("inventory", given)
+    rule = ResourceRule(
+        reserved=inventory.get("reserved", 0),
+        ratio_milli=milli(inventory.get("allocation_ratio", 1.0)),
+        min_unit=inventory.get("min_unit", 1),
+        max_unit=inventory.get("max_unit"),
+        step_size=inventory.get("step_size", 1),
+    )
+    history = History()
+    history.configure(NODE, at_s=0, vcpus=rule)
+    others = given.get("used_by_others", 0)
+    history.audit({"others": ObservedResources(vcpus=others)} if others else {}, at_s=0, hypervisor=Hypervisor(vcpus=inventory["total"]))
+    if vector["subject"] == "capacity":
+        return {"capacity": history.node().limit("vcpus")}
+    accepted = not fits(history.node(), item("c", "vm", 0, resources=Resources(vcpus=given["amount"])), "r")
+    return {"accepted": accepted, "http": 204 if accepted else 409}
+
+
+def _host_state(vector: Given) -> Given:
+    given = vector["given"]
+    match vector["subject"]:
+        case "free_disk_mb":
+            least = given["disk_available_least"]
+            physical = Physical(disk_mib_available_least=None if least is None else least * 1024)
+            history = History()
+            history.audit({}, at_s=0, hypervisor=Hypervisor(disk_mib=given["free_disk_gb"] * 1024, physical=physical))
+            return {"free_disk_mb": _seen(history.node())["free_disk_mb"]}
+        case "counters":
+            history = History()
+            guests = {f"vm{n}": ObservedResources() for n in range(int(given["stats"].get("num_instances", 0)))}
+            history.audit(guests, at_s=0, hypervisor=_host({}, io_workload=int(given["stats"].get("io_workload", 0))))
+            return _seen(history.node())
+        case "not_ready":
+            history = History()
+            if given["free_disk_gb"] is None:  # The compute node has a row, but never reported.
+                history.configure(NODE, at_s=0)
+            else:
+                history.audit({}, at_s=0, memory_mib=given["free_ram_mb"])
+            return _seen(history.node())
+        case "consume":
+            return _consumed(given)
+        case other:
+            raise KeyError(f"subject {other!r} is not known")
+
+
+def _consumed(given: Given) -> Given:
+    """What is used before is other guests'; each request is one of the scheduler's own claims laid over the node."""
+    start = given["start"]
+    history = History()
+    host = Hypervisor(vcpus=64, memory_mib=start["free_ram_mb"], disk_mib=start["free_disk_mb"], io_workload=start["num_io_ops"])
+    used, count = start["vcpus_used"], start["num_instances"]
+    history.audit({f"vm{n}": ObservedResources(vcpus=0 if n else used) for n in range(count)}, at_s=0, hypervisor=host)
+    own = [item(f"c{n}", f"new{n}", 0, resources=_amounts(request)) for n, request in enumerate(given["requests"])]
+    return _seen(history.node(), own)
+
+
+def _seen(node: Node, own: Sequence[ClaimItem] = ()) -> Given:
+    seen = room(node, 0, mark_of(node.node_id), own)
+    return {
+        "num_instances": len(seen.instances),
+        "num_io_ops": seen.io_ops,
+        "free_ram_mb": seen.memory_mib_left,
+        "free_disk_mb": seen.disk_mib_left,
+        "vcpus_used": seen.vcpus_used,
+    }
+
+
+AREAS: dict[str, Callable[[Given], object]] = {
+    "claim": _claim,
+    "tracker": _track,
+    "stats": _stats,
+    "placement_capacity": _placement_capacity,
+    "numa_cell_fit": _numa_cell_fit,
+    "numa_host_fit": _numa_host_fit,
+    "pci": _pci,
+    "host_state": _host_state,
+}
