@@ -6,6 +6,8 @@ A room is worked out anew only when the fold touched its node or something was l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter, contains
 
 from projections.ledger import Ledger
 from projections.room import Room, mark_of, room
@@ -13,6 +15,9 @@ from schemas.claims import ClaimItem
 from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
 from streams.scheduling.ask import Ask, ask_of, seed_of
+from streams.scheduling.crowd import Crowd
+
+_instances = attrgetter("instances")
 
 
 class Fleet:
@@ -26,6 +31,8 @@ class Fleet:
         self._laid: dict[str, tuple[str, int]] = {}
         self._over: dict[str, dict[str, ClaimItem]] = {}
         self._texts: dict[str, str] = {}
+        self.crowd = Crowd()
+        """Figures of the rooms, as of the last call of `rooms`."""
         for ledger in self.ledgers:
             self.touch(ledger.partition, ledger.nodes)
 
@@ -73,6 +80,11 @@ class Fleet:
             self._refresh()
         return self._rooms
 
+    def knows(self, instance_id: str) -> bool:
+        """Whether any node has something of this instance, in the fold or laid over it."""
+        self.rooms()
+        return any(map(contains, self.crowd.figures(_instances).values, repeat(instance_id)))
+
     def partition_of_node(self, node_id: str) -> int:
         """The partition of `claims` a known node belongs to."""
         return self.rooms()[self._at[node_id]].partition
@@ -90,11 +102,13 @@ class Fleet:
                 grown = True
                 self._rooms.append(room(node, partition, mark_of(node_id), overlay))
             else:
-                self._rooms[at] = room(node, partition, self._rooms[at].mark, overlay)
+                changed = self._rooms[at] = room(node, partition, self._rooms[at].mark, overlay)
+                self.crowd.put(at, changed)
         self._dirty.clear()
         if grown:
             self._rooms.sort(key=lambda room: room.node_id)
             self._at = {room.node_id: at for at, room in enumerate(self._rooms)}
+            self.crowd.begin(self._rooms)
 
     def ask(self, request: PlacementRequested, index: int, *, owner: str, attempt: int = 1) -> Ask:
         """The ask for one instance on this fold: with its seed, and where its group is."""

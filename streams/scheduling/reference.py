@@ -5,7 +5,7 @@ The counts add up: nodes known = the sum of all rejected + passed, and a node co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, nlargest
 from itertools import islice
 from operator import attrgetter
@@ -18,6 +18,7 @@ from projections.room import UNLIMITED, Room, quick_others, room_for
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.crowd import Crowd, Figure
 from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
 from streams.scheduling.fleet import Fleet
@@ -46,8 +47,9 @@ class Sieve(Struct, gc=False):
     short: list[tuple[str, Room]]
 
 
-Order = Callable[[list[Room], Ask, Policy], tuple[list[int], list[Weighed]]]
-"""Ranks those that passed: places in the list, the chosen one and its alternates, best first; and the evidence of the best few."""
+Order = Callable[[list[Room], Ask, Policy, Crowd | None], tuple[list[int], list[Weighed]]]
+"""Ranks those that passed: places in the list, the chosen one and its alternates, best first; and the evidence of the best few. The crowd
+is there if all of the fleet passed."""
 
 
 def reference_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
@@ -73,10 +75,11 @@ def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str)
 
 
 def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
-    rooms = rooms_for(known, ask)
+    rooms = rooms_for(known, ask) if ask.item.forced or fleet.knows(ask.instance_id) else known
     prepared = prepare(ask, policy)
-    sieve = run_filters(rooms, prepared)
-    places, best = order(sieve.passed, ask, policy) if sieve.passed else ([], [])
+    sieve = run_filters(rooms, prepared, pass_all(fleet.crowd, ask, policy) if rooms is known and rooms else frozenset())
+    crowd = fleet.crowd if sieve.passed is fleet.rooms() else None
+    places, best = order(sieve.passed, ask, policy, crowd) if sieve.passed else ([], [])
     names = [sieve.passed[at].node_id for at in places]
     return Decision(
         instance_id=ask.instance_id,
@@ -119,13 +122,41 @@ def prepare(ask: Ask, policy: Policy) -> list[Prepared]:
     return [(filter_, check) for filter_, check in checks if check is not None]
 
 
-def run_filters(rooms: list[Room], prepared: Sequence[Prepared]) -> Sieve:
-    """Every room through the filters in order."""
+def pass_all(crowd: Crowd, ask: Ask, policy: Policy) -> frozenset[str]:
+    """Filters that let every room of the fleet pass, which its least figures show without a look at each. Others may do so as well."""
+    item = ask.item
+    if item.forced or item.resize or item.limits is not None or item.numa or item.pci:
+        return frozenset()
+    names: set[str] = set()
+    if crowd.figures(_takes_part).least():
+        names.add("ComputeFilter")
+    for name, resources in _AMOUNTS.items():
+        asked = [(n, figures) for resource, figures in resources if (n := getattr(item.resources, resource))]
+        if all(crowd.figures(figure).least() >= n for n, figures in asked for figure in figures):
+            names.add(name)
+    apart = item.group is not None and item.group.policy == "anti-affinity"
+    if not apart and not crowd.figures(_has_units).most() and _TESTS_FOR_FIT.issubset(policy.filters):
+        names.add(LAST.name)
+    return frozenset(names)
+
+
+_takes_part: Figure = lambda room: room.ready and room.node.silent_since_ms is None  # noqa: E731 - a figure, like the getters below
+_has_units = attrgetter("has_units")
+_AMOUNTS = {
+    name: tuple((resource, (attrgetter(f"{resource}_free"), attrgetter(f"{resource}_total"))) for resource in resources)
+    for name, resources in (("CoreFilter", ("vcpus", "pcpus")), ("RamFilter", ("memory_mib",)), ("DiskFilter", ("disk_mib",)))
+}
+_TESTS_FOR_FIT = frozenset({"ComputeFilter", *_AMOUNTS})
+"""Together they ask what the last filter asks, unless there are units, limits or a group that stays apart."""
+
+
+def run_filters(rooms: list[Room], prepared: Sequence[Prepared], pass_all: Collection[str] = ()) -> Sieve:
+    """Every room through the filters in order. Those named in `pass_all` are known to reject none of them."""
     left = rooms
     rejections: list[Rejection] = []
     short: list[tuple[str, Room]] = []
     for filter_, check in prepared:
-        passed = check.keep(left)
+        passed = left if filter_.name in pass_all else check.keep(left)
         if len(passed) == len(left):
             rejections.append(Rejection(filter=filter_.name, entered=len(left), rejected=0))
             continue
@@ -188,19 +219,19 @@ def _only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool
     return all(lack.resource in RESOURCES for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay))
 
 
-def by_score(passed: list[Room], ask: Ask, policy: Policy) -> tuple[list[int], list[Weighed]]:
+def by_score(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None = None) -> tuple[list[int], list[Weighed]]:
     """Highest score first; equal ones in the order of their tie keys. Alternates are of the partition of the best."""
-    scores, columns = weigh(passed, policy.pairs)
+    scores, columns = weigh(passed, policy.pairs, crowd)
     best = _top(None, scores, passed, ask.seed, BEST_FEW)
     partition = passed[best[0]].partition
-    beside = [at for at, room in enumerate(passed) if room.partition == partition]
+    beside = crowd.places(partition) if crowd is not None else [at for at, room in enumerate(passed) if room.partition == partition]
     places = _top(beside, scores, passed, ask.seed, policy.alternates_max + 1)
     return places, [_weighed(passed[at], scores[at], columns, at) for at in best]
 
 
-def in_order(passed: list[Room], ask: Ask, policy: Policy) -> tuple[list[int], list[Weighed]]:
+def in_order(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None = None) -> tuple[list[int], list[Weighed]]:
     """The first, and the next of its partition."""
-    del ask
+    del ask, crowd
     partition = passed[0].partition
     return list(islice((at for at, room in enumerate(passed) if room.partition == partition), policy.alternates_max + 1)), []
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from projections.room import Room
 from schemas.results import Weight
+from streams.scheduling.crowd import Crowd, Figures
 
 
 class Weigher(Struct, frozen=True, gc=False):
@@ -55,22 +56,26 @@ def normalise(values: Sequence[float], lowest: float | None = None, highest: flo
     """`values` from 0 to 1 within their own range, or within the bounds that are given."""
     if not values:
         return []
-    low, span = _range(values, lowest, highest)
+    low = min(values) if lowest is None else lowest
+    span = (max(values) if highest is None else highest) - low
     return [(value - low) / span for value in values] if span else [0.0] * len(values)
 
 
-def weigh(rooms: Sequence[Room], weighers: Sequence[tuple[str, float]]) -> tuple[list[float], list[Column]]:
-    """The score of each room and where it comes from; a single candidate is not weighed, as in Nova."""
+def weigh(
+    rooms: Sequence[Room], weighers: Sequence[tuple[str, float]], crowd: Crowd | None = None
+) -> tuple[list[float], list[Column]]:
+    """The score of each room and where it comes from; a single candidate is not weighed, as in Nova.
+
+    `crowd` has the figures of exactly these rooms, if anybody keeps them.
+    """
     scores = [0.0] * len(rooms)
     columns: list[Column] = []
     if len(rooms) < 2:
         return scores, columns
     for name, multiplier in weighers:
         weigher = WEIGHERS[name]
-        raw = list(map(weigher.raw, rooms))
-        bounded = _bounded(raw, weigher.lowest, weigher.highest)
-        low, span = _range(bounded, weigher.lowest, weigher.highest)
-        columns.append(Column(name, multiplier, raw, bounded, low, span))
+        figures = Figures(list(map(weigher.raw, rooms))) if crowd is None else crowd.figures(weigher.raw)
+        columns.append(_column(weigher, multiplier, figures))
     active = [column for column in columns if column.span]
     if len(active) == 3:
         scores = _sums_of_three(*active)
@@ -81,23 +86,24 @@ def weigh(rooms: Sequence[Room], weighers: Sequence[tuple[str, float]]) -> tuple
     return scores, columns
 
 
+def _column(weigher: Weigher, multiplier: float, figures: Figures) -> Column:
+    raw, lowest, highest = figures.values, weigher.lowest, weigher.highest
+    bounded, least, most = raw, figures.least(), figures.most()
+    if lowest is not None and least < lowest:
+        bounded, least, most = [max(value, lowest) for value in bounded], lowest, max(most, lowest)
+    if highest is not None and most > highest:
+        bounded, least, most = [min(value, highest) for value in bounded], min(least, highest), highest
+    low = least if lowest is None else lowest
+    return Column(weigher.name, multiplier, raw, bounded, low, (most if highest is None else highest) - low)
+
+
 def _sums_of_three(one: Column, two: Column, three: Column) -> list[float]:
     """The same sums in one pass, for the usual three weighers: a third of the time of three passes."""
     (m1, low1, span1), (m2, low2, span2), (m3, low3, span3) = ((each.multiplier, each.low, each.span) for each in (one, two, three))
+    if low1 == low2 == low3 == 0 and m1 == m2 == m3 == 1:
+        # The same floats without the steps that change none.
+        return [a / span1 + b / span2 + c / span3 for a, b, c in zip(one.bounded, two.bounded, three.bounded, strict=True)]
     return [
         m1 * ((a - low1) / span1) + m2 * ((b - low2) / span2) + m3 * ((c - low3) / span3)
         for a, b, c in zip(one.bounded, two.bounded, three.bounded, strict=True)
     ]
-
-
-def _range(values: Sequence[float], lowest: float | None, highest: float | None) -> tuple[float, float]:
-    low = min(values) if lowest is None else lowest
-    return low, (max(values) if highest is None else highest) - low
-
-
-def _bounded(values: list[float], lowest: float | None, highest: float | None) -> list[float]:
-    if lowest is not None and min(values) < lowest:
-        values = [max(value, lowest) for value in values]
-    if highest is not None and max(values) > highest:
-        values = [min(value, highest) for value in values]
-    return values
