@@ -32,6 +32,8 @@ TRUST_SECONDS: Final = 0.05
 """How long no news from the broker is taken for no records: it sends them as they come, and is asked so often whether it still does."""
 TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
+VANISHED_SECONDS: Final = 5.0
+"""How long a topic that was there must be unknown until it is believed to be gone: a broker that starts learns of its topics by and by."""
 # A consumer waits for records at the end of its partitions; a partition given to it meanwhile waits as long for its first fetch.
 TAIL: Final = {"fetch_wait_max_ms": 25, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
 # One that reads history is asked for something that is there, so nothing may be in its way.
@@ -86,6 +88,10 @@ class KafkaLog:
     def _look(self) -> None:
         self._refuse_if_closed()
         _, there = self._catalog.found()
+        until = time.monotonic() + VANISHED_SECONDS
+        while not self._counts.keys() <= there.keys() and time.monotonic() < until:
+            time.sleep(0.1)
+            _, there = self._catalog.found()
         self._counts = {name: len(topic.partitions) for name, topic in sorted(there.items())}
         self._counted = time.monotonic()
 
@@ -266,7 +272,7 @@ class KafkaLog:
             future = self._clients.admin.list_consumer_group_offsets([request], request_timeout=timeout)[request.group_id]
             return {at.partition: at.offset for at in future.result().topic_partitions if at.offset >= 0}
 
-        return self._clients.patiently(ask, f"asking for the offsets of group {group}")
+        return self._clients.patiently(ask, f"asking for the offsets of group {group}", was_there=True)
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """See the contract."""
@@ -282,7 +288,7 @@ class KafkaLog:
                 if answer.error is not None:
                     raise KafkaException(answer.error)
 
-        self._clients.patiently(ask, f"storing the offsets of group {group}")
+        self._clients.patiently(ask, f"storing the offsets of group {group}", was_there=True)
 
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> KafkaLease:
         """See the contract."""

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 
 from streams.log.base import LogError, Partition
-from streams.log.kafka_errors import error_of, is_passing, log_error
+from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 
 T = TypeVar("T")
@@ -121,8 +121,13 @@ class Clients:
             self._admin = self._made(AdminClient)
         return self._admin
 
-    def patiently(self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None) -> T:
-        """What `ask(timeout_seconds)` returns, asked again while brokers are away, for `patience_seconds`. Raises LogError."""
+    def patiently(
+        self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None, *, was_there: bool = False
+    ) -> T:
+        """What `ask(timeout_seconds)` returns, asked again while brokers are away, for `patience_seconds`. Raises LogError.
+
+        With `was_there` it is about a topic that was known before; see `log_error`.
+        """
         until = time.monotonic() + (self.settings.patience_ms / 1000 if patience_seconds is None else patience_seconds)
         while True:
             left = until - time.monotonic()
@@ -132,8 +137,9 @@ class Clients:
                 error = error_of(problem)
                 # Lets the client tell `_heard` what happened to its connections.
                 self.asker.poll(0)
-                if not is_passing(error) or left <= RETRY_SECONDS:
-                    raise log_error(error, self.settings.place, doing, self.last_seen) from None
+                passes = is_passing(error) or (was_there and is_vanished(error))
+                if not passes or left <= RETRY_SECONDS:
+                    raise log_error(error, self.settings.place, doing, self.last_seen, was_there=was_there) from None
             time.sleep(RETRY_SECONDS)
 
     def metadata(self, patience_seconds: float | None = None) -> ClusterMetadata:
@@ -161,7 +167,7 @@ class Clients:
                     raise KafkaException(answer.error)
             return [max(int(answer.offset), -1) for answer in found]
 
-        return self.patiently(ask, "asking for offsets")
+        return self.patiently(ask, "asking for offsets", was_there=True)
 
     def wait_for(self, futures: Iterable[Any], doing: str) -> list[Any]:
         """The results of an admin request. Raises LogError."""

@@ -49,19 +49,27 @@ def is_passing(error: KafkaError) -> bool:
     return bool(error.retriable()) or error.code() in _PASSING
 
 
+def is_vanished(error: KafkaError) -> bool:
+    """Whether a topic or partition is not known. Of one that was there this passes: a broker that starts does not know its topics yet."""
+    return error.code() in _NO_TOPIC
+
+
 def is_end(error: KafkaError) -> bool:
     """Whether it is no error but the word that a reader has come to the end of a partition."""
     return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
-def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "") -> LogError:
-    """The contract's error for Kafka's; `place` says which log or position, `doing` what was tried, `last_seen` what connections said."""
+def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *, was_there: bool = False) -> LogError:
+    """The contract's error for Kafka's; `place` says which log or position, `doing` what was tried, `last_seen` what connections said.
+
+    `was_there` says that the topic was known before: that a broker does not know it now passes.
+    """
     said = f"{error.str()} ({error.name()})"
     if error.code() in _NOT_ALLOWED or (error.fatal() and _NOT_ALLOWED_SAID in said):
         return LogError(f"{place}: {doing}: {said}. This user may not; who may do what to which topic: docs/kafka.md")
     if error.fatal():
         return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again")
-    if is_passing(error):
+    if is_passing(error) or (was_there and is_vanished(error)):
         seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
         is_refused = any(word in f"{said}{seen}" for word in _REFUSALS)
         return LogUnreachable(f"{place}: {doing}: {said}{seen}. {CHECK_SECURITY if is_refused else CHECK_ADDRESS}")

@@ -143,7 +143,7 @@ class Fetcher:
             window.next = max(window.next, message.offset() or 0)
             self._ends[place] = max(self._ends.get(place, 0), window.next)
         else:
-            window.fault = log_error(error, f"{place}@{window.next}", "reading")
+            window.fault = log_error(error, f"{place}@{window.next}", "reading", was_there=True)
 
     def _sound(self, place: Partition) -> Window:
         window = self.windows[place]

@@ -122,7 +122,7 @@ class Sender:
                 )
 
     def _error(self, error: KafkaError) -> LogError:
-        return log_error(error, self._settings.place, "appending", self._clients.last_seen)
+        return log_error(error, self._settings.place, "appending", self._clients.last_seen, was_there=True)
 
     def _late(self, what: str) -> LogUnreachable:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""
