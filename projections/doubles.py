@@ -79,6 +79,10 @@ class DoubleClaims:
         """Every unresolved double, by instance."""
         return [self.open[instance_id].record for instance_id in sorted(self.open)]
 
+    def shared(self) -> dict[str, frozenset[str]]:
+        """Instances with confirmed claims on several nodes now, and these nodes: no other instance can be a double."""
+        return {instance_id: frozenset(homes) for instance_id, homes in self._homes.items()}
+
     def _add(self, instance_id: str, node_id: str) -> None:
         first = self._home.setdefault(instance_id, node_id)
         if first != node_id:

@@ -59,6 +59,28 @@ class Checks(Struct, kw_only=True):
     snapshots: int = 0
     differences: list[Difference] = []
 
+    def add(self, other: Checks) -> None:
+        """Take in what was compared elsewhere."""
+        self.digests += other.digests
+        self.rows += other.rows
+        self.snapshots += other.snapshots
+        self.differences += other.differences
+
+
+class Folded(Struct, frozen=True, kw_only=True):
+    """What a replay says of one partition: everything but the ledger itself, so that another process can tell it."""
+
+    partition: int
+    next_offset: int
+    digest: str
+    nodes: int
+    claims: int
+    begun: int
+    outcomes: dict[str, int]
+    dead: int
+    rules_version: int
+    ledger_id: str
+
 
 def replay(
     log: Readable,
@@ -73,18 +95,52 @@ def replay(
 
     `tell` hears of snapshots passed over. Raises HistoryMissing if records that are needed are not at hand, and the fold's own errors.
     """
-    found = {}
-    for number, end in ends_of(log, until).items():
-        ledger = load_newest(log, number, at_most=end, tell=tell) if from_snapshots else None
-        if ledger is None:
-            ledger = Ledger(number, log.topics()[CLAIMS])
-        found[number] = fold(log, ledger, end, each, progress)
-    return found
+    return {
+        number: replayed(log, number, end, from_snapshots=from_snapshots, each=each, progress=progress, tell=tell)
+        for number, end in ends_of(log, until).items()
+    }
+
+
+def replayed(
+    log: Readable,
+    number: int,
+    end: int,
+    *,
+    from_snapshots: bool = True,
+    each: Each | None = None,
+    progress: Progress | None = None,
+    tell: Tell | None = None,
+) -> Replayed:
+    """One partition as of the offset `end`, exclusive. As `replay`."""
+    ledger = load_newest(log, number, at_most=end, tell=tell) if from_snapshots else None
+    return fold(log, ledger or Ledger(number, log.topics()[CLAIMS]), end, each, progress)
+
+
+def folded(partition: Replayed) -> Folded:
+    """What is said of a partition."""
+    ledger = partition.ledger
+    return Folded(
+        partition=ledger.partition,
+        next_offset=ledger.next_offset,
+        digest=ledger.digest.hex(),
+        nodes=len(ledger.nodes),
+        claims=len(ledger.claims),
+        begun=partition.begun,
+        outcomes=dict(sorted(partition.outcomes.items())),
+        dead=partition.dead,
+        rules_version=ledger.rules_version,
+        ledger_id=ledger.ledger_id,
+    )
 
 
 def cut_of(log: Readable, partitions: Mapping[int, Replayed]) -> Cut:
     """What a replay of `log` is true for."""
-    return Cut.of({(CLAIMS, number): partition.ledger.next_offset for number, partition in partitions.items()}, ledger_id_of(log))
+    return cut_at(log, {number: partition.ledger.next_offset for number, partition in partitions.items()})
+
+
+def cut_at(log: Readable, ends: Mapping[int, int]) -> Cut:
+    """The cut of the ledger at these next offsets of its partitions."""
+    return Cut.of({(CLAIMS, number): end for number, end in ends.items()}, ledger_id_of(log))
 
 
 def ends_of(log: Readable, until: Until) -> dict[int, int]:
@@ -143,21 +199,31 @@ def verified(
     checks = Checks()
     found = {}
     for number, end in ends_of(log, until).items():
-        begun = load_newest(log, number, at_most=end, tell=tell)
-        watch = _Watch(log, number, end, checks, half_way=end // 2 if begun is None else -1)
-        ledger = Ledger(number, log.topics()[CLAIMS])
-        found[number] = fold(log, ledger, end, watch, progress)
-        checks.snapshots += begun is not None
-        begun = restored(watch.half) if watch.half else begun
-        if begun is None:
-            continue  # Not a record is there, or one: nothing to fold on.
-        offset = begun.next_offset - 1
-        fold(log, begun, end, None, progress)
-        whole, again = (ledger.digest, encoded(ledger)), (begun.digest, encoded(begun))
-        if whole != again:
-            what = f"the state folded on from the snapshot of offset {offset}"
-            expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, again))
-            checks.differences.append(Difference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
+        found[number], compared = verified_partition(log, number, end, progress=progress, tell=tell)
+        checks.add(compared)
+    return found, checks
+
+
+def verified_partition(
+    log: Readable, number: int, end: int, *, progress: Progress | None = None, tell: Tell | None = None
+) -> tuple[Replayed, Checks]:
+    """One partition up to the offset `end`, exclusive, with what was compared. As `verified`."""
+    checks = Checks()
+    begun = load_newest(log, number, at_most=end, tell=tell)
+    watch = _Watch(log, number, end, checks, half_way=end // 2 if begun is None else -1)
+    ledger = Ledger(number, log.topics()[CLAIMS])
+    found = fold(log, ledger, end, watch, progress)
+    checks.snapshots += begun is not None
+    begun = restored(watch.half) if watch.half else begun
+    if begun is None:
+        return found, checks  # Not a record is there, or one: nothing to fold on.
+    offset = begun.next_offset - 1
+    fold(log, begun, end, None, progress)
+    whole, again = (ledger.digest, encoded(ledger)), (begun.digest, encoded(begun))
+    if whole != again:
+        what = f"the state folded on from the snapshot of offset {offset}"
+        expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, again))
+        checks.differences.append(Difference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
     return found, checks
 
 

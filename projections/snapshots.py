@@ -152,6 +152,16 @@ def load_newest_with(
     return None
 
 
+def newest_offset(log: Readable, partition: int) -> int:
+    """The next offset after the snapshot that was written last; 0 without one. Nothing is checked: it says where one seems to be."""
+    if partition >= log.topics().get(SNAPSHOTS, 0):
+        return 0
+    start, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
+    last = log.read(SNAPSHOTS, partition, end - 1, 1) if end > start else ()
+    chunk = decode(SNAPSHOTS, last[0].value) if last else None
+    return min(chunk.offset + 1, log.end(CLAIMS, partition)) if isinstance(chunk, SnapshotChunk) else 0
+
+
 def misfit(ledger: Ledger, log: Readable) -> str | None:
     """Why a stored state does not belong to this log and is to be discarded (rule 13); None if it does."""
     number, next_offset = ledger.partition, ledger.next_offset

@@ -24,9 +24,9 @@ from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, SNAPSHOTS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
+from streams.cli.history import identified
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
-from streams.cli.replay import identified
 from streams.cli.state import GROUP, State, state_at
 from streams.cli.timegrammar import Instant
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
 from streams.cli import units
+from streams.cli.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.nodes import sized, unknown_node
@@ -40,6 +41,7 @@ def leaks(
     explain: ExplainFlag = False,
     log: LogFlag = None,
     at: MomentFlag = "now",
+    jobs: JobsFlag = None,
     show: Show = SHOW,
 ) -> int:
     """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
@@ -50,8 +52,9 @@ def leaks(
     for name in kind:
         if name not in KINDS:
             raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
+    apart = Apart(Source(log), jobs_of(jobs))
     with opened(log) as source:
-        state = state_at(source, moment_of(at))
+        state = state_at(source, moment_of(at), apart=apart)
     for name in node:
         if state.node(name) is None:
             raise UsageProblem(unknown_node(name, state.node_ids()))

@@ -27,6 +27,11 @@ def with_settings(given: Iterable[str]) -> Iterator[None]:
         _given.reset(token)
 
 
+def given_settings() -> tuple[str, ...]:
+    """The settings of `-X` that logs opened here are given: for a process that opens the same log."""
+    return _given.get()
+
+
 def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False, clock: ClockMs = wall_clock_ms) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 

@@ -5,30 +5,29 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, Any, TextIO
 
 from cyclopts import Parameter
 from msgspec import to_builtins
 
 from projections.cut import Cut
-from projections.replay import Checks, Replayed, Until, cut_of, replay, verified
+from projections.replay import Checks, Folded, Until, cut_at, ends_of, folded, replayed, verified_partition
+from projections.snapshots import newest_offset
 from schemas.topics import CLAIMS
 from streams.cli import units
-from streams.cli.exits import Exit, UsageProblem
+from streams.cli.apart import Added, Apart, JobsFlag, Source, Task, Tell, jobs_of, run_apart
+from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.history import ArchiveFlag, with_archive
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.progress import Progress
 from streams.cli.state import moment_of
 from streams.cli.timegrammar import Instant
-from streams.log.archive import ArchivedLog, IdentifiedLog
 from streams.log.base import Log
 
 DIFFERENCES_SAID = 20
 """More than so many are counted and not said one by one; the JSON document has them all."""
-
-ArchiveFlag = Annotated[Path | None, Parameter(name="--archive", show_default=False, help="Folder with the history that left the log.")]
 
 
 def replay_verb(
@@ -38,26 +37,31 @@ def replay_verb(
     verify: Annotated[bool, Parameter(negative=(), help="Fold from the first record and compare with all that was published.")] = False,
     from_snapshots: Annotated[bool, Parameter(help="Begin at the newest snapshot that fits.")] = True,
     archive: ArchiveFlag = None,
+    jobs: JobsFlag = None,
     show: Show = SHOW,
 ) -> int:
     """The ledger as it was at a moment: each partition's offset, digest, nodes, held claims, and what was granted and refused.
 
     The same records give the same digest, on every machine. What is counted is counted from the offset in the column `from` on. --verify
     folds twice, from the first record and from a snapshot, and compares with every published digest, node row and snapshot; it exits 3
-    if one differs.
+    if one differs. A long log is folded by several processes, each some of the partitions; the answer is the same.
     """
-    at = moment_of(until)
+    at, apart = moment_of(until), Apart(Source(log, archive), jobs_of(jobs))
     moment: Until = at.time_ms if isinstance(at, Instant) else at
-    with with_archive(opened(log), archive) as source, Progress("replay", None, sys.stderr, time.monotonic) as progress:
-        checks = None
-        if verify:
-            found, checks = verified(source, until=moment, progress=progress.add, tell=_tell)
-        else:
-            found = replay(source, until=moment, from_snapshots=from_snapshots, progress=progress.add, tell=_tell)
-        cut = cut_of(source, found)
+    with with_archive(opened(log), archive) as source:
+        tasks = _tasks(source, moment, twice=verify, from_snapshots=from_snapshots)
+        total = sum(task.records for task in tasks)
+        with Progress("replay", total, sys.stderr, time.monotonic) as progress:
+            done = run_apart(apart, source, tasks, _work, added=progress.add, tell=_tell)
+        found = [partition for partition, _ in done]
+        cut = cut_at(source, {partition.partition: partition.next_offset for partition in found})
+    checks = Checks() if verify else None
+    for _, compared in done:
+        if checks is not None and compared is not None:
+            checks.add(compared)
     if isinstance(at, Cut) and (left_out := sorted({place.topic for place in at.places} - {CLAIMS})):
         _tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
-    items = [_item(number, partition) for number, partition in found.items()]
+    items = [_item(partition) for partition in found]
     summary = None if checks is None else _summary(checks)
     write(Answer(columns=_columns(), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     if checks is None:
@@ -66,41 +70,44 @@ def replay_verb(
     return Exit.FINDINGS if checks.differences else Exit.DONE
 
 
-def with_archive(log: Log, directory: Path | None) -> Log:
-    """The log, with the history in `directory` before it. Raises UsageProblem if there is no such folder or the log cannot have one."""
-    if directory is None:
-        return log
-    if not directory.is_dir():
-        raise UsageProblem(f"--archive {directory}: there is no such folder; pass the one that `claimlog archive` wrote to")
-    return ArchivedLog(identified(log), directory)
-
-
-def identified(log: Log) -> IdentifiedLog:
-    """The log as one that knows which ledger it carries. Raises UsageProblem if it does not."""
-    if not getattr(log, "ledger_id", ""):
-        raise UsageProblem("this kind of log does not say which ledger it carries, so no archive can belong to it")
-    return cast("IdentifiedLog", log)
-
-
 def _tell(reason: str) -> None:
     sys.stderr.write(f"{printable(reason)}\n")
 
 
-def _item(number: int, partition: Replayed) -> dict[str, Any]:
-    ledger = partition.ledger
+def _tasks(log: Log, until: Until, *, twice: bool, from_snapshots: bool) -> list[Task]:
+    """A task a partition. A verification folds from the first record, and again from a snapshot or from half-way."""
+    tasks = []
+    for number, end in ends_of(log, until).items():
+        begun = newest_offset(log, number) if twice or from_snapshots else 0
+        begun = begun if begun <= end else 0
+        records = end + (end - (begun or end // 2)) if twice else end - begun
+        tasks.append(Task(number, end, records, (twice, from_snapshots)))
+    return tasks
+
+
+def _work(log: Log, task: Task, added: Added, tell: Tell) -> tuple[Folded, Checks | None]:
+    """One partition folded, and compared if that is asked for."""
+    twice, from_snapshots = task.options
+    if twice:
+        partition, checks = verified_partition(log, task.partition, task.end, progress=added, tell=tell)
+        return folded(partition), checks
+    return folded(replayed(log, task.partition, task.end, from_snapshots=from_snapshots, progress=added, tell=tell)), None
+
+
+def _item(partition: Folded) -> dict[str, Any]:
     return {
-        "partition": number,
-        "next_offset": ledger.next_offset,
-        "digest": ledger.digest.hex(),
-        "nodes": len(ledger.nodes),
-        "claims": len(ledger.claims),
+        "partition": partition.partition,
+        "next_offset": partition.next_offset,
+        "digest": partition.digest,
+        "nodes": partition.nodes,
+        "claims": partition.claims,
         "from": partition.begun,
-        "granted": partition.outcomes["granted"],
-        "refused": partition.outcomes["refused"],
+        "granted": partition.outcomes.get("granted", 0),
+        "refused": partition.outcomes.get("refused", 0),
         "dead": partition.dead,
-        "outcomes": dict(sorted(partition.outcomes.items())),
-        "rules_version": ledger.rules_version,
-        "ledger_id": ledger.ledger_id,
+        "outcomes": partition.outcomes,
+        "rules_version": partition.rules_version,
+        "ledger_id": partition.ledger_id,
     }
 
 

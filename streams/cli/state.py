@@ -13,27 +13,29 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from projections.companions import Doubles, taken
+from projections.companions import Doubles, all_rows, taken
 from projections.cut import Cut
 from projections.doubles import DoubleClaims
-from projections.leaks import Leaks
+from projections.leaks import Leaks, OpenFinding
 from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.node import Node
 from projections.observed import Observed
 from projections.rows import node_resources
-from projections.snapshots import load_newest_with
+from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
+from schemas.partitioner import partition_of
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
 from streams.cli import units
+from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import ARCHIVE, moment
 from streams.cli.progress import Progress
@@ -48,6 +50,15 @@ READ_RECORDS = 5_000
 
 Each = Callable[[Ledger, Observed, Step], None]
 """Called for every record after ledger and views are folded."""
+
+
+class Begun(NamedTuple):
+    """Where the fold of one partition begins, with the doubles of the snapshot that it is from."""
+
+    ledger: Ledger
+    observed: Observed
+    leaks: Leaks
+    doubles: Doubles | None
 
 
 class State(Struct, kw_only=True):
@@ -153,12 +164,13 @@ def state_at(
     pending: bool = True,
     stderr: TextIO | None = None,
     now_ms: int | None = None,
+    apart: Apart | None = None,
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
     answer includes beyond the ledger are said on `stderr`. The fold begins at the newest snapshots, unless `each` wants every step; who
-    asks for claims and settings only needs no `views`.
+    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
@@ -171,26 +183,17 @@ def state_at(
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at) for topic in SOURCES}
     ends = _ends(log, CLAIMS, at)
+    ends = {number: ends.get(number, 0) for number in range(partitions)}
     from_snapshots = each is None and CLAIMS in there
-    begun = [
-        _begun(log, number, partitions, ends.get(number, 0), views=views, from_snapshots=from_snapshots) for number in range(partitions)
-    ]
-    ledgers = {number: each_[0] for number, each_ in enumerate(begun)}
-    newest = max((doubles for _, _, _, doubles in begun if doubles is not None), key=lambda doubles: doubles.changes, default=Doubles())
-    state = State(
-        partitions=partitions,
-        ledgers=ledgers,
-        observed={number: each_[1] for number, each_ in enumerate(begun)},
-        leaks={number: each_[2] for number, each_ in enumerate(begun)},
-        doubles=DoubleClaims(ledgers, newest.open),
-        ends={number: ends.get(number, 0) for number in range(partitions)},
-        as_of_ms=0,
-        has_views=views,
-    )
-    total = sum(ends.get(number, 0) - ledger.next_offset for number, ledger in ledgers.items())
-    with Progress("fold", total, stderr, time.monotonic) as progress:
-        for number in range(partitions):
-            for step in state.follow(log, number, ends.get(number, 0)):
+    begun = _folded_apart(log, ends, apart, views=views, stderr=stderr) if apart is not None and from_snapshots else {}
+    for number, end in ends.items():
+        if number not in begun:
+            begun[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots)
+    state = _state(begun, ends, has_views=views)
+    total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
+    with Progress("fold", total, stderr, time.monotonic) as progress, calm_collector():
+        for number, end in ends.items():
+            for step in state.follow(log, number, end):
                 progress.add()
                 if each is not None:
                     each(state.ledgers[number], state.observed[number], step)
@@ -205,14 +208,72 @@ def state_at(
     return state
 
 
-def _begun(
-    log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool
-) -> tuple[Ledger, Observed, Leaks, Doubles | None]:
+def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool) -> Begun:
     """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log and has what is asked, or empty."""
     found = load_newest_with(log, number, at_most=end) if from_snapshots else None
     if found is None or (views and not found[1]):
-        return Ledger(number, partitions), Observed(number), Leaks(number), None
-    return found[0], *taken(number, found[1])
+        return Begun(Ledger(number, partitions), Observed(number), Leaks(number), None)
+    return Begun(found[0], *taken(number, found[1]))
+
+
+def _state(begun: Mapping[int, Begun], ends: Mapping[int, int], *, has_views: bool) -> State:
+    """The state that begins there; of the doubles, which span partitions, the newest count."""
+    ledgers = {number: each.ledger for number, each in sorted(begun.items())}
+    return State(
+        partitions=len(ends),
+        ledgers=ledgers,
+        observed={number: each.observed for number, each in sorted(begun.items())},
+        leaks={number: each.leaks for number, each in sorted(begun.items())},
+        doubles=DoubleClaims(ledgers, _newest_doubles(begun)),
+        ends=dict(ends),
+        as_of_ms=0,
+        has_views=has_views,
+    )
+
+
+def _newest_doubles(begun: Mapping[int, Begun]) -> dict[str, OpenFinding]:
+    kept = [each.doubles for _, each in sorted(begun.items()) if each.doubles is not None]
+    return max(kept, key=lambda doubles: doubles.changes).open if kept else {}
+
+
+def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: bool, stderr: TextIO) -> dict[int, Begun]:
+    """Partitions folded to their ends by processes of their own; none where that does not pay.
+
+    Doubles span partitions, and what is said of one depends on the moment it is looked at. So partitions that hold an instance twice
+    are left to be folded here, in their order, as if none had been folded elsewhere; in the others there is nothing to look at.
+    """
+    tasks = []
+    for number, end in ends.items():
+        snapshot = newest_offset(log, number) if apart.jobs > 1 else 0
+        tasks.append(Task(number, end, end - snapshot if snapshot <= end else end, (len(ends), views)))
+    if not apart.pays(tasks):
+        return {}
+    with Progress("fold", sum(task.records for task in tasks), stderr, time.monotonic) as progress:
+        done = run_apart(apart, log, tasks, _encoded_state, added=progress.add, tell=lambda _: None)
+    begun = {}
+    for number, (data, doubles) in enumerate(done):
+        ledger, rows = restored_with(data)
+        begun[number] = Begun(ledger, *taken(number, rows)[:2], doubles)
+    if views:
+        homes = DoubleClaims({number: each.ledger for number, each in begun.items()}).shared()
+        for number in {partition_of(node_id.encode(), len(ends)) for nodes in homes.values() for node_id in nodes}:
+            begun[number] = _begun(log, number, len(ends), ends[number], views=views, from_snapshots=True)
+        for each in begun.values():
+            if each.doubles is not None:
+                each.doubles.open = {name: finding for name, finding in each.doubles.open.items() if name in homes}
+    return begun
+
+
+def _encoded_state(log: Log, task: Task, added: Added, _tell: Tell) -> tuple[bytes, Doubles | None]:
+    """In another process: a partition folded to its end, as bytes, and the doubles of the snapshot that it began at."""
+    partitions, views = task.options
+    begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True)
+    state = _state({task.partition: begun}, {task.partition: task.end}, has_views=views)
+    for count, _ in enumerate(state.follow(log, task.partition, task.end), 1):
+        if not count % READ_RECORDS:
+            added(READ_RECORDS)
+    rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
+    return encoded(begun.ledger, rows), begun.doubles
 
 
 def ledger_partitions(log: Log) -> int:
