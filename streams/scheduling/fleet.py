@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, contains
+from typing import Protocol
 
 from projections.ledger import Ledger
 from projections.room import Room, mark_of, room
@@ -18,6 +19,16 @@ from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
 
 _instances = attrgetter("instances")
+
+
+class Follower(Protocol):
+    """What keeps something of its own in step with the rooms."""
+
+    def follow(self, rooms: list[Room]) -> None:
+        """The list has new rooms: begin anew. It stays the fleet's own."""
+
+    def changed(self, ordinal: int) -> None:
+        """The room with this number was made anew."""
 
 
 class Fleet:
@@ -31,6 +42,7 @@ class Fleet:
         self._laid: dict[str, tuple[str, int]] = {}
         self._over: dict[str, dict[str, ClaimItem]] = {}
         self._texts: dict[str, str] = {}
+        self.followers: dict[str, Follower] = {}
         self.crowd = Crowd()
         """Figures of the rooms, as of the last call of `rooms`."""
         for ledger in self.ledgers:
@@ -80,6 +92,11 @@ class Fleet:
             self._refresh()
         return self._rooms
 
+    def followed(self, name: str, follower: Follower) -> None:
+        """From now on by this follower, under this name."""
+        follower.follow(self.rooms())
+        self.followers[name] = follower
+
     def knows(self, instance_id: str) -> bool:
         """Whether any node has something of this instance, in the fold or laid over it."""
         self.rooms()
@@ -91,6 +108,7 @@ class Fleet:
 
     def _refresh(self) -> None:
         grown = False
+        changed: list[int] = []
         for node_id, partition in self._dirty.items():
             node = self.ledgers[partition].nodes.get(node_id)
             if node is None:
@@ -102,13 +120,20 @@ class Fleet:
                 grown = True
                 self._rooms.append(room(node, partition, mark_of(node_id), overlay))
             else:
-                changed = self._rooms[at] = room(node, partition, self._rooms[at].mark, overlay)
-                self.crowd.put(at, changed)
+                other = self._rooms[at] = room(node, partition, self._rooms[at].mark, overlay)
+                self.crowd.put(at, other)
+                changed.append(at)
         self._dirty.clear()
         if grown:
             self._rooms.sort(key=lambda room: room.node_id)
             self._at = {room.node_id: at for at, room in enumerate(self._rooms)}
             self.crowd.begin(self._rooms)
+        for follower in self.followers.values():
+            if grown:
+                follower.follow(self._rooms)
+            else:
+                for at in changed:
+                    follower.changed(at)
 
     def ask(self, request: PlacementRequested, index: int, *, owner: str, attempt: int = 1) -> Ask:
         """The ask for one instance on this fold: with its seed, and where its group is."""

@@ -17,7 +17,7 @@ from projections.node import amounts_of
 from projections.room import UNLIMITED, Room, quick_others, room_for
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
-from streams.scheduling.ask import Ask, Check
+from streams.scheduling.ask import SEED_BITS, Ask, Check
 from streams.scheduling.crowd import Crowd, Figure
 from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
@@ -32,8 +32,6 @@ LOOK_FURTHER = 8
 """First fit looks at 16 nodes, then at 128, then at 1,024: two partitions' worth is mostly enough for a choice and its alternates."""
 # A reason is one sentence; names of many nodes or aggregates must not make the record large.
 REASON_CHARACTERS_MAX = 500
-# An odd multiplier near 2^64 / golden ratio: spreads the bits of seed and node over the whole word.
-_MIX = 0x9E3779B97F4A7C15
 _MASK_64 = (1 << 64) - 1
 
 Prepared = tuple[Filter, Check]
@@ -179,7 +177,7 @@ def run_filters(rooms: list[Room], prepared: Sequence[Prepared], pass_all: Colle
 
 def nearest_miss(ask: Ask, short: Sequence[tuple[str, Room]], prepared: Sequence[Prepared]) -> NearestMiss | None:
     """The rejected node that would do if amounts were freed, and lacks the smallest part of what is asked for."""
-    missing = _missing(ask)
+    missing = missing_part(ask)
     allowed = quick_others(ask.item)
     others = [check.rejects for filter_, check in prepared if not filter_.amounts]
     ranked = [(part, at) for at, (_, room) in enumerate(short) if (part := missing(room)) is not None]
@@ -187,13 +185,13 @@ def nearest_miss(ask: Ask, short: Sequence[tuple[str, Room]], prepared: Sequence
     while ranked:
         _, at = heappop(ranked)
         name, room = short[at]
-        if _only_amounts(ask, room, allowed) and not any(rejects(room) for rejects in others):
+        if only_amounts(ask, room, allowed) and not any(rejects(room) for rejects in others):
             lacks = shortfalls(ask, room, *RESOURCES)
             return NearestMiss(node_id=room.node_id, filter=name, shortfalls=lacks) if lacks else None
     return None
 
 
-def _missing(ask: Ask) -> Callable[[Room], float | None]:
+def missing_part(ask: Ask) -> Callable[[Room], float | None]:
     """How much of what is asked for a room lacks: the sum over resources of missing / asked. None where no total is reported."""
     asked = [(name, n) for name, n in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if n]
     figures = attrgetter("node_id", *(f"{name}_{what}" for name, _ in asked for what in ("free", "total", "used")))
@@ -213,7 +211,8 @@ def _missing(ask: Ask) -> Callable[[Room], float | None]:
     return missing
 
 
-def _only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:
+def only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:
+    """Whether nothing but amounts stands against this ask on the node."""
     if room.lacks is None:
         return allowed(room)
     return all(lack.resource in RESOURCES for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay))
@@ -236,9 +235,14 @@ def in_order(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None =
     return list(islice((at for at, room in enumerate(passed) if room.partition == partition), policy.alternates_max + 1)), []
 
 
-def tie_key(room: Room, seed: int) -> int:
-    """Where a node stands among equals: the same for whoever decides again with this seed, different for other seeds."""
-    return ((room.mark ^ seed) * _MIX) & _MASK_64
+def ring_start(seed: int) -> int:
+    """Where on the ring of marks the seed points to."""
+    return (seed << (64 - SEED_BITS)) & _MASK_64
+
+
+def tie_key(room: Room, start: int) -> int:
+    """Where a node stands among equals: how far it follows `start` on the ring. The same for whoever decides again with this seed."""
+    return (room.mark - start) & _MASK_64
 
 
 def _top(places: list[int] | None, scores: list[float], rooms: list[Room], seed: int, count: int) -> list[int]:
@@ -249,7 +253,8 @@ def _top(places: list[int] | None, scores: list[float], rooms: list[Room], seed:
     elif len(places) > count:
         least = nlargest(count, [scores[at] for at in places])[-1]
         places = [at for at in places if scores[at] >= least]
-    return sorted(places, key=lambda at: (-scores[at], tie_key(rooms[at], seed)))[:count]
+    start = ring_start(seed)
+    return sorted(places, key=lambda at: (-scores[at], tie_key(rooms[at], start)))[:count]
 
 
 def _weighed(room: Room, score: float, columns: list[Column], at: int) -> Weighed:

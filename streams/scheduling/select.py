@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from schemas.results import Decision
 from streams.scheduling.ask import Ask
+from streams.scheduling.engine import profile_select
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import first_fit_select, reference_select
@@ -15,6 +16,7 @@ Engine = Callable[[Fleet, Ask, Policy, str], Decision]
 
 ENGINES: Mapping[str, Engine] = {
     "reference": reference_select,
+    "profiles": profile_select,
     "first-fit": first_fit_select,
 }
 """`first-fit` weighs nothing: it shows what the log itself can do."""

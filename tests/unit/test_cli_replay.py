@@ -129,7 +129,8 @@ def test_a_difference_exits_3_and_is_named(tmp_path: Path, capsys: Capture) -> N
     said = fleet.run(capsys, "replay", "--verify", "-o", "json")
 
     assert said.code == 3
-    assert f"claims/0@4: the digest of process p7 (claimlog unknown, rules 1) differs: the log gives {ledger.digest.hex()}, found 00" in said.err
+    differs = f"the digest of process p7 (claimlog unknown, rules 1) differs: the log gives {ledger.digest.hex()}, found 00"
+    assert f"claims/0@4: {differs}" in said.err
     assert said.json["summary"]["verified"] is False
     assert [each["what"] for each in said.json["summary"]["differences"]] == ["the digest of process p7 (claimlog unknown, rules 1)"]
 

@@ -1,0 +1,140 @@
+"""Content-addressed node profiles: nodes that no rule can tell apart share one, and engines scan the live profiles instead of the nodes.
+
+A profile's figures never change, so nothing that was worked out from them is ever invalid: a change of a node moves it to another profile,
+one that has no node left is gone, and there are never more of them than nodes. What separates equal nodes is only their place in the fleet
+(for what an operator reads first) and their mark on a ring (for ties).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+CAPACITY_LEAST = 64
+
+Key = tuple[int, ...]
+"""What rules read of a node, as integers; the first is its static class."""
+Reading = tuple[Sequence[int], Sequence[float]]
+"""What stands in the columns for one key: integers and floats."""
+
+
+class Profile:
+    """One live profile: its place in the columns and its nodes, by ordinal and by mark, both ascending."""
+
+    __slots__ = ("key", "marks", "ordinals", "slot")
+
+    def __init__(self, key: Key, slot: int) -> None:
+        self.key, self.slot = key, slot
+        self.ordinals: list[int] = []
+        self.marks: list[int] = []
+
+
+class Profiles:
+    """The live profiles of numbered nodes. `read` works out the columns of a key that is new, from one node (its ordinal) that has it.
+
+    Columns are dense in `[:live]`: `figures[i]` and `floats[i]` hold the i-th integer and float of each profile, `counts` how many nodes it
+    has, `firsts` the least ordinal among them.
+    """
+
+    def __init__(self, integers: int, floats: int, read: Callable[[int], Reading]) -> None:
+        self.live = 0
+        self.at: list[Profile] = []
+        self._read = read
+        self._by_key: dict[Key, Profile] = {}
+        self._of: dict[int, Profile] = {}
+        self._mark: dict[int, int] = {}
+        self._ordinal: dict[int, int] = {}
+        self.figures: NDArray[np.int64] = np.zeros((integers, CAPACITY_LEAST), np.int64)
+        self.floats: NDArray[np.float64] = np.zeros((floats, CAPACITY_LEAST), np.float64)
+        self.counts: NDArray[np.int64] = np.zeros(CAPACITY_LEAST, np.int64)
+        self.firsts: NDArray[np.int64] = np.zeros(CAPACITY_LEAST, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def fill(self, nodes: Iterable[tuple[int, int, Key]]) -> None:
+        """Begin anew with these nodes: ordinal, mark, key. Marks are all different."""
+        self.live = 0
+        for known in (self.at, self._by_key, self._of, self._mark, self._ordinal):
+            known.clear()
+        for ordinal, mark, key in nodes:
+            profile = self._by_key.get(key) or self._open(key, ordinal)
+            profile.ordinals.append(ordinal)
+            profile.marks.append(mark)
+            self._of[ordinal], self._mark[ordinal], self._ordinal[mark] = profile, mark, ordinal
+        for profile in self.at:
+            profile.ordinals.sort()
+            profile.marks.sort()
+            self._count(profile)
+
+    def move(self, ordinal: int, key: Key) -> None:
+        """A node reads differently now. Costs a search in the nodes of two profiles."""
+        old = self._of[ordinal]
+        if old.key == key:
+            return
+        mark = self._mark[ordinal]
+        new = self._by_key.get(key) or self._open(key, ordinal)
+        insort(new.ordinals, ordinal)
+        insort(new.marks, mark)
+        self._of[ordinal] = new
+        self._count(new)
+        del old.ordinals[bisect_left(old.ordinals, ordinal)]
+        del old.marks[bisect_left(old.marks, mark)]
+        if old.ordinals:
+            self._count(old)
+        else:
+            self._close(old)
+
+    def of(self, ordinal: int) -> Profile:
+        """The profile of a node."""
+        return self._of[ordinal]
+
+    def first(self, slot: int, without: Collection[int]) -> int | None:
+        """The least ordinal of a profile that is not in `without`."""
+        return next((ordinal for ordinal in self.at[slot].ordinals if ordinal not in without), None)
+
+    def nearest(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
+        """The `count` nodes of a profile that follow `start` first on the ring of marks, and are not in `without` (ordinals)."""
+        marks, ordinal_of = self.at[slot].marks, self._ordinal
+        at = bisect_left(marks, start)
+        found: list[int] = []
+        for i in range(len(marks)):
+            ordinal = ordinal_of[marks[(at + i) % len(marks)]]
+            if ordinal not in without:
+                found.append(ordinal)
+                if len(found) == count:
+                    break
+        return found
+
+    def _open(self, key: Key, ordinal: int) -> Profile:
+        slot = self.live
+        if slot == len(self.counts):
+            self._grow()
+        profile = self._by_key[key] = Profile(key, slot)
+        self.at.append(profile)
+        self.figures[:, slot], self.floats[:, slot] = self._read(ordinal)
+        self.live += 1
+        return profile
+
+    def _close(self, profile: Profile) -> None:
+        """Its place goes to the last one, so that the columns stay dense."""
+        del self._by_key[profile.key]
+        self.live -= 1
+        slot, last = profile.slot, self.at.pop()
+        if last is not profile:
+            self.at[slot], last.slot = last, slot
+            for columns in (self.figures, self.floats):
+                columns[:, slot] = columns[:, self.live]
+            self.counts[slot], self.firsts[slot] = self.counts[self.live], self.firsts[self.live]
+
+    def _count(self, profile: Profile) -> None:
+        self.counts[profile.slot], self.firsts[profile.slot] = len(profile.ordinals), profile.ordinals[0]
+
+    def _grow(self) -> None:
+        more = len(self.counts)
+        self.figures = np.pad(self.figures, ((0, 0), (0, more)))
+        self.floats = np.pad(self.floats, ((0, 0), (0, more)))
+        self.counts, self.firsts = np.pad(self.counts, (0, more)), np.pad(self.firsts, (0, more))
