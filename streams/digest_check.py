@@ -67,7 +67,7 @@ class _Partition:
 
 
 class DigestCheck:
-    """An engine for one fold: that of a stream processor's `partitions`, or with `everything` that of a scheduler.
+    """An engine for one fold: that of a stream processor's `partitions`, or with `everything` that of a scheduler. Hosted before it.
 
     `process` is the name under which this fold publishes. `discard` is called before this process ends because it was wrong, with the
     partition and what it was folded again with. Raises WrongDigest then, from `turn`.
@@ -98,6 +98,8 @@ class DigestCheck:
             partitions = frozenset(range(self._log.topics()[CLAIMS]))
         for lost in self._partitions.keys() - partitions:
             del self._partitions[lost]
+            if self._judging is not None and self._judging[0].ledger.partition == lost:
+                self._judging = None
         if self._judging is not None:
             return self._judge(*self._judging)
         for number in partitions - self._partitions.keys():

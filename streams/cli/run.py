@@ -89,8 +89,8 @@ def run(
         if only != "scheduler":
             engines += _processor(opened, state or _state_folder(log), process, series, timing, round(audit_interval * 1000))
         if only != "processor":
-            engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
+            engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         host = Host(opened, engines, share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
@@ -149,7 +149,8 @@ def _processor(
 
     folder = Folder(log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=audit_interval_ms)
     check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
-    return [Carrier(log), folder, check, *([Republisher(log, folder)] if mends else []), Watcher(log)]
+    # The check comes first: it tells what this process publishes from what an earlier start of it did.
+    return [check, Carrier(log), folder, *([Republisher(log, folder)] if mends else []), Watcher(log)]
 
 
 def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
