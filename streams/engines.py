@@ -1,10 +1,13 @@
 """The stream processor's engines without state: the carrier of observations and the watcher for dead letters.
 
-An engine is handed a log and does one `turn` at a time: read a batch, append what follows from it, and only then commit where it stands.
-A crash between the two repeats the batch, which changes nothing (rule 4; a dead letter carries its position).
+An engine is handed a log and does one `turn` at a time: read a batch, append what follows from it, and now and then commit where it
+stands. A crash repeats what came after the last commit, which changes nothing (rule 4; a dead letter carries its position).
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
@@ -16,12 +19,17 @@ from streams.topology import WATCHED_TOPICS
 BATCH_RECORDS = 2000
 """One transaction a batch: large enough that syncing costs little a record, small enough that other writers wait for milliseconds."""
 
+COMMIT_EVERY_SECONDS = 1.0
+"""On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
+
 
 class Reader:
-    """Where a group stands in one topic, per partition; commits after the batch is dealt with."""
+    """Where a group stands in one topic, per partition; commits after the batch is dealt with. `clock` gives seconds and only runs."""
 
-    def __init__(self, log: Log, group: str, topic: str) -> None:
+    def __init__(self, log: Log, group: str, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._group, self.topic = log, group, topic
+        self._clock = clock
+        self._commit_due: float | None = None
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
 
@@ -44,12 +52,16 @@ class Reader:
         """Go on behind these records of one partition."""
         self._next[records[-1].partition] = records[-1].offset + 1
 
-    def commit(self) -> None:
-        """Store where this group stands, if it moved."""
+    def commit(self, *, at_once: bool = False) -> None:
+        """Store where this group stands, if it moved; but for `at_once` not sooner than a second after the last time."""
+        now = self._clock()
+        if self._commit_due is not None and now < self._commit_due and not at_once:
+            return
         moved = {partition: offset for partition, offset in self._next.items() if self._committed[partition] != offset}
         if moved:
             self._log.commit(self._group, self.topic, moved)
             self._committed.update(moved)
+            self._commit_due = now + COMMIT_EVERY_SECONDS
 
     def forget(self, partitions: frozenset[int]) -> None:
         """Read these anew from what is committed: somebody else had them."""
@@ -70,12 +82,14 @@ class Carrier:
         self._log = log
         self.readers = [Reader(log, group, topic) for topic in SOURCES]
         self._owned: frozenset[int] = frozenset()
+        self._is_sound = True
         self.carried = 0
         self.dead = 0
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each source and partition; returns how many records were read."""
         count = 0
+        self._is_sound = False
         lost, self._owned = self._owned - partitions, partitions
         for reader in self.readers:
             reader.forget(lost)
@@ -94,6 +108,7 @@ class Carrier:
             for records in batches:
                 reader.advance(records)
             reader.commit()
+        self._is_sound = True
         return count
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
@@ -101,7 +116,9 @@ class Carrier:
         return {Partition(reader.topic, number): reader.waits_for(number) for reader in self.readers for number in partitions}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Commit how far it got; not after a turn that failed, since the log may still be away and a commit only saves some reading."""
+        for reader in self.readers if self._is_sound else ():
+            reader.commit(at_once=True)
 
     def _carried(self, record: Record, partitions: int) -> Message:
         result = reconcile(record, partitions)
@@ -123,6 +140,7 @@ class Watcher:
     def __init__(self, log: Log, group: str = "watcher") -> None:
         self._log = log
         self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
+        self._is_sound = True
         self.dead = 0
 
     def turn(self, partitions: frozenset[int]) -> int:
@@ -131,6 +149,7 @@ class Watcher:
             self._forget()
             return 0
         count = 0
+        self._is_sound = False
         for reader in self.readers:
             letters: list[Message] = []
             batches: list[list[Record]] = []
@@ -147,6 +166,7 @@ class Watcher:
             for records in batches:
                 reader.advance(records)
             reader.commit()
+        self._is_sound = True
         return count
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
@@ -157,7 +177,9 @@ class Watcher:
         return {Partition(r.topic, number): r.waits_for(number) for r in self.readers for number in range(topics[r.topic])}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Commit how far it got; not after a turn that failed, since the log may still be away and a commit only saves some reading."""
+        for reader in self.readers if self._is_sound else ():
+            reader.commit(at_once=True)
 
     def _forget(self) -> None:
         for reader in self.readers:

@@ -1,0 +1,108 @@
+"""Where a group of the stream processor stands: stored seldom, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.topics import LIFECYCLE, REQUESTS
+from streams.engines import COMMIT_EVERY_SECONDS, Carrier, Reader, Watcher
+from streams.log.base import LogUnreachable, Message
+from streams.log.memory import MemoryLog
+from streams.topology import open_ledger
+
+GROUP = "readers"
+
+
+class Moment:
+    """A clock that tests move by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 5.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def ledger() -> MemoryLog:
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    return log
+
+
+def said(log: MemoryLog, topic: str, count: int) -> None:
+    log.append([Message(topic, b"k", b"not json") for _ in range(count)])
+
+
+def go_on(reader: Reader) -> None:
+    reader.advance(reader.read(0))
+    reader.commit()
+
+
+def test_a_group_stores_where_it_stands_once_a_second_at_most() -> None:
+    log, clock = ledger(), Moment()
+    reader = Reader(log, GROUP, REQUESTS, clock)
+    stored = []
+
+    for step_seconds in (0.0, 0.4, 0.5, COMMIT_EVERY_SECONDS, 0.1):
+        clock.seconds += step_seconds
+        said(log, REQUESTS, 1)
+        go_on(reader)
+        stored.append(log.committed(GROUP, REQUESTS))
+
+    assert stored == [{0: 1}, {0: 1}, {0: 1}, {0: 4}, {0: 4}]
+
+
+def test_what_was_not_stored_yet_is_stored_later_though_nothing_more_comes() -> None:
+    log, clock = ledger(), Moment()
+    reader = Reader(log, GROUP, REQUESTS, clock)
+    for _ in range(2):
+        said(log, REQUESTS, 1)
+        go_on(reader)
+    before = log.committed(GROUP, REQUESTS)
+
+    clock.seconds += COMMIT_EVERY_SECONDS
+    reader.commit()
+
+    assert (before, log.committed(GROUP, REQUESTS)) == ({0: 1}, {0: 2})
+
+
+@pytest.mark.parametrize(("engine", "topic", "group"), [(Carrier, LIFECYCLE, "reconciler"), (Watcher, REQUESTS, "watcher")])
+def test_an_engine_that_ends_stores_how_far_it_got(engine: type[Carrier | Watcher], topic: str, group: str) -> None:
+    log = ledger()
+    runs = engine(log)
+    for _ in range(2):
+        said(log, topic, 3)
+        assert runs.turn(frozenset({0})) == 3
+
+    runs.close()
+
+    assert log.committed(group, topic) == {0: 6}
+
+
+class Away(MemoryLog):
+    """A log that can be out of reach."""
+
+    is_away = False
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        if self.is_away:
+            raise LogUnreachable("away")
+        return super().append(messages)
+
+
+def test_an_engine_that_failed_stores_nothing_that_was_not_carried() -> None:
+    log = Away()
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    carrier = Carrier(log)
+    said(log, LIFECYCLE, 2)
+    carrier.turn(frozenset({0}))
+    said(log, LIFECYCLE, 2)
+    log.is_away = True
+    with pytest.raises(LogUnreachable):
+        carrier.turn(frozenset({0}))
+
+    carrier.close()
+
+    assert log.committed("reconciler", LIFECYCLE) == {0: 2}
