@@ -1,4 +1,4 @@
-"""A ledger in a table: after each batch of records only what they changed is written, together with the next offset.
+"""A ledger in a table: only what records changed since the last write is written, each row once, together with the next offset.
 
 Keys: `n` and a node id, its row with what is shown and held there; `t` and a node id, the times of its audits; `g` and a group id, the
 group's home; `i` and an offset, the ids that the batch from that offset on made known; `x` and any key, what the host keeps beside it.
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from projections import state
 from projections.ledger import Ledger, Step
-from projections.node import Node
 from projections.rules import REMEMBERED_RECORDS
 from projections.snapshots import Tell
 from projections.state import Identity, StateError
@@ -32,40 +31,68 @@ class LedgerTable:
         self._table = table
         self._ids: deque[tuple[bytes, int]] = deque()
         """The rows of ids: key and last offset of each, oldest first."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is to be written."""
+        self._facts: set[str] = set()
+        self._times: set[str] = set()
+        self._groups: set[str] = set()
+        self._pending: tuple[int, int] | None = None
+        """The first offset of what is to be written, and the one after the last."""
 
     @property
     def next_offset(self) -> int:
         """The first offset that is not in the table."""
         return self._table.next_offset
 
-    def write(self, ledger: Ledger, steps: Sequence[Step], extra: Extra | None = None) -> None:
-        """Store what `steps`, which have just been folded into `ledger`, changed.
-
-        Raises TableError if the table does not stand right before the first step (then `store` the whole ledger instead).
-        """
+    def touch(self, steps: Sequence[Step]) -> None:
+        """Note what `steps`, which have just been folded, changed: the next `write` stores it, each row once for all of them."""
         if not steps:
             return
         first, after = steps[0].offset, steps[-1].offset + 1
+        self._pending = (first if self._pending is None else self._pending[0], after)
+        facts, times = self._facts, self._times
+        for step in steps:
+            event, node_ids = step.event, step.node_ids
+            times.update(node_ids)
+            if not step.times_only:
+                facts.update(node_ids)
+            # A copy ignored may still have spelled out the times of its node.
+            node_id = getattr(event, "node_id", None)
+            if node_id is not None and node_id not in node_ids:
+                times.add(node_id)
+                facts.add(node_id)
+            if type(event) is GroupHomeProposed:
+                self._groups.add(event.group_id)
+
+    def write(self, ledger: Ledger, steps: Sequence[Step] = (), extra: Extra | None = None) -> None:
+        """Store what `steps` and those touched before them changed; `ledger` has folded them all, and nothing after them.
+
+        Raises TableError if the table does not stand right before the first of them (then `store` the whole ledger instead).
+        """
+        self.touch(steps)
+        if self._pending is None:
+            return
+        first, after = self._pending
         if (self._table.next_offset, ledger.next_offset) != (first, after):
             stands = f"the table stands at offset {self._table.next_offset}, the ledger at {ledger.next_offset}"
             raise TableError(f"{stands}, the steps are {first} to {after - 1}; store the whole ledger")
-        puts: dict[bytes, bytes] = {}
-        facts, times = _touched(ledger, steps)
-        for node in facts:
-            puts[_NODE + node.key] = state.facts_of(node)
-        for node in times:
-            puts[_TIMES + node.key] = state.times_of(node)
-        for step in steps:
-            if isinstance(step.event, GroupHomeProposed) and (home := ledger.groups.get(step.event.group_id)) is not None:
-                puts[_GROUP + step.event.group_id.encode()] = state.home_of(home)
+        nodes = ledger.nodes
+        puts = {_NODE + node.key: state.facts_of(node) for node_id in self._facts if (node := nodes.get(node_id)) is not None}
+        puts |= {_TIMES + node.key: state.times_of(node) for node_id in self._times if (node := nodes.get(node_id)) is not None}
+        for group_id in self._groups & ledger.groups.keys():
+            puts[_GROUP + group_id.encode()] = state.home_of(ledger.groups[group_id])
         deletes = self._expired(ledger)
         self._put_ids(puts, state.ids_of(ledger, first), first)
         self._put(puts, deletes, ledger, extra)
+        self._begin()
 
     def store(self, ledger: Ledger, extra: Extra | None = None) -> None:
         """Store the whole ledger in place of what is there."""
         self._table.clear()
         self._ids.clear()
+        self._begin()
         puts: dict[bytes, bytes] = {}
         for node in ledger.nodes.values():
             puts[_NODE + node.key] = state.facts_of(node)
@@ -108,6 +135,7 @@ class LedgerTable:
         """Forget everything."""
         self._table.clear()
         self._ids.clear()
+        self._begin()
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         skip = len(prefix)
@@ -145,19 +173,3 @@ class LedgerTable:
             ids = state.read_ids(row)
             self._ids.append((_IDS + key, ids[-1].offset))
             state.add_ids(ledger, (identity for identity in ids if identity.offset >= oldest))
-
-
-def _touched(ledger: Ledger, steps: Sequence[Step]) -> tuple[list[Node], list[Node]]:
-    """The nodes that may have changed, and those of which at least the times did: a copy ignored may still have spelled out times."""
-    facts: dict[str, Node] = {}
-    times: dict[str, Node] = {}
-    nodes = ledger.nodes
-    for step in steps:
-        node_id = getattr(step.event, "node_id", None)
-        for touched in step.node_ids if node_id is None else (node_id, *step.node_ids):
-            node = nodes.get(touched)
-            if node is not None:
-                times[touched] = node
-                if not step.times_only:
-                    facts[touched] = node
-    return list(facts.values()), list(times.values())

@@ -1,7 +1,8 @@
 """The stream processor's folder: folds the owned partitions of `claims`, keeps the state in tables, and publishes what follows from it.
 
-Order within a batch: fold in memory, append everything derived, and only then write rows and next offset to the table in one batch. So the
-table never says more than was published, and a crash repeats a batch, which publishes the same bytes again.
+Order: fold in memory, append everything derived, and only then write rows and next offset to the table in one batch. So the table never
+says more than was published, and a crash repeats what the table does not have, which publishes the same bytes again. While there is a
+backlog, verdicts are published batch by batch, rows published and kept only once for several batches.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
 from streams.dead_letters import dead_letter
 from streams.leak_audit import LeakAudit, finding_messages
-from streams.log.base import ClockMs, Log, Message, Partition, Record, wall_clock_ms
+from streams.log.base import ClockMs, Headers, Log, Message, Partition, Record, wall_clock_ms
 from streams.metrics import Metrics
 
 BATCH_RECORDS = 2000
 """As in `engines`: one transaction of derived records and one table batch for so many."""
 BACKLOG_RECORDS = 10_000
-"""The same while there is a backlog: a node's row is published and stored once a batch, however many of its records are about that node."""
+"""The same while there is a backlog of so many."""
+KEPT_RECORDS = 50_000
+"""While there is a backlog, a node's row is published and stored once for so many records, however many of them are about that node. A
+crash repeats no more than these: three seconds' work."""
 SNAPSHOT_EVERY = 10_000
 """Records of a partition between snapshots: a reader that starts folds at most so many, a twentieth of a second's work."""
 CATCHING_UP = 20
@@ -57,11 +61,13 @@ _HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"),
 
 
 class Batch(Struct):
-    """Records that are folded: what follows from them, until it is published and kept."""
+    """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept."""
 
-    steps: list[Step] = field(default_factory=list)
-    touched: set[str] = field(default_factory=set)
+    records: int
+    lag: int
+    keeps: bool
     derived: list[Message] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
 
 
 class Fold:
@@ -81,6 +87,8 @@ class Fold:
         self.published = 0
         self.unfinished: Batch | None = None
         self.batch_records = BATCH_RECORDS
+        self.touched: set[str] = set()
+        """Nodes whose rows are to be published and kept."""
 
     def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
         """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
@@ -112,13 +120,19 @@ class Fold:
         behind = self.ledger.next_offset - self.snapshot_offset
         return behind >= (SNAPSHOT_EVERY if caught_up else SNAPSHOT_EVERY * CATCHING_UP)
 
-    def keep(self, steps: Sequence[Step], node_ids: set[str], doubles: companions.Doubles) -> None:
-        """Write what the steps changed, with the views and findings of the nodes they touched, and the doubles if they changed."""
-        extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in node_ids)
+    @property
+    def unkept(self) -> int:
+        """How many records are folded and not kept."""
+        return self.ledger.next_offset - self.table.next_offset
+
+    def keep(self, doubles: companions.Doubles) -> None:
+        """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""
+        extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
         if doubles.changes != self.doubles_kept:
             extra.update((companions.doubles_row(doubles),))
             self.doubles_kept = doubles.changes
-        self.table.write(self.ledger, steps, extra)
+        self.table.write(self.ledger, extra=extra)
+        self.touched.clear()
 
     def close(self) -> None:
         """Close the table."""
@@ -159,6 +173,8 @@ class Folder:
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
+        self._headers: dict[type, tuple[Headers, str]] = {}
+        """By type of record: the headers that all of it have, and the middle of their ids."""
         self._waited_for: set[int] = set()
 
     def turn(self, partitions: frozenset[int]) -> int:
@@ -243,43 +259,51 @@ class Folder:
         fold.unfinished = batch
         if batch.derived:
             self._published(fold, batch.derived, self._log.append(batch.derived))
-        fold.keep(batch.steps, batch.touched, companions.Doubles(self._doubles_changes, self._doubles.open))
+        if batch.keeps:
+            fold.keep(companions.Doubles(self._doubles_changes, self._doubles.open))
         fold.unfinished = None
-        self._count(fold, batch.steps)
-        return len(batch.steps)
+        self._count(fold, batch)
+        return batch.records
 
     def _next_batch(self, fold: Fold) -> Batch | None:
-        """Fold what comes next; None at the end."""
-        records = self._log.read(topics.CLAIMS, fold.partition, fold.ledger.next_offset, fold.batch_records)
-        if not records:
+        """Fold what comes next; None if there is nothing, and nothing to keep."""
+        at = fold.ledger.next_offset
+        records = self._log.read(topics.CLAIMS, fold.partition, at, fold.batch_records)
+        if not records and not fold.unkept:
             return None
-        batch = Batch()
-        for record in records:
-            step = self._folded(fold, record)
-            batch.steps.append(step)
-            batch.touched.update(step.node_ids)
-            self._derive(fold, record, step, batch.derived)
-        batch.derived.extend(self._rows(fold, batch.touched))
-        if fold.is_snapshot_due(caught_up=len(records) < fold.batch_records):
-            batch.derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
-            fold.snapshot_offset = fold.ledger.next_offset
+        # Asked before anything is folded: the log may not answer.
+        lag = self._log.end(topics.CLAIMS, fold.partition) - (records[-1].offset + 1 if records else at)
+        batch = Batch(len(records), lag, keeps=lag < BACKLOG_RECORDS or fold.unkept + len(records) >= KEPT_RECORDS)
+        self._fold(fold, records, batch)
+        if batch.keeps:
+            batch.derived.extend(self._rows(fold, fold.touched))
+            if fold.is_snapshot_due(caught_up=lag < BACKLOG_RECORDS):
+                batch.derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
+                fold.snapshot_offset = fold.ledger.next_offset
         return batch
+
+    def _fold(self, fold: Fold, records: Sequence[Record], batch: Batch) -> None:
+        ledger, observed, touched, steps = fold.ledger, fold.observed, fold.touched, list[Step]()
+        for record in records:
+            step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+            if step is None:
+                raise OffsetGap(f"{record.position}: read again although it is folded; this is a fault of the log, see `claimlog doctor`")
+            observed.apply(ledger, step)
+            steps.append(step)
+            touched.update(step.node_ids)
+            self._derive(fold, record, step, batch)
+        fold.table.touch(steps)
 
     def _snapshot(self, fold: Fold) -> list[SnapshotChunk]:
         """The whole partition as it is now: ledger, views and findings."""
         doubles = companions.Doubles(self._doubles_changes, self._doubles.open)
         return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, doubles))
 
-    def _folded(self, fold: Fold, record: Record) -> Step:
-        step = fold.ledger.apply(record.offset, record.time_ms, record.key, record.value)
-        if step is None:
-            raise OffsetGap(f"{record.position}: read again although it is folded; this is a fault of the log, see `claimlog doctor`")
-        fold.observed.apply(fold.ledger, step)
-        return step
-
-    def _derive(self, fold: Fold, record: Record, step: Step, messages: list[Message]) -> None:
+    def _derive(self, fold: Fold, record: Record, step: Step, batch: Batch) -> None:
         """Add what one step says to others: outcomes, findings, a dead letter, now and then a digest."""
+        messages = batch.derived
         for number, outcome in enumerate(step.outcomes):
+            batch.outcomes[outcome.outcome] += 1
             messages.append(self._message(topics.VERDICTS, outcome, number))
         doubles = self._doubles.apply(fold.partition, step)
         found = fold.audit.step(fold.ledger, fold.observed, step)
@@ -330,18 +354,14 @@ class Folder:
         Its id names the record of `claims` that it comes from, so a batch published again has the same ids; `number` tells records of one
         origin apart.
         """
-        kind, key, partition = event_type(event), key_of(event), event.partition
+        kind, partition = type(event), event.partition
+        if (headers := self._headers.get(kind)) is None:
+            named = event_type(event)
+            headers = self._headers[kind] = (*_HEADERS, ("ce_type", f"{TYPE_PREFIX}{named}".encode())), f"/{named}/"
+        constant, middle = headers
         origin = f"{topics.CLAIMS}/{partition}@{event.offset}"
-        version, source, content = _HEADERS
-        headers = (
-            version,
-            source,
-            content,
-            ("ce_type", f"{TYPE_PREFIX}{kind}".encode()),
-            ("ce_id", f"{origin}/{kind}/{number}".encode()),
-            ("ce_causationid", origin.encode()),
-        )
-        return Message(topic, b"" if key is None else key, encode(event), headers, partition)
+        own = (("ce_id", f"{origin}{middle}{number}".encode()), ("ce_causationid", origin.encode()))
+        return Message(topic, key_of(event) or b"", encode(event), constant + own, partition)
 
     def _published(self, fold: Fold, derived: Sequence[Message], offsets: Sequence[int]) -> None:
         """Drop old snapshots and replaced rows, now and then."""
@@ -357,16 +377,15 @@ class Folder:
             self._log.compact(topics.NODE_RESOURCES, fold.partition)
             self._log.compact(topics.DIGESTS, fold.partition)
 
-    def _count(self, fold: Fold, steps: Sequence[Step]) -> None:
-        metrics, ledger = self.metrics, fold.ledger
+    def _count(self, fold: Fold, batch: Batch) -> None:
+        metrics, label = self.metrics, str(fold.partition)
         if self._has_findings:
             self._has_findings = False
             open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
             metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)
-        metrics.records.labels(self.name, topics.CLAIMS).inc(len(steps))
-        for kind, count in Counter([outcome.outcome for step in steps for outcome in step.outcomes]).items():
+        metrics.records.labels(self.name, topics.CLAIMS).inc(batch.records)
+        for kind, count in batch.outcomes.items():
             metrics.outcomes.labels(kind).inc(count)
-        label, lag = str(fold.partition), self._log.end(topics.CLAIMS, fold.partition) - ledger.next_offset
-        fold.batch_records = BACKLOG_RECORDS if lag >= BACKLOG_RECORDS else BATCH_RECORDS
-        metrics.offset.labels(label).set(ledger.next_offset)
-        metrics.lag.labels(label).set(lag)
+        fold.batch_records = BACKLOG_RECORDS if batch.lag >= BACKLOG_RECORDS else BATCH_RECORDS
+        metrics.offset.labels(label).set(fold.ledger.next_offset)
+        metrics.lag.labels(label).set(batch.lag)

@@ -122,6 +122,52 @@ def test_a_folder_that_starts_again_goes_on_where_its_table_stands(world: World)
     again.close()
 
 
+def test_rows_are_published_and_kept_once_for_several_batches_of_a_backlog_and_the_outcome_is_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, records in (("BATCH_RECORDS", 2), ("BACKLOG_RECORDS", 5), ("KEPT_RECORDS", 12)):
+        monkeypatch.setattr(folder_module, name, records)
+    world.append(world.audit(1), *(claim(number) for number in range(36)))
+    host = world.folder()
+    stood: list[tuple[int, int]] = []
+    while host.turn(ALL):
+        fold = host.folds[0]
+        stood.append((fold.ledger.next_offset, fold.table.next_offset))
+    host.close()
+
+    again = world.folder()
+    again.turn(ALL)
+
+    assert stood == [(2, 0), (7, 0), (12, 12), (17, 12), (22, 12), (27, 27), (32, 27), (37, 37), (38, 38)]
+    assert len(world.read(topics.NODE_RESOURCES)) == 1
+    assert len([event for event in world.read(topics.VERDICTS) if isinstance(event, ClaimOutcome)]) == 36
+    assert again.folds[0].ledger.digest == folded(world).digest
+    assert again.folds[0].ledger.nodes == folded(world).nodes
+    again.close()
+
+
+def test_what_a_backlog_had_not_kept_yet_is_folded_and_published_again_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, records in (("BATCH_RECORDS", 5), ("BACKLOG_RECORDS", 5), ("KEPT_RECORDS", 1_000)):
+        monkeypatch.setattr(folder_module, name, records)
+    world.append(world.audit(1), *(claim(number) for number in range(20)))
+    killed = world.folder()
+    for _ in range(2):
+        killed.turn(ALL)
+    killed.close()
+    before = [record.value for record in world.log.read(topics.VERDICTS, 0, 0)]
+
+    again = world.folder()
+    while again.turn(ALL):
+        pass
+
+    verdicts = [record.value for record in world.log.read(topics.VERDICTS, 0, 0)]
+    assert len(before) == 8
+    assert verdicts[8:16] == before
+    assert len(set(verdicts)) == 20
+    assert again.folds[0].ledger.nodes == folded(world).nodes
+    again.close()
+
+
 def test_findings_survive_a_restart_and_are_confirmed_by_the_audit_after_it(world: World) -> None:
     ghost = InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1, memory_mib=512))
     world.append(world.audit(1, (ghost,)))
