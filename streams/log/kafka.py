@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from schemas.partitioner import partition_of
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import Fetcher
 from streams.log.kafka_lease import KafkaLease
+from streams.log.kafka_offsets import GroupOffsets
 from streams.log.kafka_send import Sender
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_topics import Catalog, Difference
@@ -47,6 +48,7 @@ class KafkaLog:
         self.settings = clients.settings
         self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id
         self._clients, self._catalog, self._sender = clients, Catalog(clients), Sender(clients)
+        self._offsets = GroupOffsets(clients)
         self._counts: dict[str, int] = {}
         self._counted = -TOPICS_SECONDS
         self._ends: dict[Partition, int] = {}
@@ -264,31 +266,12 @@ class KafkaLog:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """See the contract."""
-        count, name = self._count(topic), self.settings.topic(topic)
-        asked = [TopicPartition(name, number) for number in range(count)]
-        request = ConsumerGroupTopicPartitions(self.settings.group(group), asked)
-
-        def ask(timeout: float) -> dict[int, int]:
-            future = self._clients.admin.list_consumer_group_offsets([request], request_timeout=timeout)[request.group_id]
-            return {at.partition: at.offset for at in future.result().topic_partitions if at.offset >= 0}
-
-        return self._clients.patiently(ask, f"asking for the offsets of group {group}", was_there=True)
+        return self._offsets.committed(group, topic, self._count(topic))
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """See the contract."""
-        name = self.settings.topic(topic)
-        stored = [TopicPartition(name, self._there(topic, number).number, offset) for number, offset in offsets.items()]
-        if not stored:
-            return
-        request = ConsumerGroupTopicPartitions(self.settings.group(group), stored)
-
-        def ask(timeout: float) -> None:
-            future = self._clients.admin.alter_consumer_group_offsets([request], request_timeout=timeout)[request.group_id]
-            for answer in future.result().topic_partitions:
-                if answer.error is not None:
-                    raise KafkaException(answer.error)
-
-        self._clients.patiently(ask, f"storing the offsets of group {group}", was_there=True)
+        if offsets:
+            self._offsets.commit(group, topic, {self._there(topic, number).number: offset for number, offset in offsets.items()})
 
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> KafkaLease:
         """See the contract."""
@@ -333,6 +316,7 @@ class KafkaLog:
         for lease in self._leases:
             lease.release()
         self._sender.close()
+        self._offsets.close()
         for fetcher in (self._tail, self._history):
             if fetcher is not None:
                 fetcher.close()

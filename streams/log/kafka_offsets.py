@@ -1,0 +1,98 @@
+"""Where groups stand: offsets stored with the broker, for groups without members.
+
+Each group is asked about through a consumer of its own that never joins it. The admin client could do the same in one call, but after its
+broker was killed and came back it waits for ever (librdkafka 2.16), and giving up such a request may abort the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from streams.log.kafka_client import Clients
+
+# Longest sleep in one call; the answer ends it at once.
+POLL_SECONDS = 0.1
+
+
+Places = dict[tuple[str, int], int]
+
+
+def _offsets(places: Sequence[TopicPartition]) -> Places:
+    return {(place.topic, place.partition): place.offset for place in places}
+
+
+class _Member:
+    """A consumer that speaks for a group and is no member of it, with the answer that came last."""
+
+    def __init__(self, clients: Clients, group: str) -> None:
+        self.consumer: Consumer = clients.member({"group.id": clients.settings.group(group), "on_commit": self._answered})
+        self._answers: list[tuple[KafkaError | None, Places]] = []
+
+    def _answered(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+        refused = [problem for problem in (error, *(place.error for place in places)) if problem is not None]
+        self._answers.append((refused[0] if refused else None, _offsets(places)))
+
+    def commit(self, stored: Sequence[TopicPartition], timeout_seconds: float) -> None:
+        """Store these and wait for the answer. Raises KafkaException."""
+        wanted, until = _offsets(stored), time.monotonic() + timeout_seconds
+        self._answers.clear()
+        self.consumer.commit(offsets=list(stored), asynchronous=True)
+        while True:
+            for error, places in self._answers:
+                # What is answered late to an earlier try is not the answer to this one.
+                if places == wanted:
+                    if error is not None:
+                        raise KafkaException(error)
+                    return
+            left = until - time.monotonic()
+            if left <= 0:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
+            self.consumer.poll(min(left, POLL_SECONDS))
+
+
+class GroupOffsets:
+    """The offsets of groups on one cluster. See `committed` and `commit` of the log's contract."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._members: dict[str, _Member] = {}
+
+    def _member(self, group: str) -> _Member:
+        if group not in self._members:
+            self._members[group] = _Member(self._clients, group)
+        return self._members[group]
+
+    def committed(self, group: str, topic: str, count: int) -> dict[int, int]:
+        """The stored offsets of a topic's `count` partitions; those without one are absent. Raises LogError."""
+        name = self._clients.settings.topic(topic)
+        asked = [TopicPartition(name, number) for number in range(count)]
+
+        def ask(timeout: float) -> dict[int, int]:
+            found = self._member(group).consumer.committed(asked, timeout=timeout)
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+            return {place.partition: place.offset for place in found if place.offset >= 0}
+
+        return self._clients.patiently(ask, f"asking for the offsets of group {group}", was_there=True)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store these offsets, durably. Raises LogError."""
+        name = self._clients.settings.topic(topic)
+        stored = [TopicPartition(name, number, offset) for number, offset in offsets.items()]
+
+        def ask(timeout: float) -> None:
+            self._member(group).commit(stored, timeout)
+
+        self._clients.patiently(ask, f"storing the offsets of group {group}", was_there=True)
+
+    def close(self) -> None:
+        """Let the consumers go."""
+        for member in self._members.values():
+            with suppress(KafkaException):
+                member.consumer.close()
+        self._members.clear()
