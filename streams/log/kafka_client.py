@@ -6,6 +6,7 @@ records a question would wait as well.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -95,8 +96,8 @@ class Clients:
             raise SettingsProblem(f"{self.settings.place}: {error_of(problem).str()}") from None
 
     def producer(self) -> Producer:
-        """A new idempotent producer."""
-        return self._made(Producer, _WRITING)
+        """A new idempotent producer. What it has to log it says when it is polled, so that one that was given up is silent."""
+        return self._made(Producer, _WRITING, {"logger": logging.getLogger(__name__)})
 
     def consumer(self, **config: Any) -> Consumer:
         """A new consumer that is given its partitions and offsets; keywords are librdkafka's settings with `_` for `.`."""

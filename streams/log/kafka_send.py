@@ -132,11 +132,14 @@ class Sender:
         )
 
     def _give_up(self) -> None:
+        """Take back what waits and what is under way, so that this producer sends none of it again.
+
+        It counts that as a fatal error of its own, which is true of it and of nobody else: it is not asked for its news any more.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)
-                producer.poll(0)
 
     def close(self) -> None:
         """Every append has been waited for, so nothing is left to send."""

@@ -107,6 +107,10 @@ class TcpProxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A transport is closed in the turn of the loop after the one that aborts it.
+        while self._open:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._weather.refuses:
