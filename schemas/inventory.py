@@ -101,7 +101,11 @@ class Physical(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
 
 class Hypervisor(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What an audit finds of the host itself. A total of None is "not reported": nothing that asks for that resource fits."""
+    """What an audit finds of the host itself. A total of None is "not reported": nothing that asks for that resource fits.
+
+    `service_host` is the host of Nova's compute service where it is not the node itself (one service may have several nodes), `cell` its
+    cell, `stats` what else a driver reports for extra specs and queries to read.
+    """
 
     vcpus: Amount | None = None
     pcpus: Amount | None = None
@@ -121,6 +125,9 @@ class Hypervisor(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     io_workload: Count = 0
     failed_builds: Count = 0
     physical: Physical = Physical()
+    service_host: Text = ""
+    cell: Text = ""
+    stats: dict[Name, Text] = {}
 
 
 class Aggregate(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

@@ -85,6 +85,9 @@ class PciWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-requested"):
     """Somebody wants `count` instances placed, all or none. `instance_ids` may be left out: they follow from the request's id.
 
+    `forced_hosts` and `ignored_hosts` name compute services' hosts, in any case of letters; `…_nodes` name nodes, exactly. A move between
+    cells (`cross_cell_move`) prefers the nodes of `preferred_cell`.
+
     `ttl_ms` is how long its claims may stay unconfirmed; a scheduler gives up after a quarter of it.
     """
 
@@ -104,6 +107,10 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     ignored_nodes: tuple[NodeId, ...] = ()
     requested_nodes: tuple[NodeId, ...] = ()
     retry_nodes: tuple[NodeId, ...] = ()
+    forced_hosts: tuple[Name, ...] = ()
+    ignored_hosts: tuple[Name, ...] = ()
+    preferred_cell: Text = ""
+    cross_cell_move: bool = False
     numa: tuple[NumaWant, ...] = ()
     pci: tuple[PciWant, ...] = ()
     traits_required: tuple[Name, ...] = ()
@@ -131,6 +138,11 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
             memory_mib=flavor.memory_mib,
             disk_mib=(root_gib + flavor.ephemeral_gib) * 1024 + flavor.swap_mib,
         )
+
+    @property
+    def forced(self) -> bool:
+        """Whether it names the only nodes or hosts to be taken, whatever filters say."""
+        return bool(self.forced_nodes or self.forced_hosts)
 
     def instance(self, index: int) -> str:
         """The id of instance number `index`, named or derived."""

@@ -12,8 +12,9 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli.nodes import sized
 from streams.cli.state import State
-from streams.scheduling.filters import FILTERS, RESTRICTIONS, reason
+from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import DEFAULT
 
 # What these name is no hold that could be given back: a guest that runs, a node as a whole.
 _HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node"})
@@ -82,5 +83,5 @@ def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
     """Whether nothing but amounts is in the way there: zone, traits, groups, what the request says of nodes, its status."""
     ask = fleet.ask_seeded(request, 0, seed=0)
     room = next(room for room in fleet.rooms() if room.node_id == node_id)
-    filters = (*RESTRICTIONS, *(each for each in FILTERS.values() if not each.amounts))
+    filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
     return all(reason(each, ask, room) is None for each in filters)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from projections.room import Room
 from schemas.claims import ClaimItem, GroupMember
 from schemas.requests import PlacementRequested
+from schemas.resources import Limits
 
 # Seeds stand in records, whose numbers go up to 2^50.
 SEED_BITS = 50
@@ -35,15 +36,22 @@ class Ask(Struct, gc=False):
 class Check(NamedTuple):
     """One filter made ready for one ask: `keep` gives those of the rooms that pass, in their order; `reason` is what an operator reads.
 
-    `keep` takes the whole list because a call for each node would cost more than the test itself.
+    `keep` takes the whole list because a call for each node would cost more than the test itself. `limits` are those that it tested the
+    node for, where the ledger does not know them by itself: the claim carries them, so that no other scheduler oversteps them.
     """
 
     keep: Callable[[list[Room]], list[Room]]
     reason: Callable[[Room], str]
+    limits: Callable[[Room], Limits] | None = None
 
     def rejects(self, room: Room) -> bool:
         """Whether this one node is rejected."""
         return not self.keep([room])
+
+
+def per_node(why: Callable[[Room], str | None], limits: Callable[[Room], Limits] | None = None) -> Check:
+    """The check of a filter that says of each node why not: None passes. For tests that are no matter of microseconds."""
+    return Check(lambda rooms: [room for room in rooms if why(room) is None], lambda room: why(room) or "", limits)
 
 
 def ask_of(
@@ -65,7 +73,7 @@ def ask_of(
         nodes=(),
         resources=request.resources,
         resize=request.action == "resize",
-        forced=bool(request.forced_nodes),
+        forced=request.forced,
         limits=request.limits,
         group=member,
         numa=request.numa,

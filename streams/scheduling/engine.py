@@ -10,7 +10,7 @@ The worst decision costs one pass over the live profiles for each rule, and they
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 
 import msgspec
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from projections.node import amounts_of
 from projections.room import UNLIMITED, Room, quick_others, room_for
+from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed, Weight
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.filters import LAST, Filter
+from streams.scheduling.filters import LAST, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
@@ -45,7 +46,21 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-STATIC = frozenset({"ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter"})
+STATIC: Mapping[str, Callable[[PlacementRequested], object]] = {
+    "ComputeFilter": lambda _request: None,
+    "AvailabilityZoneFilter": lambda request: request.availability_zone,
+    "TraitsFilter": lambda of: (of.traits_required, of.traits_forbidden, of.flavor.extra_specs, of.image.properties),
+    "ImagePropertiesFilter": lambda request: request.image.properties,
+    "AggregateImagePropertiesIsolation": lambda request: request.image.properties,
+    "AggregateInstanceExtraSpecsFilter": lambda request: request.flavor.extra_specs,
+    "AggregateMultiTenancyIsolation": lambda request: request.project_id,
+    "require_tenant_aggregate": lambda request: request.project_id,
+    "AggregateTypeAffinityFilter": lambda request: request.flavor.name,
+    "isolate_aggregates": lambda request: (request.traits_required, request.flavor.extra_specs, request.image.properties),
+    "require_image_type_support": lambda request: (request.image.properties, request.boot_from_volume),
+    "transform_image_metadata": lambda request: request.image.properties,
+}
+"""What each of them reads of a request; of a node they read what its static class says."""
 AMOUNTS = {"CoreFilter": ("vcpus", "pcpus"), "RamFilter": ("memory_mib",), "DiskFilter": ("disk_mib",)}
 NAMES = frozenset(
     {
@@ -56,7 +71,7 @@ NAMES = frozenset(
         "ServerGroupAntiAffinityFilter",
     }
 )
-KNOWN = STATIC | NAMES | AMOUNTS.keys()
+KNOWN = STATIC.keys() | NAMES | AMOUNTS.keys()
 RAWS = frozenset({"RAMWeigher", "CPUWeigher", "DiskWeigher"})
 """Weighers that read what a profile's key holds."""
 STATIC_KEPT = 4096
@@ -214,8 +229,7 @@ class ProfileEngine:
         return self.view.rooms[ordinal]
 
     def _static(self, name: str, check: Check, ask: Ask) -> Mask:
-        request = ask.request
-        signature = msgspec.json.encode((request.availability_zone, request.traits_required, request.traits_forbidden))
+        signature = msgspec.json.encode(STATIC[name](ask.request))
         known = self._known.get((name, signature))
         classes = self.view.column("static")
         if known is None or len(known) < self.view.classes:
@@ -241,13 +255,15 @@ class ProfileEngine:
             n = getattr(ask.item.resources, resource)
             if not n:
                 continue
-            passes &= view.column(f"{resource}_free") >= n
+            total, enough = view.column(f"{resource}_total"), view.column(f"{resource}_free") >= n
             if own_limit:
-                total = view.column(f"{resource}_total")
-                passes &= (total >= n) | (total < 0)
+                enough &= (total >= n) | (total < 0)
             most = most_of(ask.item.limits, resource)
             if most < UNLIMITED:
-                passes &= view.column(f"{resource}_used") + n <= most
+                enough &= view.column(f"{resource}_used") + n <= most
+            if own_limit and resource == "vcpus":
+                enough |= total < 0  # CoreFilter leaves CPUs that nobody reports to the ledger.
+            passes &= enough
         return passes
 
     def _fit(self, ask: Ask, check: Check, inside: Mask, apart: dict[int, Room]) -> Mask:
@@ -362,7 +378,11 @@ def takes(policy: Policy, ask: Ask) -> bool:
         return False
     if item.group is not None and item.group.max_per_node < 1:
         return False
-    return KNOWN.issuperset(policy.filters) and all(name in RAWS for name, _ in policy.pairs)
+    if ask.request.forced_hosts or ask.request.ignored_hosts:
+        return False
+    # A filter that the engine does not know is no matter where it has nothing to test.
+    unknown = [filter_ for filter_ in filters_of(policy) if filter_.name not in KNOWN]
+    return not any(filter_.prepare(ask) is not None for filter_ in unknown) and all(name in RAWS for name, _ in policy.pairs)
 
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:

@@ -24,7 +24,6 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     aggregate_image_properties_isolation_separator: str = "."
     image_properties_default_architecture: str = ""
     default_availability_zone: str = "nova"
-    placement_aggregate_required_for_tenants: bool = False
     weight_setting: tuple[str, ...] = ()
     required: bool = True
     weight_of_unavailable: float = -10000.0

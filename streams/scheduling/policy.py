@@ -21,6 +21,8 @@ FILTERS_DEFAULT = (
     "ComputeFilter",
     "AvailabilityZoneFilter",
     "TraitsFilter",
+    "ComputeCapabilitiesFilter",
+    "ImagePropertiesFilter",
     "ServerGroupAntiAffinityFilter",
     "ServerGroupAffinityFilter",
     "DifferentHostFilter",

@@ -19,6 +19,7 @@ from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import SEED_BITS, Ask, Check
 from streams.scheduling.crowd import Crowd, Figure
+from streams.scheduling.facts import host_of
 from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
 from streams.scheduling.fleet import Fleet
@@ -101,8 +102,11 @@ def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
     """Rooms for this very instance: its own where it is on the node already, or where the claim is forced."""
     item, request = ask.item, ask.request
     if item.forced:
-        forced = frozenset(request.forced_nodes)
-        return [room_for(room, item, request.request_id) if room.node_id in forced else room for room in rooms]
+        nodes, hosts = frozenset(request.forced_nodes), frozenset(name.lower() for name in request.forced_hosts)
+        return [
+            room_for(room, item, request.request_id) if room.node_id in nodes or (hosts and host_of(room).lower() in hosts) else room
+            for room in rooms
+        ]
     instance_id = item.instance_id
     there = [at for at, room in enumerate(rooms) if instance_id in room.instances]
     if not there:
@@ -133,19 +137,21 @@ def pass_all(crowd: Crowd, ask: Ask, policy: Policy) -> frozenset[str]:
         if all(crowd.figures(figure).least() >= n for n, figures in asked for figure in figures):
             names.add(name)
     apart = item.group is not None and item.group.policy == "anti-affinity"
-    if not apart and not crowd.figures(_has_units).most() and _TESTS_FOR_FIT.issubset(policy.filters):
+    counted = not item.resources.vcpus or crowd.figures(_vcpus_total).least() >= 0
+    if counted and not apart and not crowd.figures(_has_units).most() and _TESTS_FOR_FIT.issubset(policy.filters):
         names.add(LAST.name)
     return frozenset(names)
 
 
 _takes_part: Figure = lambda room: room.ready and room.node.silent_since_ms is None  # noqa: E731 - a figure, like the getters below
 _has_units = attrgetter("has_units")
+_vcpus_total = attrgetter("vcpus_total")
 _AMOUNTS = {
     name: tuple((resource, (attrgetter(f"{resource}_free"), attrgetter(f"{resource}_total"))) for resource in resources)
     for name, resources in (("CoreFilter", ("vcpus", "pcpus")), ("RamFilter", ("memory_mib",)), ("DiskFilter", ("disk_mib",)))
 }
 _TESTS_FOR_FIT = frozenset({"ComputeFilter", *_AMOUNTS})
-"""Together they ask what the last filter asks, unless there are units, limits or a group that stays apart."""
+"""Together they ask what the last filter asks, unless there are units, limits, a group that stays apart, or CPUs that nobody reports."""
 
 
 def run_filters(rooms: list[Room], prepared: Sequence[Prepared], pass_all: Collection[str] = ()) -> Sieve:

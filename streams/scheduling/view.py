@@ -116,7 +116,15 @@ def _static_text(node: Node, partition: int, *, silent: bool) -> bytes:
     if hypervisor is not None:
         # What a measurement moves, or what names one host, would give each node a class of its own.
         hypervisor = msgspec.structs.replace(
-            hypervisor, metrics=(), io_workload=0, failed_builds=0, physical=Physical(), host_uuid="", host_ip="", pci_devices=()
+            hypervisor,
+            metrics=(),
+            io_workload=0,
+            failed_builds=0,
+            physical=Physical(),
+            host_uuid="",
+            host_ip="",
+            service_host="",
+            pci_devices=(),
         )
     operator = (node.status, node.zone, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
     return msgspec.json.encode((partition, silent, hypervisor, operator))

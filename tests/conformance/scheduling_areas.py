@@ -2,17 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
+from projections.room import Room
+from schemas.resources import Limits
+from streams.scheduling import aggregates, extra_specs
+from streams.scheduling.filters import FILTERS, Filter, reason
+from streams.scheduling.filters.capabilities import lacking
+from streams.scheduling.filters.json_query import QueryError, holds, parsed
 from streams.scheduling.weighers import normalise
+from tests.conformance.terms import GIB, aggregates_of, ask_for, options_of, room_of
+
+Vector = dict[str, Any]
 
 
-def _normalize(vector: dict[str, Any]) -> dict[str, Any]:
+def _filter(vector: Vector) -> Mapping[str, Any]:
+    """A host and a request through one filter. Two of them read facts by Nova's own names, which a vector gives as they are."""
+    name, given = vector["subject"], vector["given"]
+    host, asked = given.get("host") or {}, given.get("request") or {}
+    if name == "ComputeCapabilitiesFilter":
+        wanted = {key: str(text) for key, text in ((asked.get("flavor") or {}).get("extra_specs") or {}).items()}
+        return {"pass": lacking(host, wanted) is None}
+    filter_ = msgspec.structs.replace(FILTERS[name], options=options_of(given.get("config")))
+    group = asked.get("group") or {}
+    ask = ask_for(asked)
+    if name == "JsonFilter" and ask.request.hints.query:
+        try:
+            return {"pass": holds(parsed(ask.request.hints.query), host)}
+        except QueryError:
+            return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
+    room = room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity")
+    return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask_for(asked), room, name)}
+
+
+def _limits(filter_: Filter, ask: Any, room: Room, name: str) -> dict[str, Any]:
+    check = filter_.prepare(ask)
+    limits = check.limits(room) if check is not None and check.limits is not None else Limits()
+    units = {"vcpu": (limits.vcpus, 1), "memory_mb": (limits.memory_mib, 1), "disk_gb": (limits.disk_mib, GIB)}
+    del name
+    return {key: amount / unit for key, (amount, unit) in units.items() if amount is not None}
+
+
+def _extra_specs(vector: Vector) -> Mapping[str, Any]:
+    given = vector["given"]
+    return {"match": extra_specs.match(given["value"], given["req"])}
+
+
+def _normalize(vector: Vector) -> Mapping[str, Any]:
     given = vector["given"]
     return {"weights": normalise(given["values"], given["minval"], given["maxval"])}
 
 
-AREAS: dict[str, Callable[[dict[str, Any]], object]] = {
+def _multiplier(vector: Vector) -> Mapping[str, Any]:
+    given = vector["given"]
+    listed = aggregates_of([{given["option"]: value} for value in given["aggregate_values"]])
+    return {"multiplier": aggregates.override(listed, given["option"], float(given["config_value"]), float)}
+
+
+def _aggregates(vector: Vector) -> Mapping[str, Any]:
+    given, subject = vector["given"], vector["subject"]
+    if subject == "validate_num_values":
+        choose: Callable[..., Any] = max if given.get("based_on") == "max" else min
+        read: Callable[[str], Any] = float if given.get("cast") == "float" else int
+        return {"value": aggregates.number([str(value) for value in given["values"]], given.get("default"), read, choose)}
+    listed = aggregates_of(given["aggregates"])
+    if subject == "values_from_key":
+        return {"values": sorted(aggregates.values(listed, given["key"]))}
+    if subject == "metadata_by_host":
+        return {"metadata": {key: sorted(found) for key, found in aggregates.metadata(listed, given.get("key")).items()}}
+    raise ValueError(f"subject {subject!r} is not known")
+
+
+AREAS: dict[str, Callable[[Vector], object]] = {
+    "filter": _filter,
+    "extra_specs_op": _extra_specs,
     "normalize": _normalize,
+    "multiplier": _multiplier,
+    "aggregates": _aggregates,
 }

@@ -26,6 +26,7 @@ POLICIES = (
     Policy(filters=("RamFilter", "ComputeFilter", "DiskFilter"), weighers=(Multiplied(weigher="RAMWeigher"),)),
     Policy(filters=("TraitsFilter", "CoreFilter", "AvailabilityZoneFilter"), weighers=()),
     Policy(filters=(), alternates_max=0),
+    Policy(filters=("CoreFilter", "AggregateTypeAffinityFilter", "AggregateMultiTenancyIsolation", "ImagePropertiesFilter", "IoOpsFilter")),
 )
 KINDS = ((8, 16_384, 102_400), (16, 32_768, 204_800), (8, 16_384, 0))
 SIZES = ((1, 1024, 0), (2, 4096, 10_240), (4, 8192, 20_480), (7, 1000, 3), (16, 40_000, 1))
@@ -54,7 +55,12 @@ class Cloud:
     def audit(self, name: str) -> None:
         self.counter += 1
         vcpus, memory_mib, disk_mib = self.rng.choice(KINDS)
-        hypervisor = Hypervisor(vcpus=vcpus, memory_mib=memory_mib, disk_mib=disk_mib or None, traits=self.rng.choice(((), ("T1",))))
+        hypervisor = Hypervisor(
+            vcpus=vcpus if vcpus != 16 or self.rng.random() < 0.8 else None,
+            memory_mib=memory_mib,
+            disk_mib=disk_mib or None,
+            traits=self.rng.choice(((), ("T1",))),
+        )
         self.say(
             NodeObserved(
                 node_id=name, producer="p", epoch=1, counter=self.counter, taken_at_ms=self.counter, mono_ms=0, digest="d",
@@ -71,7 +77,7 @@ class Cloud:
         )
         fields = OperatorFields(
             zone=rng.choice(("", "east")), traits=rng.choice(((), ("T2",))), memory_mib=rule,
-            aggregates=rng.choice(((), (Aggregate(name="a", metadata={"availability_zone": "west"}),))),
+            aggregates=rng.choice(((), (Aggregate(name="a", metadata={"availability_zone": "west", "filter_tenant_id": "p"}),))),
         )  # fmt: skip
         status: NodeStatus = rng.choice(("enabled", "enabled", "enabled", "disabled"))
         self.say(NodeConfigured(node_id=name, record_id=f"c{self.counter}", fields=fields, status=status, reason="why"), name)

@@ -43,7 +43,10 @@ def why(name: str, asked: Ask, host: Node | Room) -> str | None:
 
 
 APART = "ServerGroupAntiAffinityFilter"
-ON_REQUEST = [each for each in ALL.values() if each.name not in {"ComputeFilter", "fit", "CoreFilter", "RamFilter"}]
+OF_NODES = {"AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates", "require_tenant_aggregate"}
+ALWAYS = {"ComputeFilter", "fit"} | OF_NODES
+AMOUNTS = ("Core", "Ram", "IoOps", "NumInstances", "Exact")
+ON_REQUEST = [each for each in ALL.values() if each.name not in ALWAYS and not any(word in each.name for word in AMOUNTS)]
 
 
 @pytest.mark.parametrize("filter_", ON_REQUEST, ids=lambda filter_: filter_.name)

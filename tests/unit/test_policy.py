@@ -30,7 +30,7 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ('filters = ["RomFilter"]', "p: filter 'RomFilter' is not known; known: RetryFilter, .*DiskFilter.*; did you mean 'RamFilter'?"),
+        ('filters = ["RomFilter"]', "p: filter 'RomFilter' is not known; known: AllHostsFilter, .*DiskFilter.*; did you mean 'RamFilter'?"),
         ('[[weighers]]\nweigher = "GPUWeigher"', "p: weigher 'GPUWeigher' is not known; known: RAMWeigher, CPUWeigher, DiskWeigher"),
         ('filters = ["RamFilter", "RamFilter"]', "p: filter 'RamFilter' is named twice"),
         ("alternates_max = 16", "p: alternates_max: expected 0 to 15, got 16"),

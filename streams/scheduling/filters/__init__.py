@@ -14,12 +14,26 @@ from msgspec import Struct
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters.amounts import disk, memory, vcpus
+from streams.scheduling.filters.capabilities import compute_capabilities
 from streams.scheduling.filters.compute import compute
+from streams.scheduling.filters.counts import aggregate_io_ops, aggregate_num_instances, io_ops, metrics, num_instances
 from streams.scheduling.filters.fit import fit
 from streams.scheduling.filters.groups import affinity, anti_affinity
-from streams.scheduling.filters.hosts import different_host, same_host
+from streams.scheduling.filters.hosts import different_host, near_address, same_host
+from streams.scheduling.filters.images import image_properties, require_image_type_support, transform_image_metadata
+from streams.scheduling.filters.isolation import (
+    image_properties_isolation,
+    instance_extra_specs,
+    isolate_aggregates,
+    isolated_hosts,
+    require_tenant_aggregate,
+    tenancy_isolation,
+    type_affinity,
+)
+from streams.scheduling.filters.json_query import json_query
 from streams.scheduling.filters.labels import availability_zone, traits
-from streams.scheduling.filters.restrict import forced, ignored, moved, requested, tried
+from streams.scheduling.filters.ratios import aggregate_ratio, exact
+from streams.scheduling.filters.restrict import forced, forced_hosts, ignored, ignored_hosts, moved, requested, tried
 from streams.scheduling.options import OPTIONS, Options
 from streams.scheduling.policy import Policy
 
@@ -28,13 +42,14 @@ class Filter(Struct, frozen=True, gc=False):
     """One filter, with the options of its policy.
 
     `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `once`: what it reads of node and request stays as
-    it is while one request is placed (Nova's run_filter_once_per_request).
+    it is while one request is placed (Nova's run_filter_once_per_request). `carried`: its limits travel with the claim.
     """
 
     name: str
     test: Callable[[Ask, Options], Check | None]
     amounts: bool = False
     once: bool = False
+    carried: bool = False
     options: Options = OPTIONS
 
     def prepare(self, ask: Ask) -> Check | None:
@@ -44,6 +59,8 @@ class Filter(Struct, frozen=True, gc=False):
 
 RESTRICTIONS: tuple[Filter, ...] = (
     Filter("ignored-nodes", ignored, once=True),
+    Filter("ignored-hosts", ignored_hosts, once=True),
+    Filter("forced-hosts", forced_hosts, once=True),
     Filter("forced-nodes", forced, once=True),
     Filter("requested-nodes", requested, once=True),
     Filter("source-node", moved),
@@ -53,20 +70,45 @@ RESTRICTIONS: tuple[Filter, ...] = (
 FILTERS: Mapping[str, Filter] = {
     filter_.name: filter_
     for filter_ in (
+        Filter("AllHostsFilter", lambda _ask, _options: None, once=True),
         Filter("RetryFilter", tried),
         Filter("ComputeFilter", compute, once=True),
         Filter("AvailabilityZoneFilter", availability_zone, once=True),
         Filter("TraitsFilter", traits, once=True),
+        Filter("ComputeCapabilitiesFilter", compute_capabilities, once=True),
+        Filter("ImagePropertiesFilter", image_properties, once=True),
         Filter("ServerGroupAntiAffinityFilter", anti_affinity),
         Filter("ServerGroupAffinityFilter", affinity),
         Filter("DifferentHostFilter", different_host, once=True),
         Filter("SameHostFilter", same_host, once=True),
+        Filter("SimpleCIDRAffinityFilter", near_address, once=True),
+        Filter("IsolatedHostsFilter", isolated_hosts, once=True),
+        Filter("AggregateImagePropertiesIsolation", image_properties_isolation, once=True),
+        Filter("AggregateInstanceExtraSpecsFilter", instance_extra_specs, once=True),
+        Filter("AggregateMultiTenancyIsolation", tenancy_isolation, once=True),
+        Filter("AggregateTypeAffinityFilter", type_affinity, once=True),
+        Filter("isolate_aggregates", isolate_aggregates, once=True),
+        Filter("require_tenant_aggregate", require_tenant_aggregate, once=True),
+        Filter("require_image_type_support", require_image_type_support, once=True),
+        Filter("transform_image_metadata", transform_image_metadata, once=True),
+        Filter("JsonFilter", json_query),
+        Filter("MetricsFilter", metrics),
+        Filter("IoOpsFilter", io_ops, carried=True),
+        Filter("AggregateIoOpsFilter", aggregate_io_ops, carried=True),
+        Filter("NumInstancesFilter", num_instances, carried=True),
+        Filter("AggregateNumInstancesFilter", aggregate_num_instances, carried=True),
         Filter("CoreFilter", vcpus, amounts=True),
         Filter("RamFilter", memory, amounts=True),
         Filter("DiskFilter", disk, amounts=True),
+        Filter("AggregateCoreFilter", aggregate_ratio("vcpus", "cpu_allocation_ratio"), carried=True),
+        Filter("AggregateRamFilter", aggregate_ratio("memory_mib", "ram_allocation_ratio"), carried=True),
+        Filter("AggregateDiskFilter", aggregate_ratio("disk_mib", "disk_allocation_ratio"), carried=True),
+        Filter("ExactCoreFilter", exact("vcpus"), carried=True),
+        Filter("ExactRamFilter", exact("memory_mib"), carried=True),
+        Filter("ExactDiskFilter", exact("disk_mib"), carried=True),
     )
 }
-"""Those a policy chooses from."""
+"""Those a policy chooses from. Those with Nova's function names are what it asks of Placement before any filter."""
 
 LAST = Filter("fit", fit, amounts=True)
 """Always last: what the ledger would refuse is never asked for."""

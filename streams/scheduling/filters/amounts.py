@@ -17,7 +17,7 @@ from streams.scheduling.options import Options
 
 
 def vcpus(ask: Ask, _: Options) -> Check | None:
-    """Shared and dedicated CPUs."""
+    """Shared and dedicated CPUs. Where no number of shared CPUs is reported, it has nothing to say (Nova's fail-safe; the ledger has)."""
     return _check(ask, "vcpus", "pcpus")
 
 
@@ -37,9 +37,17 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
     named = {lack.resource for lack in found}
     for resource in resources:
         asked, total = getattr(ask.item.resources, resource), getattr(room, f"{resource}_total")
+        if resource not in named and asked and total < 0:
+            found.append(Shortfall(resource=resource, needed=asked, detail="the node reports no total of it"))
         if resource not in named and not ask.item.forced and 0 <= total < asked:
             found.append(Shortfall(resource=resource, needed=asked, free=total, detail=f"{asked} needed, the whole node has {total}"))
     return tuple(found)
+
+
+def limits_of(room: Room, *resources: str) -> Limits:
+    """The node's own limits of these resources; None where it has none. Below zero is nothing."""
+    found = {resource: limit for resource in resources if (limit := room.node.limit(resource)) is not None}
+    return Limits(**{resource: max(limit, 0) for resource, limit in found.items()})
 
 
 def _check(ask: Ask, *resources: str) -> Check | None:
@@ -53,7 +61,11 @@ def _check(ask: Ask, *resources: str) -> Check | None:
             rooms = keep(rooms)
         return rooms
 
-    return Check(keep_all if others else first, lambda room: "; ".join(str(lack) for lack in shortfalls(ask, room, *resources)))
+    return Check(
+        keep_all if others else first,
+        lambda room: "; ".join(str(lack) for lack in shortfalls(ask, room, *resources)),
+        lambda room: limits_of(room, *resources),
+    )
 
 
 def _keep(ask: Ask, resource: str) -> Callable[[list[Room]], list[Room]] | None:
@@ -64,10 +76,13 @@ def _keep(ask: Ask, resource: str) -> Callable[[list[Room]], list[Room]] | None:
     most = most_of(ask.item.limits, resource)
     if most < UNLIMITED:
         figures = attrgetter(f"{resource}_free", f"{resource}_total", f"{resource}_used")
-        return lambda rooms: [r for r in rooms if (has := figures(r))[0] >= n and not 0 <= has[1] < n and has[2] + n <= most]
+        unknown = -1 if resource == "vcpus" else -2
+        return lambda rooms: [
+            r for r in rooms if ((has := figures(r))[0] >= n and not 0 <= has[1] < n and has[2] + n <= most) or has[1] == unknown
+        ]
     match resource:
         case "vcpus":
-            return lambda rooms: [r for r in rooms if r.vcpus_free >= n and not 0 <= r.vcpus_total < n]
+            return lambda rooms: [r for r in rooms if (r.vcpus_free >= n and not 0 <= r.vcpus_total < n) or r.vcpus_total < 0]
         case "pcpus":
             return lambda rooms: [r for r in rooms if r.pcpus_free >= n and not 0 <= r.pcpus_total < n]
         case "memory_mib":

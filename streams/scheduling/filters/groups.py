@@ -32,12 +32,12 @@ def affinity(ask: Ask, _: Options) -> Check | None:
 
 
 def anti_affinity(ask: Ask, _: Options) -> Check | None:
-    """Where fewer members are than one node may have; the instance itself does not count."""
+    """Where fewer members are than one node may have, and where the instance itself is: it may stay there (Nova's rule)."""
     group = ask.item.group
     if group is None or group.policy != "anti-affinity":
         return None
-    group_id, most, own = group.group_id, group.max_per_node, frozenset({ask.instance_id})
+    group_id, most, own = group.group_id, group.max_per_node, ask.instance_id
     return Check(
-        lambda rooms: [r for r in rooms if len(r.members(group_id) - own) + 1 <= most],
-        lambda room: f"{len(room.members(group_id) - own)} of at most {most} of group {group_id} are there",
+        lambda rooms: [r for r in rooms if len(r.members(group_id)) < most or own in r.instances],
+        lambda room: f"{len(room.members(group_id))} of at most {most} of group {group_id} are there",
     )

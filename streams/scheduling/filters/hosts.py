@@ -1,9 +1,11 @@
-"""Beside or apart from named instances (Nova's SameHostFilter and DifferentHostFilter)."""
+"""Beside or apart from named instances, and near an address (Nova's SameHostFilter, DifferentHostFilter, SimpleCIDRAffinityFilter)."""
 
 from __future__ import annotations
 
+from ipaddress import ip_address, ip_network
+
 from projections.room import Room
-from streams.scheduling.ask import Ask, Check
+from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.options import Options
 
 
@@ -27,6 +29,28 @@ def same_host(ask: Ask, _: Options) -> Check | None:
         lambda rooms: [r for r in rooms if any(other in r.instances for other in others)],
         lambda _: f"none of {', '.join(others[:3])} is there",
     )
+
+
+def near_address(ask: Ask, _: Options) -> Check | None:
+    """Nova's SimpleCIDRAffinityFilter: hosts in the network of the hint `build_near_host_ip` with the prefix length `cidr` (/24)."""
+    hints = ask.request.hints
+    if not hints.build_near_host_ip:
+        return None
+    text = hints.build_near_host_ip + (hints.cidr or "/24")
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        return per_node(lambda _room: f"hint build_near_host_ip and cidr: {text} is no network")
+
+    def why(room: Room) -> str | None:
+        address = room.node.hypervisor.host_ip if room.node.hypervisor is not None else ""
+        try:
+            near = ip_address(address) in network
+        except ValueError:
+            return f"its address {address or '(none reported)'} cannot be compared with {network}"
+        return None if near else f"its address {address} is not in {network}"
+
+    return per_node(why)
 
 
 def _here(room: Room, others: tuple[str, ...]) -> str:

@@ -28,18 +28,30 @@ def availability_zone(ask: Ask, options: Options) -> Check | None:
 
 
 def traits(ask: Ask, _: Options) -> Check | None:
-    """Placement's required and forbidden traits, of the hypervisor and of the operator."""
-    required, forbidden = frozenset(ask.request.traits_required), frozenset(ask.request.traits_forbidden)
+    """Placement's required and forbidden traits, of the hypervisor and of the operator; asked by the request, its flavor or its image."""
+    required, forbidden = required_traits(ask), _asked(ask, "forbidden") | frozenset(ask.request.traits_forbidden)
     if not required and not forbidden:
         return None
 
     def why(room: Room) -> str:
-        has = _traits(room.node)
+        has = traits_of(room.node)
         lacks = [f"lacks {name}" for name in sorted(required - has)]
         return "; ".join(lacks + [f"has {name}, which is forbidden" for name in sorted(forbidden & has)])
 
-    return Check(lambda rooms: [r for r in rooms if required <= (has := _traits(r.node)) and not forbidden & has], why)
+    return Check(lambda rooms: [r for r in rooms if required <= (has := traits_of(r.node)) and not forbidden & has], why)
 
 
-def _traits(node: Node) -> frozenset[str]:
+def required_traits(ask: Ask) -> frozenset[str]:
+    """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties."""
+    return _asked(ask, "required") | frozenset(ask.request.traits_required)
+
+
+def _asked(ask: Ask, word: str) -> frozenset[str]:
+    texts = (ask.request.flavor.extra_specs, ask.request.image.properties)
+    keys = [key for said in texts for key, text in said.items() if text == word and key.startswith("trait:")]
+    return frozenset(key.removeprefix("trait:") for key in keys)
+
+
+def traits_of(node: Node) -> frozenset[str]:
+    """A node's traits, of the hypervisor and of the operator."""
     return frozenset(node.traits + (node.hypervisor.traits if node.hypervisor is not None else ()))

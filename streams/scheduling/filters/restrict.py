@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streams.scheduling.ask import Ask, Check
+from streams.scheduling.ask import Ask, Check, per_node
+from streams.scheduling.facts import host_of
 from streams.scheduling.options import Options
 
 NAMED_MAX = 3
@@ -10,13 +11,26 @@ NAMED_MAX = 3
 
 
 def ignored(ask: Ask, _: Options) -> Check | None:
-    """Nova's ignore_hosts."""
+    """Nova's ignore_hosts, by node."""
     names = frozenset(ask.request.ignored_nodes)
     return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "the request ignores it") if names else None
 
 
+def ignored_hosts(ask: Ask, _: Options) -> Check | None:
+    """Nova's ignore_hosts where a compute service has several nodes: by the service's host, in any case of letters."""
+    names = frozenset(name.lower() for name in ask.request.ignored_hosts)
+    return per_node(lambda room: f"the request ignores host {host_of(room)}" if host_of(room).lower() in names else None) if names else None
+
+
+def forced_hosts(ask: Ask, _: Options) -> Check | None:
+    """Nova's force_hosts, in any case of letters."""
+    names = frozenset(name.lower() for name in ask.request.forced_hosts)
+    text = _listed(ask.request.forced_hosts, "forced to host")
+    return per_node(lambda room: None if host_of(room).lower() in names else text) if names else None
+
+
 def forced(ask: Ask, _: Options) -> Check | None:
-    """Nova's force_hosts and force_nodes: only these, and no filter but the last is asked."""
+    """Nova's force_nodes: only these, and no filter but the last is asked."""
     return _only(ask.request.forced_nodes, "forced to")
 
 
@@ -46,7 +60,10 @@ def moved(ask: Ask, _: Options) -> Check | None:
 def _only(node_ids: tuple[str, ...], verb: str) -> Check | None:
     if not node_ids:
         return None
-    names = frozenset(node_ids)
-    more = f" and {len(node_ids) - NAMED_MAX} more" if len(node_ids) > NAMED_MAX else ""
-    text = f"{verb} {', '.join(node_ids[:NAMED_MAX])}{more}"
+    names, text = frozenset(node_ids), _listed(node_ids, verb)
     return Check(lambda rooms: [r for r in rooms if r.node_id in names], lambda _: text)
+
+
+def _listed(names: tuple[str, ...], verb: str) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{verb} {', '.join(names[:NAMED_MAX])}{more}"

@@ -1,0 +1,76 @@
+"""A node by the names that Nova's HostState has: what extra specs, JSON queries and Nova-style plug-ins read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from projections.node import Node
+from projections.room import UNLIMITED, Room
+from schemas.inventory import CpuInfo, Hypervisor
+
+
+def host_of(room: Room) -> str:
+    """The compute service's host, which several nodes may share; the node's own name where none is reported."""
+    hypervisor = room.node.hypervisor
+    return (hypervisor.service_host if hypervisor is not None else "") or room.node_id
+
+
+def facts_of(room: Room) -> dict[str, Any]:
+    """The facts. Memory and disk in MiB (`…_mb`) or GiB (`…_gb`), free = total − reserved − used; None where nothing is reported."""
+    node, host = room.node, room.node.hypervisor or Hypervisor()
+    return {
+        "host": host_of(room),
+        "nodename": room.node_id,
+        "hypervisor_hostname": room.node_id,
+        "uuid": host.host_uuid,
+        "cell_uuid": host.cell,
+        "host_ip": host.host_ip,
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
+        "supported_instances": [[each.architecture, each.hypervisor_type, each.vm_mode] for each in host.supported_guests],
+        "cpu_info": _cpu_info(host.cpu_info),
+        "total_usable_ram_mb": host.memory_mib,
+        "free_ram_mb": None if host.memory_mib is None else _free(room, "memory_mib"),
+        "total_usable_disk_gb": None if host.disk_mib is None else host.disk_mib / 1024,
+        "free_disk_mb": None if host.disk_mib is None else _free(room, "disk_mib"),
+        "disk_mb_used": _used(room, "disk_mib"),
+        "vcpus_total": host.vcpus,
+        "vcpus_used": _used(room, "vcpus"),
+        "cpu_allocation_ratio": _ratio(node, "vcpus"),
+        "ram_allocation_ratio": _ratio(node, "memory_mib"),
+        "disk_allocation_ratio": _ratio(node, "disk_mib"),
+        "num_instances": len(room.instances),
+        "num_io_ops": room.io_ops,
+        "failed_builds": host.failed_builds,
+        "metrics": {each.name: each.value_milli / 1000 for each in host.metrics},
+        "service": {"disabled": node.status != "enabled"},
+        "stats": dict(host.stats),
+    }
+
+
+def _cpu_info(cpu: CpuInfo) -> dict[str, Any] | None:
+    if cpu == CpuInfo():
+        return None
+    topology = {"cells": cpu.cells, "sockets": cpu.sockets, "cores": cpu.cores, "threads": cpu.threads}
+    names = {"arch": cpu.architecture, "model": cpu.model, "vendor": cpu.vendor}
+    found: dict[str, Any] = {name: text for name, text in names.items() if text}
+    found |= {"features": list(cpu.features), "topology": {name: count for name, count in topology.items() if count}}
+    if cpu.maxphysaddr_bits is not None:
+        found["maxphysaddr"] = {"bits": cpu.maxphysaddr_bits}
+    return found
+
+
+def _used(room: Room, resource: str) -> int:
+    """What counts as used; a room that was made for an instance already there has no such figure, the node has."""
+    used: int = getattr(room, f"{resource}_used")
+    return used if used > -UNLIMITED else room.node.used[("vcpus", "pcpus", "memory_mib", "disk_mib").index(resource)]
+
+
+def _free(room: Room, resource: str) -> int:
+    total: int = getattr(room, f"{resource}_total")
+    return total - room.node.rule(resource).reserved - _used(room, resource)
+
+
+def _ratio(node: Node, resource: str) -> float | None:
+    ratio_milli = node.rule(resource).ratio_milli
+    return None if ratio_milli is None else ratio_milli / 1000

@@ -1,0 +1,122 @@
+"""Who may go where by the metadata of aggregates, and images and hosts that are kept to themselves."""
+
+from __future__ import annotations
+
+from projections.room import Room
+from streams.scheduling.aggregates import metadata, values
+from streams.scheduling.ask import Ask, Check, per_node
+from streams.scheduling.extra_specs import match
+from streams.scheduling.facts import host_of
+from streams.scheduling.filters.images import properties_of
+from streams.scheduling.filters.labels import required_traits
+from streams.scheduling.options import Options
+
+EXTRA_SPECS_SCOPE = "aggregate_instance_extra_specs"
+TENANT_KEY = "filter_tenant_id"
+"""The beginning of every key whose value names projects: one value has no room for many."""
+TRAIT_KEY = "trait:"
+
+
+def image_properties_isolation(ask: Ask, options: Options) -> Check | None:
+    """Nova's AggregateImagePropertiesIsolation: where an aggregate names a property the image has, it must have the image's value."""
+    properties = {name: value for name, value in properties_of(ask.request).items() if value}
+    namespace = options.aggregate_image_properties_isolation_namespace
+    prefix = namespace + options.aggregate_image_properties_isolation_separator if namespace else ""
+    if not properties:
+        return None
+
+    def why(room: Room) -> str | None:
+        for key, allowed in sorted(metadata(room.node.aggregates).items()):
+            if key.startswith(prefix) and key in properties and properties[key] not in allowed:
+                return f"its aggregates take images with {key} {' or '.join(sorted(allowed))}, this one has {properties[key]}"
+        return None
+
+    return per_node(why)
+
+
+def instance_extra_specs(ask: Ask, _: Options) -> Check | None:
+    """Nova's AggregateInstanceExtraSpecsFilter: each extra spec without scope, or in its own, is met by a value of the aggregates."""
+    wanted: list[tuple[str, str]] = []
+    for key, requirement in ask.request.flavor.extra_specs.items():
+        scope, separator, name = key.partition(":")
+        if not separator or scope == EXTRA_SPECS_SCOPE:
+            wanted.append((name if separator else key, requirement))
+    if not wanted:
+        return None
+
+    def why(room: Room) -> str | None:
+        found = metadata(room.node.aggregates)
+        for name, requirement in wanted:
+            has = sorted(found.get(name, ()))
+            if not any(match(value, requirement) for value in has):
+                return f"aggregates with {name} {requirement} needed, its own have {', '.join(has) or 'no such key'}"
+        return None
+
+    return per_node(why)
+
+
+def tenancy_isolation(ask: Ask, _: Options) -> Check | None:
+    """Nova's AggregateMultiTenancyIsolation: where aggregates name projects, only those."""
+    project_id = ask.request.project_id
+
+    def why(room: Room) -> str | None:
+        projects = _projects(room)
+        return f"its aggregates are for other projects than {project_id or 'none'}" if projects and project_id not in projects else None
+
+    return per_node(why)
+
+
+def require_tenant_aggregate(ask: Ask, _: Options) -> Check | None:
+    """Nova's pre-filter of that name, for fleets where every project has aggregates: only nodes in one of the project's."""
+    project_id = ask.request.project_id
+    return per_node(lambda room: None if project_id in _projects(room) else f"it is in no aggregate of project {project_id or '(none)'}")
+
+
+def type_affinity(ask: Ask, _: Options) -> Check | None:
+    """Nova's AggregateTypeAffinityFilter: where aggregates name flavors, only those."""
+    name = ask.request.flavor.name
+
+    def why(room: Room) -> str | None:
+        found = values(room.node.aggregates, "instance_type")
+        flavors = {part.strip() for text in found for part in text.split(",")}
+        if not found or name in flavors:
+            return None
+        return f"its aggregates are for flavors {', '.join(sorted(flavors))}, not {name or 'one without a name'}"
+
+    return per_node(why)
+
+
+def isolate_aggregates(ask: Ask, _: Options) -> Check | None:
+    """Nova's pre-filter of that name: an aggregate that says `trait:X` is `required` takes only requests that require X."""
+    required = required_traits(ask)
+
+    def why(room: Room) -> str | None:
+        said = [pair for aggregate in room.node.aggregates for pair in aggregate.metadata.items()]
+        keys = {key for key, text in said if key.startswith(TRAIT_KEY) and text == "required"}
+        missing = sorted(key for key in keys if key.removeprefix(TRAIT_KEY) not in required)
+        return f"its aggregates are for requests with {', '.join(missing)}" if missing else None
+
+    return per_node(why)
+
+
+def isolated_hosts(ask: Ask, options: Options) -> Check | None:
+    """Nova's IsolatedHostsFilter: isolated images on isolated hosts only, and those (unless unrestricted) for nothing else."""
+    images, hosts = frozenset(options.isolated_images), frozenset(options.isolated_hosts)
+    restricted = options.restrict_isolated_hosts_to_isolated_images
+    isolated = ask.request.image.image_id in images
+    if not images and not (restricted and hosts):
+        return None
+
+    def why(room: Room) -> str | None:
+        apart = host_of(room) in hosts
+        if isolated and not apart:
+            return "the image is isolated, the host is not"
+        if restricted and apart and not isolated:
+            return "the host is isolated, the image is not"
+        return None
+
+    return per_node(why)
+
+
+def _projects(room: Room) -> frozenset[str]:
+    return frozenset().union(*(found for key, found in metadata(room.node.aggregates).items() if key.startswith(TENANT_KEY)))

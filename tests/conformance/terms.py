@@ -1,0 +1,183 @@
+"""Nova's terms for hosts and requests as the product's: names and units are translated, nothing is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from projections.node import Node
+from projections.room import Room, mark_of, room
+from schemas.claims import ClaimItem, GroupMember
+from schemas.inventory import Aggregate, CpuInfo, Hypervisor, Metric, PciPool, ResourceRule, SupportedGuest
+from schemas.requests import Flavor, Hints, Image, PlacementRequested, ServerGroup
+from schemas.resources import Resources
+from streams.scheduling.ask import Ask, ask_of
+from streams.scheduling.options import Options
+
+GIB = 1024
+GROUP = "group"
+RATIOS = {"vcpus": "cpu_allocation_ratio", "memory_mib": "ram_allocation_ratio", "disk_mib": "disk_allocation_ratio"}
+
+
+def options_of(config: Mapping[str, Any] | None) -> Options:
+    """The options among what a vector configures; multipliers are the weighers' own."""
+    named = {name.rpartition(".")[2]: value for name, value in (config or {}).items()}
+    return msgspec.convert({name: value for name, value in named.items() if name in Options.__struct_fields__}, Options)
+
+
+def node_name(host: Mapping[str, Any]) -> str:
+    """A node by host and node, as the product's one name."""
+    return f"{host.get('host', 'host1')}/{host.get('node', 'node1')}"
+
+
+def room_of(host: Mapping[str, Any], members: Sequence[str] = (), policy: str = "anti-affinity") -> Room:
+    """The room of one of Nova's host states; `members` are the group's instances wherever they are."""
+    node = Node(node_name(host), hypervisor=_hypervisor(host), aggregates=aggregates_of(host.get("aggregates")))
+    service = host.get("service") or {}
+    node.status = "disabled" if service.get("disabled") else "enabled"
+    node.silent_since_ms = None if service.get("up", True) else 0
+    for resource, ratio in RATIOS.items():
+        if host.get(ratio) is not None:
+            setattr(node, resource, ResourceRule(ratio_milli=round(host[ratio] * 1000)))
+    node.refresh()
+    memory_mib, disk_mib = _used(host, "free_ram_mb", _memory_mib(host)), _used(host, "free_disk_mb", _disk_mib(host))
+    node.used = [host.get("vcpus_used") or 0, 0, memory_mib, disk_mib]
+    return room(node, 0, mark_of(node.node_id), _instances(host, node.node_id, members, policy))
+
+
+def aggregates_of(listed: Sequence[Mapping[str, str]] | None) -> tuple[Aggregate, ...]:
+    """Aggregates that have these metadata."""
+    return tuple(Aggregate(name=f"a{number}", metadata=dict(metadata)) for number, metadata in enumerate(listed or ()))
+
+
+def ask_for(asked: Mapping[str, Any], **more: Any) -> Ask:
+    """What Nova's request specification asks for, as one of the product's asks."""
+    group, hints, image = asked.get("group"), asked.get("hints") or {}, asked.get("image") or {}
+    destination, flavor = asked.get("destination") or {}, asked.get("flavor") or {}
+    request = PlacementRequested(
+        request_id="request",
+        instance_ids=(asked.get("instance_id") or "instance",),
+        flavor=Flavor(
+            name=flavor.get("name", ""),
+            vcpus=flavor.get("vcpus", 0),
+            memory_mib=flavor.get("memory_mb", 0),
+            root_gib=flavor.get("root_gb", 0),
+            ephemeral_gib=flavor.get("ephemeral_gb", 0),
+            swap_mib=flavor.get("swap", 0),
+            extra_specs=_texts(flavor.get("extra_specs")),
+        ),
+        image=Image(image_id=image.get("id") or "", properties=_texts(image.get("properties"))),
+        hints=Hints(
+            same_host=_list(hints.get("same_host")),
+            different_host=_list(hints.get("different_host")),
+            build_near_host_ip=_first(hints.get("build_near_host_ip")),
+            cidr=_first(hints.get("cidr")),
+            query=_first(hints.get("query")),
+        ),
+        group=_group(group),
+        availability_zone=asked.get("availability_zone") or "",
+        project_id=asked.get("project_id") or "",
+        retry_nodes=tuple("/".join(pair) for pair in (asked.get("retry") or {}).get("hosts", ())),
+        preferred_cell=destination.get("cell") or "",
+        cross_cell_move=bool(destination.get("allow_cross_cell_move")),
+        **more,
+    )
+    group_hosts = frozenset(f"{host}/node1" for host in (group or {}).get("hosts", ()))
+    return ask_of(request, 0, seed=0, group_nodes=group_hosts)
+
+
+def cpu_info_of(said: Any) -> CpuInfo:
+    """Nova's cpu_info, an object or its text; a text that is no JSON reports nothing."""
+    if isinstance(said, str):
+        try:
+            said = msgspec.json.decode(said)
+        except msgspec.DecodeError:
+            said = None
+    said = said if isinstance(said, Mapping) else {}
+    topology = said.get("topology") or {}
+    return CpuInfo(
+        architecture=said.get("arch", ""),
+        model=said.get("model", ""),
+        vendor=said.get("vendor", ""),
+        sockets=topology.get("sockets", 0),
+        cores=topology.get("cores", 0),
+        threads=topology.get("threads", 0),
+        maxphysaddr_bits=(said.get("maxphysaddr") or {}).get("bits"),
+        features=tuple(said.get("features", ())),
+    )
+
+
+def _hypervisor(host: Mapping[str, Any]) -> Hypervisor:
+    version = host.get("hypervisor_version") or 0
+    if isinstance(version, str):
+        version = sum(int(part) * 1000**place for place, part in enumerate(reversed(version.split("."))))
+    kinds = host.get("supported_instances") or ()
+    supported = [dict(zip(("architecture", "hypervisor_type", "vm_mode"), kind, strict=True)) for kind in kinds]
+    return Hypervisor(
+        vcpus=host.get("vcpus_total") or None,
+        memory_mib=_memory_mib(host),
+        disk_mib=_disk_mib(host),
+        host_ip=host.get("host_ip") or "",
+        hypervisor_version=version,
+        supported_guests=msgspec.convert(supported, tuple[SupportedGuest, ...]),
+        cpu_info=cpu_info_of(host.get("cpu_info")),
+        metrics=tuple(Metric(name=name, value_milli=_milli(value)) for name, value in (host.get("metrics") or {}).items()),
+        pci_pools=tuple(PciPool(count=count) for count in host.get("pci_pool_counts") or ()),
+        io_workload=host.get("num_io_ops") or 0,
+        failed_builds=host.get("failed_builds") or 0,
+        service_host=host.get("host", "host1"),
+        cell=host.get("cell") or "",
+    )
+
+
+def _memory_mib(host: Mapping[str, Any]) -> int | None:
+    """A host of which only what is free is known has that in all."""
+    total: int | None = host.get("total_usable_ram_mb", max(host.get("free_ram_mb") or 0, 0) if "free_ram_mb" in host else None)
+    return total
+
+
+def _disk_mib(host: Mapping[str, Any]) -> int | None:
+    if "total_usable_disk_gb" in host:
+        return int(host["total_usable_disk_gb"] * GIB)
+    return max(host["free_disk_mb"], 0) if host.get("free_disk_mb") is not None else None
+
+
+def _used(host: Mapping[str, Any], free: str, total: int | None) -> int:
+    return (total or 0) - (host.get(free) or 0) if free in host else 0
+
+
+def _instances(host: Mapping[str, Any], node_id: str, members: Sequence[str], policy: str) -> list[ClaimItem]:
+    """The host's instances as claims that take nothing: by name, or as many as are counted."""
+    names = host.get("instances") or [f"instance-{number}" for number in range(host.get("num_instances") or 0)]
+    group = GroupMember(group_id=GROUP, policy=msgspec.convert(policy, GroupMember.__annotations__["policy"]))
+    return [
+        ClaimItem(claim_id=name, instance_id=name, nodes=(node_id,), resources=Resources(), group=group if name in members else None)
+        for name in names
+    ]
+
+
+def _group(group: Mapping[str, Any] | None) -> ServerGroup | None:
+    if not group or not group.get("policy"):
+        return None
+    most = int((group.get("rules") or {}).get("max_server_per_host", 1))
+    return ServerGroup(group_id=GROUP, policy=group["policy"], max_per_node=most)
+
+
+def _milli(value: Any) -> int:
+    """A figure in thousandths; one that is measured for each NUMA cell, as their sum."""
+    return round(1000 * (sum(value.values()) if isinstance(value, Mapping) else value))
+
+
+def _texts(said: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (said or {}).items()}
+
+
+def _list(hint: Any) -> tuple[str, ...]:
+    return (hint,) if isinstance(hint, str) else tuple(hint or ())
+
+
+def _first(hint: Any) -> str:
+    listed = _list(hint)
+    return listed[0] if listed else ""
