@@ -7,7 +7,7 @@ code that decides them. `tests/unit/test_fault_checkers.py` shows for each one t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,14 @@ class Folded(Struct):
         return Counter(msgspec.json.decode(outcome)["outcome"] for outcome in self.outcomes.elements())
 
 
-def folded(log: Log) -> Folded:
-    """Fold all of `claims`, recounting every grant."""
+def folded(log: Log, below: Mapping[int, int] | None = None) -> Folded:
+    """Fold all of `claims`, recounting every grant; with `below` only these partitions' records below these offsets."""
     all_of = Folded()
     for number in range(log.topics()[CLAIMS]):
         ledger, observed, audit, books = Ledger(number, log.topics()[CLAIMS]), Observed(number), LeakAudit(number), Books()
-        for record in records(log, CLAIMS, number):
+        for record in records(log, CLAIMS, number) if below is None or number in below else ():
+            if below is not None and record.offset >= below[number]:
+                break
             step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
             assert step is not None, f"{CLAIMS}/{number}@{record.offset} was read twice"
             observed.apply(ledger, step)
@@ -327,6 +329,34 @@ def tables_wrong(state: Path, fold: Folded) -> list[str]:
     return found
 
 
+def workers_tables_wrong(log: Log, homes: Iterable[Path], fold: Folded) -> list[str]:
+    """As `tables_wrong` for workers that have a directory each: one of them holds the end of each partition, and what another has left of
+    a partition that it once owned is the pure fold up to there."""
+    found = []
+    at_end: set[int] = set()
+    for home in homes:
+        for number in range(len(fold.ledgers)):
+            if not (home / f"{CLAIMS}-{number}").exists():
+                continue
+            with RocksTable.open(home / f"{CLAIMS}-{number}") as table:
+                if table.next_offset >= fold.ledgers[number].next_offset:
+                    at_end.add(number)
+                    found += [f"{home.name}: {wrong}" for wrong in table_wrong(table, fold, number)]
+                elif table.next_offset:
+                    up_to = folded(log, {number: table.next_offset})
+                    found += [f"{home.name} before the end: {wrong}" for wrong in table_wrong(table, up_to, number)]
+    return found + [f"no table stands at the end of {CLAIMS}/{number}" for number in range(len(fold.ledgers)) if number not in at_end]
+
+
+def limits(fold: Folded) -> dict[str, dict[str, int]]:
+    """The most that fits on each node, by resource."""
+    return {
+        node_id: {name: limit for name in RESOURCES if (limit := node.limit(name)) is not None}
+        for ledger in fold.ledgers
+        for node_id, node in ledger.nodes.items()
+    }
+
+
 def table_wrong(table: Table, fold: Folded, number: int) -> list[str]:
     """As `tables_wrong`, one table."""
     place, pure = f"the table of {CLAIMS}/{number}", fold.ledgers[number]
@@ -380,9 +410,15 @@ def letters_wrong(log: Log, expected: Mapping[tuple[str, int, int], str]) -> lis
 
 
 def everything_wrong(
-    log: Log, state: Path, acknowledged: Iterable[Acknowledged], dead: Mapping[tuple[str, int, int], str] | None = None
+    log: Log,
+    state: Path | Sequence[Path],
+    acknowledged: Iterable[Acknowledged],
+    dead: Mapping[tuple[str, int, int], str] | None = None,
 ) -> tuple[Folded, list[str]]:
-    """The pure fold, and all that the checkers find at rest. `dead` are the positions that belong into the dead letters."""
+    """The pure fold, and all that the checkers find at rest. `dead` are the positions that belong into the dead letters.
+
+    `state` is the folder of the tables, or those of several workers that each have their own.
+    """
     fold, kept = folded(log), list(acknowledged)
     checks: tuple[Callable[[], list[str]], ...] = (
         lambda: lost(log, kept),
@@ -390,7 +426,7 @@ def everything_wrong(
         lambda: fold.overgrants,
         lambda: unfounded(log, fold),
         lambda: unnamed(log, fold),
-        lambda: tables_wrong(state, fold),
+        lambda: tables_wrong(state, fold) if isinstance(state, Path) else workers_tables_wrong(log, state, fold),
         lambda: rows_wrong(log, fold),
         lambda: verdicts_wrong(log, fold),
         lambda: digests_wrong(log, fold),

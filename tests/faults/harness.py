@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from streams.clock import Clock, ScaledClock, SystemClock
+from streams.log.base import Log
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 
@@ -114,7 +115,7 @@ class Site(Struct):
         """The log as `--log` names it."""
         return f"sqlite:{self.path}"
 
-    def opened(self, ledger_partitions: int = 2) -> SqliteLog:
+    def opened(self, ledger_partitions: int = 2) -> Log:
         """The log, made if it is missing; stamped by this site's clock."""
         log = SqliteLog.open(self.path, create=True, clock=self.clock.wall_ms)
         open_ledger(log, ledger_partitions=ledger_partitions)

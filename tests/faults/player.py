@@ -1,7 +1,8 @@
 """The world outside claimlog as one process that may be killed: requesters, starters, and hypervisors with their audits and events.
 
 Guests outlive their reporter, so what happened to them stands in `world.jsonl` before anything is said about it: after a kill the fleet is
-as it was, and events that were not sent are lost, as on real hosts. `acknowledged.jsonl` keeps what the log has acknowledged.
+as it was, and events that were not sent are lost, as on real hosts. `acknowledged.jsonl` keeps what the log has acknowledged, and each
+process its history (`tests.faults.history`): all calls, and which guests run where.
 
     python -m tests.faults.player FOLDER CLOCK SEED
 
@@ -10,7 +11,6 @@ It plays until SIGTERM. Once there is a file `calm` in the folder it asks for no
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterable
@@ -35,6 +35,7 @@ from streams.clock import Clock, parse
 from streams.log.base import Log, Message, Partition
 from streams.log.sqlite import SqliteLog
 from tests.faults.checkers import Acknowledged, hash_of
+from tests.faults.history import Journal, Recorded
 
 NODES = 24
 KINDS = (
@@ -61,22 +62,12 @@ class Happened(Struct, omit_defaults=True):
     gone: bool = False
 
 
-class Journal:
-    """Lines of a file, each in it before the call returns and whole even if this process is killed the next moment."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def write(self, entries: Iterable[Struct]) -> None:
-        os.write(self._file, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
-
-
 class Player:
     """See the module."""
 
     def __init__(self, log: Log, folder: Path, clock: Clock, seed: int) -> None:
-        self._log, self._folder, self._clock = log, folder, clock
         self.epoch = clock.wall_ms()
+        self._log, self._folder, self._clock = Recorded(log, folder, f"player-{self.epoch}"), folder, clock
         self._random = Random(f"{seed}/{self.epoch}")
         self._world, self._kept = Journal(folder / "world.jsonl"), Journal(folder / "acknowledged.jsonl")
         self._fleet = Fleet(NODES, seed=seed, epoch=self.epoch, kinds=KINDS)
@@ -176,6 +167,7 @@ class Player:
                 ends_ms = self._clock.wall_ms() + int(self._random.expovariate(1 / LIFETIME_MS_MEAN))
                 happened = Happened(instance_id, placement.node_id, placement.resources, claim_id, ends_ms)
                 self._world.write([happened])
+                self._log.holds(instance_id, placement.node_id, placement.resources)
                 self._arrive(happened, silently=False)
 
     def _arrive(self, happened: Happened, *, silently: bool) -> None:
@@ -193,6 +185,7 @@ class Player:
             if life.ends_ms > now_ms and life.claim_id not in self._unwanted:
                 continue
             life.gone = True
+            self._log.gives_back(instance_id)
             self._world.write([Happened(instance_id, gone=True)])
             self._events(self._fleet.destroy(instance_id, now_ms, silently=self._random.random() < 0.05))
 
