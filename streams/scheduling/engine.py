@@ -40,7 +40,7 @@ from streams.scheduling.reference import (
 )
 from streams.scheduling.ring import Ring
 from streams.scheduling.view import View
-from streams.scheduling.weighers import WEIGHERS
+from streams.scheduling.weighers import WEIGHERS, has_overrides
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -378,7 +378,8 @@ def takes(policy: Policy, ask: Ask) -> bool:
         return False
     if item.group is not None and item.group.max_per_node < 1:
         return False
-    if ask.request.forced_hosts or ask.request.ignored_hosts:
+    options = policy.options
+    if ask.request.forced_hosts or ask.request.ignored_hosts or options.host_subset_size > 1 or not options.shuffle_best_same_weighed_hosts:
         return False
     # A filter that the engine does not know is no matter where it has nothing to test.
     unknown = [filter_ for filter_ in filters_of(policy) if filter_.name not in KNOWN]
@@ -387,7 +388,7 @@ def takes(policy: Policy, ask: Ask) -> bool:
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
     """Choose a node for `ask`, or none: what `reference_select` gives, but for the engine's name."""
-    if not takes(policy, ask):
+    if not takes(policy, ask) or (fleet.rooms() and fleet.crowd.figures(has_overrides).most()):
         return reference_select(fleet, ask, policy, policy_digest)
     engine = fleet.followers.get(policy_digest)
     if not isinstance(engine, ProfileEngine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from schemas.claims import NODES_MAX
-from streams.scheduling.filters import FILTERS
+from streams.scheduling.custom import CustomError, is_custom
+from streams.scheduling.filters import FILTERS, filters_of
+from streams.scheduling.options import setting
 from streams.scheduling.policy import Policy
-from streams.scheduling.weighers import WEIGHERS
+from streams.scheduling.weighers import WEIGHERS, weigher_of
 
 
 class PolicyError(ValueError):
@@ -39,28 +41,70 @@ def from_dict(values: Mapping[str, Any], *, source: str) -> Policy:
     return checked(policy, source=source)
 
 
-def from_text(text: str) -> Policy:
-    """The policy that a `SchedulerStarted` carries. Raises PolicyError."""
+def from_text(text: str, *, trusted: Collection[str] = ()) -> Policy:
+    """The policy that a `SchedulerStarted` carries. Raises PolicyError.
+
+    Code is imported by names in it only if they are `trusted`: whoever may write a result must not choose what a reader of it runs.
+    """
+    source = "the policy in the log"
     try:
-        return checked(msgspec.json.decode(text, type=Policy), source="the policy in the log")
+        policy = msgspec.json.decode(text, type=Policy)
     except msgspec.DecodeError as error:
-        raise PolicyError(f"the policy in the log: {error}; it was written by another version of claimlog") from None
+        raise PolicyError(f"{source}: {error}; it was written by another version of claimlog") from None
+    for name in (*policy.filters, *(each.weigher for each in policy.weighers)):
+        if is_custom(name) and name not in trusted:
+            raise PolicyError(f"{source}: it names code of its own, {name!r}, which is not run on the word of a log")
+    return checked(policy, source=source)
 
 
 def checked(policy: Policy, *, source: str) -> Policy:
     """`policy` itself, if every name in it is known and every number usable. Raises PolicyError."""
-    _known(policy.filters, FILTERS, "filter", source)
-    _known([each.weigher for each in policy.weighers], WEIGHERS, "weigher", source)
+    policy = _own_names(policy)
+    _known([name for name in policy.filters if not is_custom(name)], FILTERS, "filter", source)
+    _known([each.weigher for each in policy.weighers if not is_custom(each.weigher)], WEIGHERS, "weigher", source)
+    try:
+        filters_of(policy)
+        for each in policy.weighers:
+            weigher_of(each.weigher)
+    except CustomError as error:
+        raise PolicyError(f"{source}: {error}") from None
     for kind, names in (("filter", policy.filters), ("weigher", [each.weigher for each in policy.weighers])):
         twice = sorted({name for name in names if list(names).count(name) > 1})
         if twice:
             raise PolicyError(f"{source}: {kind} {twice[0]!r} is named twice; once is enough")
     for each in policy.weighers:
-        if not isfinite(each.multiplier):
+        if each.multiplier is not None and not isfinite(each.multiplier):
             raise PolicyError(f"{source}: weigher {each.weigher!r}: expected a finite multiplier, got {each.multiplier}")
     if not 0 <= policy.alternates_max < NODES_MAX:
         raise PolicyError(f"{source}: alternates_max: expected 0 to {NODES_MAX - 1}, got {policy.alternates_max}")
+    _check_options(policy, source)
     return policy
+
+
+def _own_names(policy: Policy) -> Policy:
+    """Nova's class paths as our names; the policy itself if it has none."""
+    filters = tuple(_own_name(name, FILTERS) for name in policy.filters)
+    weighers = tuple(msgspec.structs.replace(each, weigher=_own_name(each.weigher, WEIGHERS)) for each in policy.weighers)
+    if (filters, weighers) == (policy.filters, policy.weighers):
+        return policy
+    return msgspec.structs.replace(policy, filters=filters, weighers=weighers)
+
+
+def _own_name(name: str, known: Collection[str]) -> str:
+    last = name.rpartition(".")[2]
+    return last if name.startswith("nova.") and last in known else name
+
+
+def _check_options(policy: Policy, source: str) -> None:
+    options, weighers = policy.options, {each.weigher for each in policy.weighers if each.factor}
+    for text in (*options.weight_setting, *options.image_props_weight_setting):
+        if setting(text) is None:
+            raise PolicyError(f"{source}: options: expected name=ratio in a weight setting, got {text!r}")
+    for name in ("max_io_ops_per_host", "max_instances_per_host", "host_subset_size", "metrics_step_milli", "io_ops_step"):
+        if getattr(options, name) < 1:
+            raise PolicyError(f"{source}: options: {name}: expected at least 1, got {getattr(options, name)}")
+    if "MetricsWeigher" in weighers and options.weight_setting and options.required and "MetricsFilter" not in policy.filters:
+        raise PolicyError(f"{source}: options: MetricsWeigher requires every metric; add MetricsFilter to the filters, or required = false")
 
 
 def _known(names: Iterable[str], known: Iterable[str], kind: str, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 
 from msgspec import Struct
@@ -33,6 +34,24 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     metrics_step_milli: int = 1
     io_ops_step: int = 1
 
+
+MULTIPLIERS: Mapping[str, tuple[str, float]] = {
+    "RAMWeigher": ("ram_weight_multiplier", 1.0),
+    "CPUWeigher": ("cpu_weight_multiplier", 1.0),
+    "DiskWeigher": ("disk_weight_multiplier", 1.0),
+    "IoOpsWeigher": ("io_ops_weight_multiplier", -1.0),
+    "NumInstancesWeigher": ("num_instances_weight_multiplier", 0.0),
+    "HypervisorVersionWeigher": ("hypervisor_version_weight_multiplier", 1.0),
+    "PCIWeigher": ("pci_weight_multiplier", 1.0),
+    "ServerGroupSoftAffinityWeigher": ("soft_affinity_weight_multiplier", 1.0),
+    "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity_weight_multiplier", 1.0),
+    "BuildFailureWeigher": ("build_failure_weight_multiplier", 1_000_000.0),
+    "CrossCellWeigher": ("cross_cell_move_weight_multiplier", 1_000_000.0),
+    "MetricsWeigher": ("metrics_weight_multiplier", 1.0),
+    "ImagePropertiesWeigher": ("image_props_weight_multiplier", 0.0),
+}
+"""Of each of Nova's weighers the option that multiplies it (also the key in aggregates' metadata that overrides it), and its default."""
+MULTIPLIER_SUFFIX = "_weight_multiplier"
 
 OPTIONS = Options()
 """All defaults."""

@@ -5,12 +5,13 @@ Its canonical text stands in the log once for each scheduler start; every decisi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
 
-from streams.scheduling.options import OPTIONS, Options
+from streams.scheduling.options import MULTIPLIERS, OPTIONS, Options
 
 # Bounds the hops of one claim: alternates are in the partition of the first choice, and cost nothing until a conflict.
 ALTERNATES_MAX = 2
@@ -38,10 +39,15 @@ Labels before amounts: whoever reads the counts then learns what the right nodes
 
 
 class Multiplied(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A weigher and its multiplier; a negative one prefers little of it (packing)."""
+    """A weigher and its multiplier (None: Nova's default for it, 1 for others); a negative one prefers little of it (packing)."""
 
     weigher: str
-    multiplier: float = 1.0
+    multiplier: float | None = None
+
+    @property
+    def factor(self) -> float:
+        """The multiplier that counts."""
+        return MULTIPLIERS.get(self.weigher, ("", 1.0))[1] if self.multiplier is None else self.multiplier
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,13 +65,25 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def pairs(self) -> tuple[tuple[str, float], ...]:
         """Weighers and multipliers."""
-        return tuple((each.weigher, each.multiplier) for each in self.weighers)
+        return tuple((each.weigher, each.factor) for each in self.weighers)
 
 
 DEFAULT = Policy()
 SPREAD = DEFAULT
-PACK = Policy(weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.multiplier) for each in DEFAULT.weighers))
+PACK = Policy(weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.factor) for each in DEFAULT.weighers))
 """Fill nodes up before taking new ones."""
+NOVA = Policy(weighers=tuple(Multiplied(weigher=name) for name in MULTIPLIERS))
+"""All of Nova's weighers with its default multipliers."""
+POLICIES: Mapping[str, Policy] = {"spread": SPREAD, "pack": PACK, "nova": NOVA} | {
+    name: Policy(weighers=(Multiplied(weigher=weigher),))
+    for name, weigher in (
+        ("absolute-spread", "SpreadWeigher"),
+        ("absolute-pack", "PackWeigher"),
+        ("best-fit", "BestFitWeigher"),
+        ("bin-pack", "BinPackWeigher"),
+    )
+}
+"""Policies by name. The last four score a node by itself alone, so that no other node's change moves its score."""
 
 
 def text(policy: Policy) -> str:

@@ -18,11 +18,13 @@ from projections.room import UNLIMITED, Room, quick_others, room_for
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import SEED_BITS, Ask, Check
+from streams.scheduling.choosing import draw_first, drawn_by, shuffled
 from streams.scheduling.crowd import Crowd, Figure
 from streams.scheduling.facts import host_of
 from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import most_of, shortfalls
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.options import Options
 from streams.scheduling.policy import Policy
 from streams.scheduling.weighers import Column, weigh
 
@@ -226,12 +228,27 @@ def only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:
 
 def by_score(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None = None) -> tuple[list[int], list[Weighed]]:
     """Highest score first; equal ones in the order of their tie keys. Alternates are of the partition of the best."""
-    scores, columns = weigh(passed, policy.pairs, crowd)
+    scores, columns = weigh(passed, policy.pairs, crowd, ask=ask, options=policy.options)
+    if policy.options.host_subset_size > 1 or not policy.options.shuffle_best_same_weighed_hosts:
+        ranked = _as_nova(passed, scores, ask.seed, policy.options)
+        beside = [at for at in ranked if passed[at].partition == passed[ranked[0]].partition]
+        few = sorted({*sorted(ranked, key=lambda at: -scores[at])[:BEST_FEW], ranked[0]}, key=lambda at: -scores[at])
+        return beside[: policy.alternates_max + 1], [_weighed(passed[at], scores[at], columns, at) for at in few]
     best = _top(None, scores, passed, ask.seed, BEST_FEW)
     partition = passed[best[0]].partition
     beside = crowd.places(partition) if crowd is not None else [at for at, room in enumerate(passed) if room.partition == partition]
     places = _top(beside, scores, passed, ask.seed, policy.alternates_max + 1)
     return places, [_weighed(passed[at], scores[at], columns, at) for at in best]
+
+
+def _as_nova(passed: list[Room], scores: list[float], seed: int, options: Options) -> list[int]:
+    """Places in Nova's order: by score, equal ones as they stand, the best of them shuffled if that is wanted, one of the first drawn."""
+    ranked = sorted(range(len(passed)), key=lambda at: -scores[at])
+    if options.shuffle_best_same_weighed_hosts:
+        start = ring_start(seed)
+        best_first = [scores[at] for at in ranked]
+        ranked = shuffled(ranked, best_first, lambda best: sorted(best, key=lambda at: tie_key(passed[at], start)))
+    return draw_first(ranked, options.host_subset_size, drawn_by(seed))
 
 
 def in_order(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None = None) -> tuple[list[int], list[Weighed]]:

@@ -6,23 +6,40 @@ uses that and lifts what is below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
 
 from msgspec import Struct
 
 from projections.room import Room
+from schemas.inventory import Aggregate
 from schemas.results import Weight
+from streams.scheduling import raws
+from streams.scheduling.aggregates import override
+from streams.scheduling.ask import Ask
 from streams.scheduling.crowd import Crowd, Figures
+from streams.scheduling.custom import custom_raw
+from streams.scheduling.options import MULTIPLIER_SUFFIX, MULTIPLIERS, OPTIONS, Options
+from streams.scheduling.raws import Raw
 
 
 class Weigher(Struct, frozen=True, gc=False):
-    """One weigher: the raw figure of a node, larger is better, and its own bounds if it has any."""
+    """One weigher: the raw figure of a node, larger is better, and its own bounds if it has any.
+
+    `reads` makes the figure for one ask and the policy's options where it depends on them; `raw` is the figure without an ask. With
+    both bounds a weigher is absolute: what it says of a node does not depend on the others. `negated`: its multiplier counts against.
+    `costly`: not worked out where its multiplier is 0.
+    """
 
     name: str
-    raw: Callable[[Room], float]
+    raw: Raw
     lowest: float | None = None
     highest: float | None = None
+    reads: Callable[[Ask | None, Options], Raw] | None = None
+    negated: bool = False
+    costly: bool = False
 
 
 WEIGHERS: Mapping[str, Weigher] = {
@@ -31,13 +48,41 @@ WEIGHERS: Mapping[str, Weigher] = {
         Weigher("RAMWeigher", attrgetter("memory_mib_left"), lowest=0.0),
         Weigher("CPUWeigher", attrgetter("vcpus_left"), lowest=0.0),
         Weigher("DiskWeigher", attrgetter("disk_mib_left"), lowest=0.0),
+        Weigher("IoOpsWeigher", raws.io_ops, lowest=0.0, reads=raws.stepped_io_ops),
+        Weigher("NumInstancesWeigher", raws.num_instances),
+        Weigher("HypervisorVersionWeigher", raws.hypervisor_version),
+        Weigher("PCIWeigher", raws.pci),
+        Weigher("ServerGroupSoftAffinityWeigher", raws.nothing, reads=raws.soft_affinity),
+        Weigher("ServerGroupSoftAntiAffinityWeigher", raws.nothing, reads=raws.soft_anti_affinity),
+        Weigher("BuildFailureWeigher", raws.failed_builds, negated=True),
+        Weigher("CrossCellWeigher", raws.nothing, reads=raws.cross_cell),
+        Weigher("MetricsWeigher", raws.nothing, reads=raws.metrics),
+        Weigher("ImagePropertiesWeigher", raws.nothing, reads=raws.image_properties, costly=True),
+        Weigher("PackWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.pack),
+        Weigher("SpreadWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.spread),
+        Weigher("BestFitWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.best_fit),
+        Weigher("BinPackWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.bin_pack),
     )
 }
-"""RAM, CPU and disk as in Nova: what is left after reserved and used; CPUs times their ratio."""
+"""All thirteen of Nova, and four absolute ones; what each reads stands in `raws`."""
+
+
+def has_overrides(room: Room) -> bool:
+    """Whether the node's aggregates multiply any weigher in their own way."""
+    return any(key.endswith(MULTIPLIER_SUFFIX) for aggregate in room.node.aggregates for key in aggregate.metadata)
+
+
+def multiplier_of(weigher: str, default: float, aggregates: Iterable[Aggregate]) -> float:
+    """A weigher's multiplier on a node: the least that its aggregates give under the option's name, else the policy's (Nova's rule)."""
+    option, _ = MULTIPLIERS.get(weigher, ("", 0.0))
+    return override(aggregates, option, default, float) if option else default
 
 
 class Column(Struct, gc=False):
-    """One weigher's figures for all candidates: `raw` as they are, `bounded` within the weigher's own bounds."""
+    """One weigher's figures for all candidates: `raw` as they are, `bounded` within the weigher's own bounds.
+
+    `multipliers` has one for each candidate where aggregates override them.
+    """
 
     weigher: str
     multiplier: float
@@ -45,11 +90,13 @@ class Column(Struct, gc=False):
     bounded: list[float]
     low: float
     span: float
+    multipliers: list[float] | None = None
 
     def weight(self, at: int) -> Weight:
         """The share of candidate number `at`, as evidence: computed as in the score, so that the parts give it exactly."""
         normalised = (self.bounded[at] - self.low) / self.span if self.span else 0.0
-        return Weight(weigher=self.weigher, raw=self.raw[at], normalised=normalised, multiplied=self.multiplier * normalised)
+        multiplier = self.multiplier if self.multipliers is None else self.multipliers[at]
+        return Weight(weigher=self.weigher, raw=self.raw[at], normalised=normalised, multiplied=multiplier * normalised)
 
 
 def normalise(values: Sequence[float], lowest: float | None = None, highest: float | None = None) -> list[float]:
@@ -62,28 +109,63 @@ def normalise(values: Sequence[float], lowest: float | None = None, highest: flo
 
 
 def weigh(
-    rooms: Sequence[Room], weighers: Sequence[tuple[str, float]], crowd: Crowd | None = None
+    rooms: Sequence[Room],
+    weighers: Sequence[tuple[str, float]],
+    crowd: Crowd | None = None,
+    *,
+    ask: Ask | None = None,
+    options: Options = OPTIONS,
 ) -> tuple[list[float], list[Column]]:
     """The score of each room and where it comes from; a single candidate is not weighed, as in Nova.
 
-    `crowd` has the figures of exactly these rooms, if anybody keeps them.
+    `crowd` has the figures of exactly these rooms, if anybody keeps them. Raises `raws.MetricMissing`.
     """
     scores = [0.0] * len(rooms)
     columns: list[Column] = []
     if len(rooms) < 2:
         return scores, columns
+    overridden = any(map(has_overrides, rooms)) if crowd is None else crowd.figures(has_overrides).most()
     for name, multiplier in weighers:
-        weigher = WEIGHERS[name]
-        figures = Figures(list(map(weigher.raw, rooms))) if crowd is None else crowd.figures(weigher.raw)
-        columns.append(_column(weigher, multiplier, figures))
+        weigher = weigher_of(name)
+        column = _column(weigher, -multiplier if weigher.negated else multiplier, _figures(weigher, multiplier, rooms, crowd, ask, options))
+        if overridden and name in MULTIPLIERS:
+            sign = -1.0 if weigher.negated else 1.0
+            column.multipliers = [sign * multiplier_of(name, multiplier, room.node.aggregates) for room in rooms]
+        columns.append(column)
     active = [column for column in columns if column.span]
-    if len(active) == 3:
+    if len(active) == 3 and not overridden:
         scores = _sums_of_three(*active)
     else:
         for column in active:
-            multiplier, low, span = column.multiplier, column.low, column.span
-            scores = [score + multiplier * ((value - low) / span) for score, value in zip(scores, column.bounded, strict=True)]
+            multipliers, low, span = column.multipliers or repeat(column.multiplier, len(rooms)), column.low, column.span
+            shares = zip(scores, multipliers, column.bounded, strict=True)
+            scores = [score + multiplier * ((value - low) / span) for score, multiplier, value in shares]
     return scores, columns
+
+
+def weigher_of(name: str) -> Weigher:
+    """The weigher of that name, or the custom one that the name leads to. Raises CustomError."""
+    return WEIGHERS[name] if name in WEIGHERS else _custom(name)
+
+
+@lru_cache(maxsize=64)
+def _custom(name: str) -> Weigher:
+    raw, lowest, highest = custom_raw(name)
+
+    def reads(ask: Ask | None, _: Options) -> Raw:
+        return raws.nothing if ask is None else lambda room: raw(ask, room)
+
+    return Weigher(name, raws.nothing, lowest, highest, reads=reads)
+
+
+def _figures(
+    weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: Crowd | None, ask: Ask | None, options: Options
+) -> Figures:
+    raw = weigher.raw if weigher.reads is None else weigher.reads(ask, options)
+    if weigher.costly and not multiplier:
+        raw = raws.nothing
+    # A figure that is made for one ask is nobody else's: only those that stand for themselves are kept.
+    return crowd.figures(raw) if crowd is not None and raw is weigher.raw else Figures(list(map(raw, rooms)))
 
 
 def _column(weigher: Weigher, multiplier: float, figures: Figures) -> Column:

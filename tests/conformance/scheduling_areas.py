@@ -14,6 +14,7 @@ from streams.scheduling.filters import FILTERS, Filter, reason
 from streams.scheduling.filters.capabilities import lacking
 from streams.scheduling.filters.json_query import QueryError, holds, parsed
 from streams.scheduling.weighers import normalise
+from tests.conformance.choosing_areas import chosen, selected, weighed
 from tests.conformance.terms import GIB, aggregates_of, ask_for, options_of, room_of
 
 Vector = dict[str, Any]
@@ -77,6 +78,9 @@ def _aggregates(vector: Vector) -> Mapping[str, Any]:
 
 
 AREAS: dict[str, Callable[[Vector], object]] = {
+    "weigh": weighed,
+    "choose": chosen,
+    "host_select": selected,
     "filter": _filter,
     "extra_specs_op": _extra_specs,
     "normalize": _normalize,

@@ -38,6 +38,13 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
         ('[[weighers]]\nweigher = "RAMWeigher"\nmultiplier = inf', "expected a finite multiplier"),
         ('filters = "RamFilter"', "p: Expected `array`, got `str` - at `\\$.filters`"),
         ("filters = [", "p: not TOML"),
+        ("[options]\nhost_subset_size = 0", "p: options: host_subset_size: expected at least 1, got 0"),
+        ('[options]\nweight_setting = ["idle"]', "p: options: expected name=ratio in a weight setting, got 'idle'"),
+        ("[options]\nhost_subset = 2", "contains unknown field `host_subset`"),
+        (
+            '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"',
+            "MetricsWeigher requires every metric; add MetricsFilter",
+        ),
     ],
 )
 def test_a_wrong_policy_is_refused_with_what_is_known(toml: str, message: str) -> None:

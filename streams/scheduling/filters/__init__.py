@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from projections.room import Room
-from streams.scheduling.ask import Ask, Check
+from streams.scheduling.ask import Ask, Check, per_node
+from streams.scheduling.custom import custom_why
 from streams.scheduling.filters.amounts import disk, memory, vcpus
 from streams.scheduling.filters.capabilities import compute_capabilities
 from streams.scheduling.filters.compute import compute
@@ -116,8 +117,19 @@ LAST = Filter("fit", fit, amounts=True)
 
 @lru_cache(maxsize=64)
 def filters_of(policy: Policy) -> tuple[Filter, ...]:
-    """The policy's filters in its order, each with the policy's options. Raises KeyError for a name that `loading` would refuse."""
-    return tuple(msgspec.structs.replace(FILTERS[name], options=policy.options) for name in policy.filters)
+    """The policy's filters in its order, each with the policy's options, custom ones from where their names lead. Raises CustomError."""
+    return tuple(
+        msgspec.structs.replace(FILTERS[name], options=policy.options) if name in FILTERS else _custom(name) for name in policy.filters
+    )
+
+
+def _custom(name: str) -> Filter:
+    why = custom_why(name)
+
+    def test(ask: Ask, _: Options) -> Check:
+        return per_node(lambda room: why(ask, room))
+
+    return Filter(name, test)
 
 
 def reason(filter_: Filter, ask: Ask, room: Room) -> str | None:

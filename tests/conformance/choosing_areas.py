@@ -1,0 +1,129 @@
+"""What vectors say of weighing and choosing hosts, in the product's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from projections.node import Node
+from projections.room import mark_of, room
+from schemas.codec import decode
+from schemas.inventory import Hypervisor
+from schemas.requests import Flavor, PlacementRequested
+from schemas.results import PlacementFailed
+from schemas.topics import RESULTS
+from streams.scheduling.ask import ask_of
+from streams.scheduling.choosing import draw_first, shuffled
+from streams.scheduling.filters import RESTRICTIONS
+from streams.scheduling.options import MULTIPLIERS
+from streams.scheduling.raws import MetricMissing
+from streams.scheduling.reference import run_filters
+from streams.scheduling.weighers import weigh
+from tests.conformance.terms import ask_for, options_of, room_of
+from tests.scheduling_world import world
+
+Vector = dict[str, Any]
+ERRORS = {MetricMissing: "ComputeHostMetricNotFound"}
+REASONS = {"no-valid-node": "NoValidHost"}
+
+
+def weighed(vector: Vector) -> Mapping[str, Any]:
+    """Hosts through one weigher; best first, ties as they came."""
+    name, given = vector["subject"], vector["given"]
+    asked, config = given.get("request") or {}, given.get("config") or {}
+    option, default = MULTIPLIERS[name]
+    multiplier = config.get(option, config.get("metrics.weight_multiplier", default))
+    group = asked.get("group") or {}
+    rooms = [room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity") for host in given["hosts"]]
+    try:
+        scores, _ = weigh(rooms, [(name, multiplier)], ask=ask_for(asked), options=options_of(config))
+    except MetricMissing as error:
+        return {"error": ERRORS[type(error)]}
+    ranked = sorted(zip((host["host"] for host in given["hosts"]), scores, strict=True), key=lambda pair: -pair[1])
+    (first, first_weight), (last, last_weight) = ranked[0], ranked[-1]
+    return {
+        "order": [host for host, _ in ranked],
+        "weights": [weight for _, weight in ranked],
+        "first": first,
+        "first_weight": first_weight,
+        "last": last,
+        "last_weight": last_weight,
+    }
+
+
+def chosen(vector: Vector) -> Mapping[str, Any]:
+    """The order of weighed hosts, and what becomes of a request of which not all instances find one."""
+    if vector["subject"] == "_get_sorted_hosts":
+        return _sorted(vector["given"])
+    if vector["subject"] == "_schedule":
+        return _scheduled(vector["given"])
+    raise ValueError(f"subject {vector['subject']!r} is not known")
+
+
+def selected(vector: Vector) -> Mapping[str, Any]:
+    """Hosts through what a request says of hosts and nodes. One of Nova's nodes is one of ours by host and node."""
+    if vector["subject"] != "get_filtered_hosts":
+        raise ValueError(f"subject {vector['subject']!r} is not known")
+    given = vector["given"]
+    asked = given.get("request") or {}
+    rooms = []
+    for host, name in given["hosts"]:
+        node = Node(f"{host}/{name}", hypervisor=Hypervisor(service_host=host))
+        rooms.append(room(node, 0, mark_of(node.node_id)))
+
+    def ids(names: Sequence[str]) -> tuple[str, ...]:
+        """Our ids of the nodes with these names; a name that no node has stays as it is, and is the id of none."""
+        return tuple(
+            node_id for name in names for node_id in ([each.node_id for each in rooms if each.node_id.partition("/")[2] == name] or [name])
+        )
+
+    destination = asked.get("requested_destination") or asked.get("destination")
+    if isinstance(destination, Mapping):
+        destination = [destination["host"], destination["node"]]
+    request = PlacementRequested(
+        request_id="request",
+        flavor=Flavor(),
+        ignored_hosts=tuple(asked.get("ignore_hosts") or ()),
+        forced_hosts=tuple(asked.get("force_hosts") or ()),
+        forced_nodes=ids(asked.get("force_nodes") or ()),
+        requested_nodes=("/".join(destination),) if destination else (),
+    )
+    ask = ask_of(request, 0, seed=0)
+    prepared = [(filter_, check) for filter_ in RESTRICTIONS if (check := filter_.prepare(ask)) is not None]
+    return {"hosts": [each.node_id.split("/") for each in run_filters(rooms, prepared).passed]}
+
+
+def _sorted(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    drawn_over: list[list[str]] = []
+
+    def draw(few: Sequence[str]) -> str:
+        drawn_over.append(list(few))
+        picked: str = given["random_picks"] if "random_picks" in given else few[0]
+        return picked
+
+    hosts, scores = [host for host, _ in given["weighed"]], [score for _, score in given["weighed"]]
+    if given.get("shuffle_best_same_weighed_hosts"):
+        hosts = shuffled(hosts, scores, lambda best: given.get("shuffled") or best[::-1])
+    order = draw_first(hosts, given.get("host_subset_size", 1), draw)
+    return {"order": order, "random_over": drawn_over[0] if drawn_over else []}
+
+
+def _scheduled(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A host with room for so many instances, a request for more of them, and a scheduler that works until it rests."""
+    here = world(claims=1, requests=1)
+    here.host("n1", vcpus=given["hosts_selected"])
+    here.request("request", vcpus=1, count=given["num_instances"])
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+    (partition,) = here.log.ends(RESULTS)
+    answers = [decode(RESULTS, record.value) for record in here.log.read(RESULTS, partition, 0)]
+    failed = [answer for answer in answers if isinstance(answer, PlacementFailed)]
+    chosen_first = [decision.chosen for answer in failed for decision in answer.decisions if decision.chosen]
+    (ledger,) = here.ledgers()
+    left = len(ledger.claims) + len(scheduler.placer.fleet.overlay)
+    return {
+        "error": REASONS[failed[0].reason] if failed else None,
+        "allocations_removed": len(chosen_first) - left,
+        "host_state_updated_reset": not left,
+    }

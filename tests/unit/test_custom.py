@@ -1,0 +1,113 @@
+"""Filters and weighers from outside: by function and, Nova's way, by class; and what is said of names that lead nowhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from projections.node import Node
+from projections.room import Room, mark_of, room
+from schemas.inventory import Hypervisor
+from schemas.requests import Flavor, PlacementRequested
+from streams.scheduling.ask import Ask, ask_of
+from streams.scheduling.filters import filters_of, reason
+from streams.scheduling.loading import PolicyError, from_dict, from_text, from_toml
+from streams.scheduling.policy import Policy, text
+from streams.scheduling.weighers import weigh
+
+PLUG_INS = """
+def even(ask, room):
+    return None if room.node_id[-1] in "02468" else f"{room.node_id} is odd"
+
+def number(ask, room):
+    return float(room.node_id[-1])
+
+class RoomyFilter:
+    def host_passes(self, host_state, spec_obj):
+        return host_state.free_ram_mb >= 2 * spec_obj.flavor.memory_mib
+
+class VcpusWeigher:
+    minval = 0
+    def _weigh_object(self, host_state, weight_properties):
+        return host_state.vcpus_total
+
+NOTHING = 3
+class Empty:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def plug_ins(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "our_plug_ins.py").write_text(PLUG_INS)
+    sys.path.insert(0, str(tmp_path))
+    yield
+    sys.path.remove(str(tmp_path))
+    sys.modules.pop("our_plug_ins", None)
+
+
+def host(name: str, memory_mib: int = 4096, vcpus: int = 8) -> Room:
+    return room(Node(name, hypervisor=Hypervisor(vcpus=vcpus, memory_mib=memory_mib)), 0, mark_of(name))
+
+
+def ask(memory_mib: int = 1024) -> Ask:
+    return ask_of(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=memory_mib)), 0, seed=1)
+
+
+def test_a_function_and_a_class_in_novas_style_filter() -> None:
+    policy = from_dict({"filters": ["our_plug_ins:even", "our_plug_ins.RoomyFilter"]}, source="p")
+
+    even, roomy = filters_of(policy)
+
+    assert reason(even, ask(), host("n2")) is None
+    assert reason(even, ask(), host("n3")) == "n3 is odd"
+    assert reason(roomy, ask(2048), host("n2")) is None
+    assert reason(roomy, ask(2049), host("n2")) == "RoomyFilter does not let it pass"
+
+
+def test_a_function_and_a_class_in_novas_style_weigh() -> None:
+    policy = from_toml('[[weighers]]\nweigher = "our_plug_ins:number"\n[[weighers]]\nweigher = "our_plug_ins.VcpusWeigher"\n', source="p")
+
+    scores, columns = weigh([host("n1"), host("n3", vcpus=16)], policy.pairs, ask=ask())
+
+    assert scores == [0.5, 2.0]
+    assert [column.raw for column in columns] == [[1.0, 3.0], [8.0, 16.0]]
+
+
+def test_novas_own_class_paths_are_the_filters_here() -> None:
+    policy = from_dict(
+        {
+            "filters": ["nova.scheduler.filters.compute_filter.ComputeFilter"],
+            "weighers": [{"weigher": "nova.scheduler.weights.ram.RAMWeigher"}],
+        },
+        source="p",
+    )
+
+    assert policy.filters == ("ComputeFilter",)
+    assert policy.pairs == (("RAMWeigher", 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:f", "No module named 'no_such_module'; expected module:function or module.Class"),
+        ("our_plug_ins:f", "module our_plug_ins has no f"),
+        ("our_plug_ins:NOTHING", "expected a function or a class, got int"),
+        ("our_plug_ins.Empty", "expected a class with host_passes"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(name: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        from_dict({"filters": [name]}, source="p")
+
+
+def test_a_log_does_not_choose_what_code_its_readers_run() -> None:
+    policy = Policy(filters=("our_plug_ins:even",))
+
+    with pytest.raises(PolicyError, match="not run on the word of a log"):
+        from_text(text(policy))
+    assert "our_plug_ins" not in sys.modules
+    assert from_text(text(policy), trusted=policy.filters) == policy
