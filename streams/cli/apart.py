@@ -28,7 +28,6 @@ from streams.cli.history import with_archive
 from streams.cli.open_log import ENVIRONMENT, given_settings, with_settings
 from streams.cli.units_in import whole
 from streams.log.base import Log
-from streams.runner import GC_THRESHOLDS
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -139,6 +138,8 @@ def run_apart(
 def calm_collector() -> Iterator[None]:
     """A fold makes millions of objects that stay; with Python's defaults the collector walks them over and over."""
     before = gc.get_threshold()
+    from streams.runner import GC_THRESHOLDS  # Not at the top: it loads the metrics, which no answer needs.
+
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         yield

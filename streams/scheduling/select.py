@@ -6,13 +6,20 @@ from collections.abc import Callable, Mapping
 
 from schemas.results import Decision
 from streams.scheduling.ask import Ask
-from streams.scheduling.engine import profile_select
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import first_fit_select, reference_select
 
 Engine = Callable[[Fleet, Ask, Policy, str], Decision]
 """Fleet, ask, policy and the policy's digest to a decision. Pure: the same arguments give the same decision."""
+
+
+def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
+    """See `engine.profile_select`; imported when first asked, because numpy takes longer to load than most verbs to answer."""
+    from streams.scheduling.engine import profile_select as select
+
+    return select(fleet, ask, policy, policy_digest)
+
 
 ENGINES: Mapping[str, Engine] = {
     "reference": reference_select,
