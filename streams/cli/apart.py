@@ -238,6 +238,8 @@ def _interrupts_are_ours() -> Iterator[None]:
 
 def _serve(pipe: Connection, source: Source, settings: tuple[str, ...], work: Work[Any]) -> None:
     """In the other process: tasks until the pipe ends. Without a reader there is nothing to fold for, so a broken pipe is the end."""
+    from streams.runner import GC_THRESHOLDS
+
     gc.set_threshold(*GC_THRESHOLDS)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
