@@ -28,6 +28,7 @@ from streams.log.base import Message
 from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.limits import claimed
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
 
@@ -236,7 +237,7 @@ class Placer:
                 return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
-            item = msgspec.structs.replace(wanted, claim_id=seat.claim_id, nodes=(decision.chosen, *decision.alternates))
+            item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
             self.fleet.lay(item, decision.chosen, seat.partition)
             items.setdefault(seat.partition, []).append(item)
         if request.dry_run:
@@ -256,7 +257,7 @@ class Placer:
         seat.decision = decision
         self._decided += 1
         self.counters.decisions += 1
-        return decision, ask.item
+        return decision, claimed(self.fleet, ask, self.policy, decision) if decision.chosen else ask.item
 
     def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
         return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)

@@ -41,7 +41,7 @@ def run(
     log: LogFlag = None,
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
-    policy: Annotated[Path | None, Parameter(help="TOML file with the scheduler's policy; default: Nova's filters and weighers.")] = None,
+    policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
     engine: Annotated[str, Parameter(help="How a scheduler selects: reference, or first-fit, which measures the log alone.")] = "reference",
     name: Annotated[str, Parameter(help="What this process is called in records; default: the host's name and the process id.")] = "",
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
@@ -154,7 +154,7 @@ def _processor(
 
 
 def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
-    from streams.scheduling.loading import PolicyError, from_toml
+    from streams.scheduling.loading import PolicyError, named
     from streams.scheduling.policy import DEFAULT
     from streams.scheduling.select import ENGINES
     from streams.scheduling_engine import SchedulerEngine
@@ -162,8 +162,8 @@ def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     try:
-        chosen = DEFAULT if policy is None else from_toml(policy.read_text(), source=str(policy))
-    except (OSError, PolicyError) as problem:
+        chosen = DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text())
+    except PolicyError as problem:
         raise UsageProblem(f"--policy: {problem}") from None
     return SchedulerEngine(
         log, process, chosen, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version()

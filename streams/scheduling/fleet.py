@@ -102,6 +102,10 @@ class Fleet:
         self.rooms()
         return any(map(contains, self.crowd.figures(_instances).values, repeat(instance_id)))
 
+    def room_of(self, node_id: str) -> Room:
+        """The room of a known node."""
+        return self.rooms()[self._at[node_id]]
+
     def partition_of_node(self, node_id: str) -> int:
         """The partition of `claims` a known node belongs to."""
         return self.rooms()[self._at[node_id]].partition

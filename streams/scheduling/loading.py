@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
@@ -14,12 +14,22 @@ from schemas.claims import NODES_MAX
 from streams.scheduling.custom import CustomError, is_custom
 from streams.scheduling.filters import FILTERS, filters_of
 from streams.scheduling.options import setting
-from streams.scheduling.policy import Policy
+from streams.scheduling.policy import POLICIES, Policy
 from streams.scheduling.weighers import WEIGHERS, weigher_of
 
 
 class PolicyError(ValueError):
     """The policy cannot be used: the message names the place, what was expected and what is known."""
+
+
+def named(text: str, read: Callable[[str], str]) -> Policy:
+    """The policy with this name, or in the TOML file at this path, which `read` reads. Raises PolicyError."""
+    if text in POLICIES:
+        return POLICIES[text]
+    try:
+        return from_toml(read(text), source=text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{text}: {error}; expected a TOML file, or one of {', '.join(POLICIES)}") from None
 
 
 def from_toml(text: str, *, source: str) -> Policy:
