@@ -15,10 +15,11 @@ from random import Random
 import msgspec
 
 from schemas.results import PlacementFailed
-from schemas.topics import REQUESTS
+from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
 from streams.log.base import Log
-from tests.faults.checkers import Acknowledged, counting, everything_wrong, folded, requests, unanswered, unnamed
+from tests.faults.checkers import Acknowledged, Folded, counting, everything_wrong, folded, limits, records, requests, unanswered, unnamed
 from tests.faults.harness import SOAKS, Site, scaled_clock, site, until
+from tests.faults.history import at_rest, history_wrong, read_history
 
 KILLS = int(os.environ.get("CLAIMLOG_KILLS", "100")) if SOAKS else 5
 FACTOR = 60
@@ -52,9 +53,15 @@ def acknowledged(folder: Path) -> list[Acknowledged]:
     return [msgspec.json.decode(line, type=Acknowledged) for line in (folder / "acknowledged.jsonl").read_bytes().splitlines()]
 
 
-def at_rest(log: Log, known: list[str]) -> bool:
+def is_at_rest(log: Log, known: list[str]) -> bool:
     """Whether every request is answered and every claim that lost is given back."""
     return not unanswered(log, known) and not unnamed(log, folded(log))
+
+
+def recorded_wrong(log: Log, folder: Path, fold: Folded) -> list[str]:
+    """What the producers' history shows to be wrong; only they write requests."""
+    rest = at_rest(each for topic in (AUDITS, LIFECYCLE, REQUESTS, CLAIMS, RESULTS) for each in records(log, topic))
+    return history_wrong(read_history(folder), rest, limits(fold), [REQUESTS])
 
 
 def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behind(tmp_path: Path, seed: int) -> None:
@@ -71,13 +78,14 @@ def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behin
 
         here.wait(2.0)
         (tmp_path / "calm").touch()
-        until(lambda: at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        until(lambda: is_at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
         if SOAKS:
             here.wait(EXPIRY_SECONDS)
         here.stop_all()
         here.process_to_the_end()
         kept = acknowledged(tmp_path)
         fold, wrong = everything_wrong(log, here.state, kept)
+        wrong += recorded_wrong(log, tmp_path, fold)
         verified = here.verb("replay", "--verify")
 
         told = tally(log, here)
@@ -108,10 +116,11 @@ def test_stream_processors_that_share_the_tables_take_over_from_each_other(tmp_p
             here.processor(victim)
 
         (tmp_path / "calm").touch()
-        until(lambda: at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        until(lambda: is_at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
         here.stop_all()
         here.process_to_the_end()
-        _, wrong = everything_wrong(log, here.state, acknowledged(tmp_path))
+        fold, wrong = everything_wrong(log, here.state, acknowledged(tmp_path))
+        wrong += recorded_wrong(log, tmp_path, fold)
 
         print(f"\nseed {seed}: {tally(log, here)}")
         assert wrong == []
