@@ -5,6 +5,7 @@ they decide nothing.
 """
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -66,6 +67,7 @@ def from_headers(headers: Headers) -> Envelope:
     )
 
 
+@lru_cache(maxsize=64)  # The messages of a batch have one time.
 def _rfc3339(time_ms: int) -> str:
     seconds, milliseconds = divmod(time_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

@@ -119,7 +119,7 @@ class Scheduler:
         moved += self._flush()
         self._commit(force=False)
         self._is_sound = True
-        if not moved and not self._is_behind and not self.placer.may_act():
+        if timeout_seconds > 0 and not moved and not self._is_behind and not self.placer.may_act():
             self._log.wait(self.positions(), timeout_seconds)
         return moved
 

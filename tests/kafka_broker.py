@@ -156,6 +156,11 @@ class Broker:
         """Whether its process lives."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int | None:
+        """Its process, once it was started."""
+        return None if self._process is None else self._process.pid
+
     def kill(self) -> None:
         """kill -9."""
         self.signal(signal.SIGKILL)

@@ -27,6 +27,8 @@ NUDGE_SECONDS: Final = 0.03
 """How long records that are known to be there may take before the client is woken; a busy broker takes half of it."""
 METADATA_SECONDS: Final = 5.0
 """How long a client may look for topics; it only saves time."""
+DRY_SECONDS: Final = 0.0002
+"""After nothing had come so long nothing is looked for again: a turn of a loop reads a score of partitions, and one look is for all."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -42,6 +44,7 @@ class Fetcher:
         self.windows: dict[Partition, Window] = {}
         self._names: dict[str, str] = {}
         self._learnt: set[str | None] = set()
+        self._look_again = 0.0
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on; what was held of them is dropped."""
@@ -71,8 +74,8 @@ class Fetcher:
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """What is at hand of a partition that this one reads, without waiting. Raises its fault, after which it is not read any more."""
         window = self.windows[place]
-        window.asked_seconds = time.monotonic()
-        if window.next < offset + records_max:
+        window.asked_seconds = now = time.monotonic()
+        if window.next < offset + records_max and now >= self._look_again:
             self.poll(0)
             window = self._sound(place)
         found = window.take(offset, records_max, bytes_max)
@@ -103,6 +106,7 @@ class Fetcher:
             # Asked for many, the client would sleep until it has as many.
             messages = self._consumer.consume(1, timeout_seconds) + self._consumer.consume(CONSUME_RECORDS, 0)
         if not messages:
+            self._look_again = time.monotonic() + DRY_SECONDS
             return False
         events: list[Fetched] = []
         if any(map(Fetched.error, messages)):

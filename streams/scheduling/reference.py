@@ -76,10 +76,13 @@ def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str)
 
 
 def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
-    rooms = rooms_for(known, ask) if ask.item.forced or fleet.knows(ask.instance_id) else known
+    # Of a few rooms each is asked: what a fleet keeps side by side pays for whoever looks at all of them.
+    crowd = fleet.crowd if known and known is fleet.rooms() else None
+    rooms = known if crowd is not None and not ask.item.forced and not fleet.knows(ask.instance_id) else rooms_for(known, ask)
     prepared = prepare(ask, policy)
-    sieve = run_filters(rooms, prepared, pass_all(fleet.crowd, ask, policy) if rooms is known and rooms else frozenset())
-    crowd = fleet.crowd if sieve.passed is fleet.rooms() else None
+    sieve = run_filters(rooms, prepared, pass_all(crowd, ask, policy) if crowd is not None and rooms is known else frozenset())
+    if sieve.passed is not known:
+        crowd = None
     places, best = order(sieve.passed, ask, policy, crowd) if sieve.passed else ([], [])
     names = [sieve.passed[at].node_id for at in places]
     return Decision(

@@ -1,0 +1,230 @@
+"""Placement through Kafka, from request topic to result topic: how many a second, how long does one take, and in how much memory?
+
+Every process is the product's own: `claimlog run --only scheduler`, and beside it, where the parameters say so, the stream processor,
+`claimlog run --only processor`. The broker runs on the same cores, one of our own or the one of KAFKA_BOOTSTRAP. Throughput: the requests
+are appended as fast as they go; time runs from the first append until as many results stand in the log. Latency: requests are sent at the
+rate whatever happens, and each is timed from the moment it was to be sent until its result has been read. All that are due go in one
+append, so a client that comes late shows in the figures (`late`: the share sent more than 1 ms after their moment).
+
+Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--engines NAME,NAME]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from benchmarks.bench_end_to_end import message, observed, request
+from benchmarks.report import Report, arguments, percentiles
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Partition
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings, parse_settings
+from streams.topology import open_ledger
+from tests.kafka_broker import Broker
+
+ENGINES = "reference,first-fit,profiles"
+LEDGER_PARTITIONS, REQUEST_PARTITIONS = 8, 4
+BATCH = 500
+WARM_UP = 200
+PATIENCE_SECONDS = 120.0
+LATE_SECONDS = 0.001
+# How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
+LOOK_SECONDS = 0.02
+PROGRAM = "from streams.cli.main import main; main()"
+
+
+def main() -> None:
+    asked = arguments(__doc__ or "", add)
+    with Report("placement_kafka", as_json=asked.json) as report, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=asked.folder)))
+        bootstrap, broker = stack.enter_context(a_broker(folder / "broker"))
+        for engine in asked.engines.split(","):
+            with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
+                throughput(report, stage, asked.requests, asked.nodes)
+                for rate in map(int, asked.rates.split(",")):
+                    latency(report, stage, rate, asked.seconds, asked.nodes)
+            with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=True) as stage:
+                throughput(report, stage, asked.requests, asked.nodes)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--requests", type=int, default=6_000)
+    parser.add_argument("--rates", default="1000,200")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--engines", default=ENGINES)
+    parser.add_argument("--folder", default=None)
+
+
+@contextmanager
+def a_broker(folder: Path) -> Iterator[tuple[str, int | None]]:
+    """The address of a broker, and its process if it is our own."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield given, None
+        return
+    broker = Broker(folder)
+    broker.start()
+    try:
+        yield broker.address, broker.pid
+    finally:
+        broker.stop()
+
+
+class Stage:
+    """A new ledger with `nodes` hypervisors, and the processes at work on it."""
+
+    def __init__(
+        self, bootstrap: str, folder: Path, engine: str, nodes: int, broker: int | None, *, processor: bool = False
+    ) -> None:
+        prefix = f"bench-{os.getpid()}-{engine}" + ("-beside" if processor else "")
+        self.settings: KafkaSettings = parse_settings(f"kafka://{bootstrap}/{prefix}?single-broker", {})
+        self.engine, self.beside = engine, "processor" if processor else "nothing"
+        self.log = KafkaLog.open(self.settings)
+        self.asked = 0
+        self._folder, self._nodes, self._broker = folder, nodes, broker
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        open_ledger(self.log, ledger_partitions=LEDGER_PARTITIONS, request_partitions=REQUEST_PARTITIONS)
+        self.log.append([message(CLAIMS, observed(number)) for number in range(self._nodes)])
+        if self.beside == "processor":
+            self._start("processor", "--state", str(self._folder / self.settings.prefix))
+        self._start("scheduler", "--engine", self.engine)
+        self.answer(self.names(WARM_UP))
+        return self
+
+    def _start(self, role: str, *flags: str) -> None:
+        address = f"{self.settings.place}?single-broker"
+        command = [sys.executable, "-c", PROGRAM, "run", "--only", role, "--log", address, "--name", role, *flags]
+        with (self._folder / f"{self.settings.prefix}-{role}.err").open("wb") as said:
+            self._processes[role] = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=said, stderr=said)
+
+    def names(self, count: int) -> list[str]:
+        """Ids of so many new requests."""
+        self.asked += count
+        return [f"{self.settings.prefix}-{number}" for number in range(self.asked - count, self.asked)]
+
+    def answer(self, names: list[str]) -> float:
+        """Ask for all at once; how many seconds until as many results stand in the log."""
+        before = sum(self.log.ends(RESULTS).values())
+        started = time.perf_counter()
+        for first in range(0, len(names), BATCH):
+            self.log.append([message(REQUESTS, request(name, number)) for number, name in enumerate(names[first : first + BATCH])])
+        while sum(self.log.ends(RESULTS).values()) < before + len(names):
+            self.all_run()
+            assert time.perf_counter() - started < PATIENCE_SECONDS, f"not all of {len(names)} requests were answered in time"
+            time.sleep(LOOK_SECONDS)
+        return time.perf_counter() - started
+
+    def all_run(self) -> None:
+        """Raises AssertionError with what it said if a process ended."""
+        for role, process in self._processes.items():
+            if process.poll() is not None:
+                raise AssertionError(f"{role} ended: {(self._folder / f'{self.settings.prefix}-{role}.err').read_text()[-2000:]}")
+
+    def memory_mib(self) -> dict[str, float]:
+        """What each process has resident."""
+        pids = {role: process.pid for role, process in self._processes.items()}
+        if self._broker is not None:
+            pids["broker"] = self._broker
+        return {role: resident_mib(pid) for role, pid in pids.items()}
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait()
+        self.log.close()
+
+
+def resident_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
+    took_seconds = stage.answer(stage.names(requests))
+    said = {"nodes": nodes, "schedulers": 1, "beside": stage.beside}
+    report.add(stage.engine, requests / took_seconds, "requests/s", requests=requests, **said)
+    for role, resident in stage.memory_mib().items():
+        report.add(f"{stage.engine}, resident {role}", resident, "MiB", **said)
+
+
+def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int) -> None:
+    names = stage.names(round(rate * seconds))
+    with KafkaLog.open(stage.settings) as log:
+        positions = {Partition(RESULTS, number): end for number, end in log.ends(RESULTS).items()}
+        log.wait(positions, 0.0)
+        load = Load(stage.settings, names, rate)
+        load.start()
+        samples = list(answers(log, positions, load, stage))
+        load.join()
+    late = sum(delay > LATE_SECONDS for delay in load.delays) / len(names)
+    for name, value in percentiles(samples, {"p50": 0.5, "p99": 0.99}).items():
+        report.add(f"{stage.engine} {name}", value, "ms", nodes=nodes, rate=rate, late=f"{late:.1%}", beside=stage.beside)
+
+
+class Load(threading.Thread):
+    """Sends requests at a rate, whatever becomes of them. `due` is when each was to be sent, `delays` by how many seconds it came later."""
+
+    def __init__(self, settings: KafkaSettings, names: list[str], rate: int) -> None:
+        super().__init__(name="load", daemon=True)
+        self.names = names
+        self._settings, self._rate = settings, rate
+        self.due: dict[bytes, float] = {}
+        self.delays: list[float] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with KafkaLog.open(self._settings) as log:
+                self._send(log)
+        except BaseException as failure:
+            self.failure = failure
+            raise
+
+    def _send(self, log: KafkaLog) -> None:
+        ready = [message(REQUESTS, request(name, number)) for number, name in enumerate(self.names)]
+        started, sent = time.perf_counter(), 0
+        self.due |= {each.key: started + number / self._rate for number, each in enumerate(ready)}
+        while sent < len(ready):
+            now = time.perf_counter()
+            until = min(int((now - started) * self._rate) + 1, len(ready))
+            if until == sent:
+                time.sleep(started + sent / self._rate - now)
+                continue
+            self.delays += [now - self.due[each.key] for each in ready[sent:until]]
+            log.append(ready[sent:until])
+            sent = until
+
+
+def answers(log: KafkaLog, positions: dict[Partition, int], load: Load, stage: Stage) -> Iterator[float]:
+    """Reads the results as they come: ms from the moment a request was to be sent, for each of the load."""
+    seen, heard, wanted = set[bytes](), time.perf_counter(), len(load.names)
+    while len(seen) < wanted:
+        if log.wait(positions, 1.0):
+            heard = time.perf_counter()
+        stage.all_run()
+        assert load.failure is None, f"the load failed: {load.failure}"
+        assert time.perf_counter() - heard < PATIENCE_SECONDS, f"{wanted - len(seen)} requests have no result"
+        for place, offset in list(positions.items()):
+            for record in log.read(place.topic, place.number, offset):
+                positions[place] = record.offset + 1
+                if record.key in load.due and record.key not in seen:
+                    seen.add(record.key)
+                    yield (time.perf_counter() - load.due[record.key]) * 1000
+
+
+if __name__ == "__main__":
+    main()
