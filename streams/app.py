@@ -26,6 +26,7 @@ from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 from streams.metrics import Health
 from streams.runner import Engine, Host
+from streams.tables import RECOVERY_SECONDS, mark_overdue
 from streams.watchdog import Share, Watchdog
 
 SESSION_SECONDS: Final = 6.0
@@ -74,7 +75,8 @@ class FaustHost:
 
     `home` is the worker's own directory, locked by `streams.worker_directory`, and `worker_id` what that gave. `make_engines` is called in
     the engines' thread with their log, anew for each assignment. `partitions` is how many `stream-partitions` has. With `until_idle` the
-    worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work.
+    worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work,
+    `recovery_seconds` how long their first turn may take.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class FaustHost:
         *,
         until_idle: bool = False,
         stall_seconds: float = 60.0,
+        recovery_seconds: float = RECOVERY_SECONDS,
     ) -> None:
         self.settings, self.home, self.worker_id, self.partitions = settings, home, worker_id, partitions
         self.make_engines, self.health, self.err, self.until_idle = make_engines, health, err, until_idle
@@ -104,6 +107,8 @@ class FaustHost:
             self.tell,
             self._give_up,
             stall_seconds=stall_seconds,
+            recovery_seconds=recovery_seconds,
+            overdue=lambda: mark_overdue(home),
         )
 
     def run(self) -> None:

@@ -7,34 +7,31 @@ backlog, verdicts are published batch by batch, rows published and kept only onc
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
-
 from projections import companions
 from projections.doubles import DoubleClaims
-from projections.leaks import Leaks
 from projections.ledger import Ledger, Step
-from projections.ledger_table import LedgerTable
-from projections.observed import Observed
 from projections.projection import OffsetGap
-from projections.rocks import RocksTable
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
-from projections.snapshots import chunks_of, load_newest_with, misfit
-from projections.table import Table, TableInUse
+from projections.snapshots import chunks_of, newest_offset
+from projections.table import TableDamaged
 from schemas import topics
-from schemas.codec import Unreadable, decode, encode, event_type, key_of
+from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
 from streams.dead_letters import dead_letter
-from streams.leak_audit import LeakAudit, finding_messages
+from streams.fold import AHEAD_RECORDS, Batch, Fold
+from streams.leak_audit import finding_messages
 from streams.log.base import ClockMs, Headers, Log, Message, Partition, Record, wall_clock_ms
 from streams.metrics import Metrics
+from streams.tables import RECOVERY_SECONDS, Tables
 
 BATCH_RECORDS = 2000
 """As in `engines`: one transaction of derived records and one table batch for so many."""
@@ -60,99 +57,12 @@ COMPACT_EVERY = 50_000
 _HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"), ("content-type", CONTENT_TYPE))
 
 
-class Batch(Struct):
-    """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept."""
-
-    records: int
-    lag: int
-    keeps: bool
-    derived: list[Message] = field(default_factory=list)
-    outcomes: Counter[str] = field(default_factory=Counter)
-
-
-class Fold:
-    """One partition's state: ledger, views, findings, and the table that keeps them."""
-
-    def __init__(self, log: Log, partition: int, table: Table, tell: Callable[[str], None]) -> None:
-        self.partition = partition
-        self.table = LedgerTable(table)
-        self._close = table.close
-        self.doubles_kept = self.discarded = 0
-        self.doubles: companions.Doubles | None = None
-        self.ledger, self.observed, leaks = self._begin(log, tell)
-        self.audit = LeakAudit(partition, leaks)
-        self.silences_ms = 0
-        self.snapshot_offset = _newest_snapshot(log, partition)
-        self.snapshot_starts: list[int] = []
-        self.published = 0
-        self.unfinished: Batch | None = None
-        self.batch_records = BATCH_RECORDS
-        self.touched: set[str] = set()
-        """Nodes whose rows are to be published and kept."""
-
-    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
-        """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
-
-        def passed_over(reason: str) -> None:
-            self.discarded += 1
-            tell(reason)
-
-        ledger = self.table.load(passed_over)
-        reason = misfit(ledger, log) if ledger is not None else None
-        if ledger is not None and reason is None:
-            return ledger, *self._taken(self.table.extras())
-        if reason is not None:
-            passed_over(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
-        found = load_newest_with(log, self.partition, tell=passed_over)
-        if found is not None and found[1]:
-            ledger, extras = found
-            self.table.store(ledger, dict(extras))
-            return ledger, *self._taken(extras)
-        self.table.clear()
-        return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
-
-    def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
-        observed, leaks, self.doubles = companions.taken(self.partition, rows)
-        return observed, leaks
-
-    def is_snapshot_due(self, *, caught_up: bool) -> bool:
-        """Whether to write a snapshot now. One that catches up writes few: nobody starts from a state that is behind by that much."""
-        behind = self.ledger.next_offset - self.snapshot_offset
-        return behind >= (SNAPSHOT_EVERY if caught_up else SNAPSHOT_EVERY * CATCHING_UP)
-
-    @property
-    def unkept(self) -> int:
-        """How many records are folded and not kept."""
-        return self.ledger.next_offset - self.table.next_offset
-
-    def keep(self, doubles: companions.Doubles) -> None:
-        """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""
-        extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
-        if doubles.changes != self.doubles_kept:
-            extra.update((companions.doubles_row(doubles),))
-            self.doubles_kept = doubles.changes
-        self.table.write(self.ledger, extra=extra)
-        self.touched.clear()
-
-    def close(self) -> None:
-        """Close the table."""
-        self._close()
-
-
-def _newest_snapshot(log: Log, partition: int) -> int:
-    """The next offset after the newest snapshot in the log; 0 without one. A wrong one only makes the next snapshot early or late."""
-    end = log.end(topics.SNAPSHOTS, partition)
-    if end == log.start(topics.SNAPSHOTS, partition):
-        return 0
-    chunk = decode(topics.SNAPSHOTS, log.read(topics.SNAPSHOTS, partition, end - 1)[0].value)
-    return 0 if isinstance(chunk, Unreadable) else min(chunk.offset + 1, log.end(topics.CLAIMS, partition))
-
-
 class Folder:
     """See the module.
 
     `directory` holds one table a partition; `process` names this process in digests; `tell` hears what people should. `audit_interval_ms`
-    is how often producers audit a node: three times that without an audit is silence.
+    is how often producers audit a node: three times that without an audit is silence. `recovery_seconds` is how long a table may take
+    until it is loaded and caught up, by `seconds`, a clock that only runs; then it is made anew from a snapshot if there is a better one.
     """
 
     name = "folder"
@@ -167,22 +77,24 @@ class Folder:
         *,
         clock: ClockMs = wall_clock_ms,
         audit_interval_ms: int = AUDIT_INTERVAL_MS,
+        recovery_seconds: float = RECOVERY_SECONDS,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log, self._directory, self._process, self.metrics, self._tell = log, directory, process, metrics, tell
+        self._log, self._process, self.metrics, self._tell = log, process, metrics, tell
+        self._tables = Tables(directory, tell, deadline_seconds=recovery_seconds, seconds=seconds)
         self._clock, self._audit_interval_ms = clock, audit_interval_ms
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
         self._headers: dict[type, tuple[Headers, str]] = {}
         """By type of record: the headers that all of it have, and the middle of their ids."""
-        self._waited_for: set[int] = set()
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each owned partition; returns how many records were folded, and how many tables it still waits for."""
         if partitions != self.folds.keys():
             self._share(partitions)
         waiting = len(partitions - self.folds.keys())
-        done = sum(self._batch(fold) for _, fold in sorted(self.folds.items()))
+        done = sum([self._batch(fold) for _, fold in sorted(self.folds.items())])
         if waiting and not done:
             self._log.wait({}, TABLE_SECONDS)
         return done + waiting
@@ -223,28 +135,34 @@ class Folder:
                 self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
 
     def _opened(self, partition: int) -> Fold | None:
-        """Take a partition over; None while another process has its table."""
-        folder = self._directory / f"{topics.CLAIMS}-{partition}"
-        try:
-            table = RocksTable.open(folder)
-        except TableInUse:
-            if partition not in self._waited_for:
-                self._waited_for.add(partition)
-                self._tell(f"{folder}: waiting until the process that had this table gives it up; if it hangs, stop it")
+        """Take a partition over; None while another process has its table. A table that cannot be read is made anew, once."""
+        tables = self._tables
+        table = tables.opened(partition)
+        if table is None:
             return None
-        self._waited_for.discard(partition)
         try:
-            fold = Fold(self._log, partition, table, self._tell)
+            try:
+                fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
+            except TableDamaged as problem:
+                table.close()
+                tables.discard(partition, str(problem))
+                table = tables.opened(partition)
+                if table is None:
+                    return None
+                fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
         except BaseException:
-            table.close()
+            if table is not None:
+                table.close()
             raise
+        tables.loaded(partition)
         self.folds[partition] = fold
         self._show(fold)
         return fold
 
     def _show(self, fold: Fold) -> None:
         """Tell the metrics what a partition that was taken over has."""
-        self.metrics.discarded.inc(fold.discarded)
+        self.metrics.discarded.inc(fold.discarded + self._tables.discarded)
+        self._tables.discarded = 0
         self._rows(fold, set(fold.ledger.nodes))
         self._has_findings = True
 
@@ -258,11 +176,16 @@ class Folder:
             return self._silences(fold)
         fold.unfinished = batch
         if batch.derived:
-            self._published(fold, batch.derived, self._log.append(batch.derived))
+            self._log.append(batch.derived)
+        if batch.snapshot:
+            # Only now: who begins at it publishes nothing of what was before it.
+            self._renew_snapshots(fold, self._log.append(batch.snapshot)[0])
         if batch.keeps:
             fold.keep(companions.Doubles(self._doubles_changes, self._doubles.open))
         fold.unfinished = None
+        self._compact(fold, len(batch.derived))
         self._count(fold, batch)
+        self._hurry(fold, batch.lag)
         return batch.records
 
     def _next_batch(self, fold: Fold) -> Batch | None:
@@ -277,8 +200,10 @@ class Folder:
         self._fold(fold, records, batch)
         if batch.keeps:
             batch.derived.extend(self._rows(fold, fold.touched))
-            if fold.is_snapshot_due(caught_up=lag < BACKLOG_RECORDS):
-                batch.derived.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
+            # One that catches up writes few: nobody starts from a state that is behind by that much.
+            due = SNAPSHOT_EVERY if lag < BACKLOG_RECORDS else SNAPSHOT_EVERY * CATCHING_UP
+            if fold.ledger.next_offset - fold.snapshot_offset >= due:
+                batch.snapshot.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
                 fold.snapshot_offset = fold.ledger.next_offset
         return batch
 
@@ -363,19 +288,37 @@ class Folder:
         own = (("ce_id", f"{origin}{middle}{number}".encode()), ("ce_causationid", origin.encode()))
         return Message(topic, key_of(event) or b"", encode(event), constant + own, partition)
 
-    def _published(self, fold: Fold, derived: Sequence[Message], offsets: Sequence[int]) -> None:
-        """Drop old snapshots and replaced rows, now and then."""
-        snapshots = [offset for message, offset in zip(derived, offsets, strict=True) if message.topic == topics.SNAPSHOTS]
-        if snapshots:
-            fold.snapshot_starts.append(snapshots[0])
-            if len(fold.snapshot_starts) > SNAPSHOTS_KEPT:
-                fold.snapshot_starts = fold.snapshot_starts[-SNAPSHOTS_KEPT:]
-                self._log.truncate(topics.SNAPSHOTS, fold.partition, fold.snapshot_starts[0])
-        fold.published += len(derived)
+    def _renew_snapshots(self, fold: Fold, start: int) -> None:
+        """Drop what is older than the last few snapshots, the newest of which begins at `start`."""
+        fold.snapshot_starts.append(start)
+        if len(fold.snapshot_starts) > SNAPSHOTS_KEPT:
+            fold.snapshot_starts = fold.snapshot_starts[-SNAPSHOTS_KEPT:]
+            self._log.truncate(topics.SNAPSHOTS, fold.partition, fold.snapshot_starts[0])
+
+    def _compact(self, fold: Fold, published: int) -> None:
+        """Drop replaced rows, now and then."""
+        fold.published += published
         if fold.published >= COMPACT_EVERY:
             fold.published = 0
             self._log.compact(topics.NODE_RESOURCES, fold.partition)
             self._log.compact(topics.DIGESTS, fold.partition)
+
+    def _hurry(self, fold: Fold, lag: int) -> None:
+        """A fold that has not caught up by the deadline begins at a newer snapshot, if another process has written one meanwhile."""
+        if fold.began_seconds is None:
+            return
+        if lag < BACKLOG_RECORDS:
+            fold.began_seconds = None
+        elif self._tables.seconds() - fold.began_seconds > self._tables.deadline_seconds:
+            place, fold.began_seconds = f"{topics.CLAIMS}/{fold.partition}", None
+            late = f"{place}: {lag} records are left after {self._tables.deadline_seconds:.0f} s"
+            if newest_offset(self._log, fold.partition) - fold.ledger.next_offset < AHEAD_RECORDS:
+                self._tell(f"{late}, and no snapshot is far ahead: folding on")
+                return
+            # The next turn opens what is missing; the snapshot is newer than an empty table.
+            fold.close()
+            del self.folds[fold.partition]
+            self._tables.discard(fold.partition, f"{late}, and a snapshot is far ahead")
 
     def _count(self, fold: Fold, batch: Batch) -> None:
         metrics, label = self.metrics, str(fold.partition)

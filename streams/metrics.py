@@ -41,7 +41,7 @@ class Metrics:
             "claimlog_digest_mismatches_total", "Digests of other processes unlike this one's at the same offset", registry=registry
         )
         self.discarded = Counter(
-            "claimlog_states_discarded_total", "Tables and snapshots not used since the log is another, or was rewound", registry=registry
+            "claimlog_states_discarded_total", "Tables and snapshots not used: damaged, too slow, or of another log", registry=registry
         )
         self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
         self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)

@@ -15,7 +15,8 @@ from schemas import topics
 from schemas.codec import decode_keyed, encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.results import NodeResources
-from streams.folder import Fold, Folder
+from streams.fold import Fold
+from streams.folder import Folder
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
 BATCH_RECORDS = 2000

@@ -14,12 +14,11 @@ from schemas.topics import CLAIMS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
 from streams.metrics import Health
 from streams.runner import Engine
+from streams.tables import RECOVERY_SECONDS
 
 LOOK_SECONDS: Final = 1.0
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
-FIRST_TURN_FACTOR: Final = 10
-"""How much longer than any other turn the first may take: it loads the tables."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
 
 
@@ -84,7 +83,8 @@ class Watchdog:
     """Looks at a worker once a second, from a thread and a log of its own.
 
     `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
-    answered. `give_up` is called with the reason, and must end the process.
+    answered. `give_up` is called with the reason, and must end the process. `recovery_seconds` is how long the first turn may take, which
+    loads the tables; then `overdue` marks those that are still being loaded, for the next start to make anew, and returns their names.
     """
 
     def __init__(
@@ -97,7 +97,10 @@ class Watchdog:
         give_up: Callable[[str], None],
         *,
         stall_seconds: float,
+        recovery_seconds: float = RECOVERY_SECONDS,
+        overdue: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        self._recovery_seconds, self._overdue = recovery_seconds, overdue
         self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
         self._stopped = threading.Event()
@@ -149,8 +152,10 @@ class Watchdog:
         positions = share.positions
         topics = sorted({place.topic for place in positions} | {CLAIMS})
         ends = {Partition(topic, number): end for topic in topics for number, end in log.ends(topic).items()}
-        if not positions and now - self._began > FIRST_TURN_FACTOR * self._stall_seconds:
-            self._give_up(f"the engines have not made a turn in {now - self._began:.0f} s; start this worker again")
+        if not positions and now - self._began > self._recovery_seconds:
+            tables = ", ".join(self._overdue())
+            made_anew = f"; {tables} will be made anew from the newest snapshot or the log" if tables else ""
+            self._give_up(f"the engines have not made a turn in {now - self._began:.0f} s; start this worker again{made_anew}")
         stands = self._standstill.judge(now, positions, ends)
         if stands is not None:
             self._give_up(f"an engine stands still: {stands}; start this worker again")

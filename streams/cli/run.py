@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -36,6 +36,13 @@ PORT_MAX = 65_535
 Only = Literal["processor", "scheduler"]
 
 
+class Pace(NamedTuple):
+    """How often producers audit a node, and how long a table may take until it is loaded and caught up."""
+
+    audit_interval_ms: int
+    recovery_seconds: float
+
+
 def run(
     *,
     log: LogFlag = None,
@@ -46,6 +53,9 @@ def run(
     name: Annotated[str, Parameter(help="What this process is called in records; default: the host's name and the process id.")] = "",
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
+    recovery_deadline: Annotated[
+        float, Parameter(help="Seconds a table may take to load and catch up; then it is made anew from a snapshot or the log.")
+    ] = 300.0,
     ledger_partitions: Annotated[int, Parameter(converter=whole, help="Partitions of claims, if the ledger is new.")] = 4,
     metrics: Annotated[int | None, Parameter(converter=whole, help="Serve Prometheus metrics and health at this port.")] = None,
     metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = "127.0.0.1",
@@ -65,12 +75,13 @@ def run(
 
     if not 1 <= ledger_partitions <= PARTITIONS_MAX:
         raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
-    for flag, seconds in (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout)):
+    given = (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout), ("--recovery-deadline", recovery_deadline))
+    for flag, seconds in given:
         if not 0 < seconds <= SECONDS_MAX:
             raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
     if metrics is not None and not 0 <= metrics <= PORT_MAX:
         raise UsageProblem(f"--metrics {metrics}: expected a port, 0 (any that is free) to {PORT_MAX}")
-    timing = _clock(clock)
+    timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
     with ExitStack() as stack:
         stopped = _stopped_by_signals(stack)
@@ -83,11 +94,11 @@ def run(
             print(f"metrics and health at http://{metrics_address}:{server.server_port}/metrics", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
-            _workers_share(opened, home, name, series, health, timing, round(audit_interval * 1000), only=only, until_idle=until_idle)
+            _workers_share(opened, home, name, series, health, timing, pace, only=only, until_idle=until_idle)
             return 0
         engines: list[Engine] = []
         if only != "scheduler":
-            engines += _processor(opened, state or _state_folder(log), process, series, timing, round(audit_interval * 1000))
+            engines += _processor(opened, state or _state_folder(log), process, series, timing, pace)
         if only != "processor":
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
             engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
@@ -111,7 +122,7 @@ def _workers_share(
     metrics: Metrics,
     health: Health,
     clock: Clock,
-    audit_interval_ms: int,
+    pace: Pace,
     *,
     only: Only | None,
     until_idle: bool,
@@ -130,16 +141,19 @@ def _workers_share(
         process = name or f"{socket.gethostname()}-{worker_id[:8]}"
 
         def engines(own: Log) -> list[Engine]:
-            return _processor(own, home, process, metrics, clock, audit_interval_ms, mends=True)
+            return _processor(own, home, process, metrics, clock, pace, mends=True)
 
         try:
-            FaustHost(settings, home, worker_id, partitions, engines, health, sys.stderr, until_idle=until_idle).run()
+            FaustHost(
+                settings, home, worker_id, partitions, engines, health, sys.stderr,
+                until_idle=until_idle, recovery_seconds=pace.recovery_seconds,
+            ).run()  # fmt: skip
         except SettingsProblem as problem:
             raise UsageProblem(str(problem)) from None
 
 
 def _processor(
-    log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, audit_interval_ms: int, *, mends: bool = False
+    log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, pace: Pace, *, mends: bool = False
 ) -> list[Engine]:
     """The engines of a stream processor. With `mends` it also puts right what workers publish that lost their partitions."""
     from streams.digest_check import DigestCheck, discard
@@ -147,7 +161,10 @@ def _processor(
     from streams.folder import Folder
     from streams.republisher import Republisher
 
-    folder = Folder(log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=audit_interval_ms)
+    interval_ms, recovery_seconds = pace
+    folder = Folder(
+        log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=interval_ms, recovery_seconds=recovery_seconds
+    )
     check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
     # The check comes first: it tells what this process publishes from what an earlier start of it did.
     return [check, Carrier(log), folder, *([Republisher(log, folder)] if mends else []), Watcher(log)]

@@ -1,0 +1,106 @@
+"""One partition of `claims` as the folder holds it: ledger, views, findings, and the table that keeps them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from projections import companions
+from projections.leaks import Leaks
+from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
+from projections.observed import Observed
+from projections.snapshots import load_newest_with, misfit, newest_offset
+from projections.table import Table
+from schemas import topics
+from streams.leak_audit import LeakAudit
+from streams.log.base import Log, Message
+
+AHEAD_RECORDS = 200_000
+"""A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
+
+
+class Batch(Struct):
+    """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept."""
+
+    records: int
+    lag: int
+    keeps: bool
+    derived: list[Message] = field(default_factory=list)
+    snapshot: list[Message] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+class Fold:
+    """One partition's state: ledger, views, findings, and the table that keeps them."""
+
+    def __init__(
+        self, log: Log, partition: int, table: Table, tell: Callable[[str], None], began_seconds: float, batch_records: int
+    ) -> None:
+        self.partition = partition
+        self.began_seconds: float | None = began_seconds
+        """When it was taken over; None once it has caught up, or is known to take its time."""
+        self.table = LedgerTable(table)
+        self._close = table.close
+        self.doubles_kept = self.discarded = 0
+        self.doubles: companions.Doubles | None = None
+        self.ledger, self.observed, leaks = self._begin(log, tell)
+        self.audit = LeakAudit(partition, leaks)
+        self.silences_ms = 0
+        self.snapshot_offset = newest_offset(log, partition)
+        self.snapshot_starts: list[int] = []
+        self.published = 0
+        self.unfinished: Batch | None = None
+        self.batch_records = batch_records
+        self.touched: set[str] = set()
+        """Nodes whose rows are to be published and kept."""
+
+    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
+        """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
+
+        def passed_over(reason: str) -> None:
+            self.discarded += 1
+            tell(reason)
+
+        place = f"{topics.CLAIMS}/{self.partition}"
+        ledger = self.table.load(passed_over)
+        reason = misfit(ledger, log) if ledger is not None else None
+        usable = ledger is not None and reason is None
+        behind = newest_offset(log, self.partition) - (ledger.next_offset if ledger is not None and usable else 0)
+        if reason is not None:
+            passed_over(f"{place}: the state in the table is discarded: {reason}; it is folded anew")
+        found = load_newest_with(log, self.partition, tell=passed_over) if not usable or behind >= AHEAD_RECORDS else None
+        if ledger is not None and usable:
+            if found is None or not found[1]:
+                return ledger, *self._taken(self.table.extras())
+            passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
+        if found is not None and found[1]:
+            ledger, extras = found
+            self.table.store(ledger, dict(extras))
+            return ledger, *self._taken(extras)
+        self.table.clear()
+        return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
+
+    def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
+        observed, leaks, self.doubles = companions.taken(self.partition, rows)
+        return observed, leaks
+
+    @property
+    def unkept(self) -> int:
+        """How many records are folded and not kept."""
+        return self.ledger.next_offset - self.table.next_offset
+
+    def keep(self, doubles: companions.Doubles) -> None:
+        """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""
+        extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
+        if doubles.changes != self.doubles_kept:
+            extra.update((companions.doubles_row(doubles),))
+            self.doubles_kept = doubles.changes
+        self.table.write(self.ledger, extra=extra)
+        self.touched.clear()
+
+    def close(self) -> None:
+        """Close the table."""
+        self._close()
