@@ -37,7 +37,7 @@ KILLS = int(os.environ.get("CLAIMLOG_KAFKA_KILLS", "50")) if SOAKS else 5
 WORKERS = ("w0", "w1")
 SCHEDULERS = ("s0", "s1", "s2", "s3")
 BROKER = "broker"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 PLAY_SECONDS = 300.0 + 30.0 * KILLS
 
 
