@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from projections import evidence, fit
+from msgspec.structs import replace
+
+from projections import evidence, fit, numa_node
 from projections.node import Claim, Home, Node, amounts_of
 from projections.rules import REMEMBERED_RECORDS
 from schemas import claims as say
 from schemas.resources import Shortfall
-from schemas.results import ClaimOutcome, OutcomeKind
+from schemas.results import ClaimOutcome, Granted, OutcomeKind
 
 if TYPE_CHECKING:
     from projections.ledger import Ledger, Step
+
+Grant = tuple[say.ClaimItem, Node, tuple[Shortfall, ...], Granted | None]
+"""An item that fits: its node, what it takes beyond the limits, and its cells and devices if it wants some."""
 
 
 def requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
@@ -29,7 +34,7 @@ def requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
         return
     stale = not _current(event, step)
     early = [item for item in items if item.claim_id in ledger.released_early]
-    granted: list[tuple[say.ClaimItem, Node, tuple[Shortfall, ...]]] = []
+    granted: list[Grant] = []
     refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]] = []
     for item in items:
         if stale:
@@ -45,8 +50,8 @@ def requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
     if refusals:
         _refuse(ledger, event, refusals, step)
     else:
-        for item, node, over in granted:
-            _grant(ledger, event, item, node, over, step)
+        for item, node, over, devices in granted:
+            _grant(ledger, event, item, node, over, devices, step)
 
 
 def _current(event: say.ClaimRequested, step: Step) -> bool:
@@ -82,17 +87,18 @@ def _try(
     ledger: Ledger,
     event: say.ClaimRequested,
     item: say.ClaimItem,
-    granted: list[tuple[say.ClaimItem, Node, tuple[Shortfall, ...]]],
+    granted: list[Grant],
     refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]],
 ) -> None:
     """Find the first of the item's nodes where it fits."""
     lacks = []
     for node_id in item.nodes:
         node = ledger.nodes.get(node_id)
-        overlay = [other for other, there, _ in granted if there.node_id == node_id] if granted else ()
+        overlay = [other for other, there, _, _ in granted if there.node_id == node_id] if granted else ()
         lack = fit.fits(node, item, event.request_id, overlay) or _closed_home(node, item)
         if not lack and node is not None:
-            granted.append((item, node, fit.overrun(node, item, overlay) if item.forced else ()))
+            over = fit.overrun(node, item, overlay) if item.forced else ()
+            granted.append((item, node, over, numa_node.granted(node, item, overlay) if item.numa or item.pci else None))
             return
         lacks.append(lack)
     refusals.append((item.claim_id, item.nodes, tuple(lacks)))
@@ -109,9 +115,21 @@ def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...
     return (Shortfall(resource="group", detail=f"epoch {group.epoch} of the group's home is closed here (up to {closed})"),)
 
 
-def _grant(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step) -> None:
+def _grant(
+    ledger: Ledger,
+    event: say.ClaimRequested,
+    item: say.ClaimItem,
+    node: Node,
+    over: tuple[Shortfall, ...],
+    devices: Granted | None,
+    step: Step,
+) -> None:
     evidence.loosen(node, item.instance_id)
     claim = _held(ledger, event, item, node, over, step)
+    if devices is not None:
+        claim.cells, claim.pci_addresses = devices.cells, devices.pci_addresses
+        claim.pinned_cpus = tuple(sorted({cpu for cell in devices.cells for cpu in cell.held_cpus}))
+        step.outcomes[-1] = replace(step.outcomes[-1], granted=devices)
     node.claims.setdefault(item.instance_id, []).append(claim)
     node.recount(item.instance_id)
 

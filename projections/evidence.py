@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from projections import numa_node
 from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.codec import event_type
@@ -206,7 +207,8 @@ def _applied(node: Node, event: NodeObserved, step: Step) -> None:
 
 def _settles(node: Node, instance_id: str, report: InstanceReport, taken_at_ms: int) -> bool:
     """Whether a further audit that lists the instance like this can do nothing but show it again."""
-    if not _is_as_listed(node.shown[instance_id].amounts, observed_amounts(report.resources)):
+    shown = node.shown[instance_id]
+    if not _is_as_listed(shown.amounts, observed_amounts(report.resources)) or not numa_node.same_devices(shown.report, report):
         return False
     for claim in node.claims.get(instance_id, ()):
         if claim.confirmed_ms is None or claim.departed_ms is not None or claim.run_epoch is not None:
@@ -263,7 +265,7 @@ def _show_again(shown: Shown, report: InstanceReport, amounts: ObservedAmounts, 
         shown.event_ms = max(shown.event_ms, time_ms)
     if late_event:
         return False
-    shown.report = report
+    shown.report = numa_node.reported(shown.report, report, is_event=is_event, protected=protected)
     old = shown.amounts
     if old == amounts:
         return False
@@ -330,6 +332,7 @@ def _cut_older(node: Node, resize: Claim) -> None:
         if claim.confirmed_ms is not None and claim.offset < resize.offset:
             old, new = claim.amounts, resize.amounts
             claim.amounts = (min(old[0], new[0]), min(old[1], new[1]), min(old[2], new[2]), min(old[3], new[3]))
+            claim.cells, claim.pinned_cpus, claim.pci_addresses = resize.cells, resize.pinned_cpus, resize.pci_addresses
 
 
 def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amounts) -> ObservedAmounts:

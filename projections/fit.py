@@ -5,6 +5,7 @@ The fold decides with it, the scheduler selects with it, and `explain`, `what-if
 
 from collections.abc import Iterable, Sequence
 
+from projections import numa_node
 from projections.node import NOTHING, Amounts, Node, amounts_of, largest
 from schemas.claims import ClaimItem
 from schemas.inventory import ResourceRule
@@ -33,6 +34,8 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     if item.limits is not None and not item.forced:
         found.extend(_counts(node, item, item.limits, overlay))
     found.extend(_group(node, item, overlay))
+    if item.numa or item.pci:
+        found.extend(numa_node.lacking(node, item, overlay))
     return tuple(found)
 
 
@@ -43,7 +46,7 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
     """
     if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses:
         return False
-    if item.limits is not None or item.group is not None:
+    if item.limits is not None or item.group is not None or item.numa or item.pci:
         return False
     vcpus, pcpus, memory_mib, disk_mib = amounts_of(item.resources)
     used, limits = node.used, node.limits
@@ -58,7 +61,8 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
 
 def overrun(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfall, ...]:
     """What a forced claim takes beyond the limits: what `fits` would have said without `forced`."""
-    return tuple(_amounts(node, item, overlay, forced=False))
+    over = tuple(_amounts(node, item, overlay, forced=False))
+    return over + numa_node.over_ratios(node, item, overlay) if item.numa else over
 
 
 def _resize_in_flight(node: Node, item: ClaimItem, request_id: str) -> bool:

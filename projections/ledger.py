@@ -238,16 +238,20 @@ def outcome_bytes(step: Step) -> bytes:
     if not outcomes:
         return b""
     first = outcomes[0]
-    if len(outcomes) == 1 and not first.shortfalls and not first.overrun:
+    if len(outcomes) == 1 and not first.shortfalls and not first.overrun and first.granted is None:
         return f"{first.outcome} {first.claim_id} {first.node_id}".encode()  # As `_outcome_text`: most records have one plain outcome.
     return ";".join([_outcome_text(outcome) for outcome in outcomes]).encode()
 
 
 def _outcome_text(outcome: ClaimOutcome) -> str:
+    text = f"{outcome.outcome} {outcome.claim_id} {outcome.node_id}"
     if outcome.shortfalls or outcome.overrun:
         lacks = [[str(shortfall) for shortfall in shortfalls] for shortfalls in (*outcome.shortfalls, outcome.overrun)]
-        return f"{outcome.outcome} {outcome.claim_id} {outcome.node_id} {lacks}"
-    return f"{outcome.outcome} {outcome.claim_id} {outcome.node_id}"
+        text = f"{text} {lacks}"
+    if outcome.granted is not None:
+        cells = [(each.cell_id, each.page_size_kib, each.pinned_cpus, each.held_cpus) for each in outcome.granted.cells]
+        text = f"{text} {cells} {outcome.granted.pci_addresses}"
+    return text
 
 
 def _opened(ledger: Ledger, event: say.PartitionOpened, step: Step) -> None:

@@ -13,6 +13,7 @@ from schemas.claims import GroupMember
 from schemas.inventory import Aggregate, HugePages, Hypervisor, OperatorFields, ResourceRule
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import RESOURCES, ObservedResources, Resources
+from schemas.results import CellGrant
 
 Amounts = tuple[int, int, int, int]
 """vcpus, pcpus, memory_mib, disk_mib: a vector in the order of `RESOURCES`."""
@@ -47,6 +48,7 @@ class Claim(Struct, gc=False, array_like=True):
     Times in ms: `since_ms` is the append time of the grant or the last renewal, `seen_ms` the newest showing (-1: never shown),
     `gone_ms` the newest departure of its instance (-1: none), `departed_ms` the departure that closes it sooner (rule 6), if there is one.
     `run_epoch`, `run_mono_ms`, `run_since_ms` (append time): where the run of evidence against it started, None if there is none.
+    `cells`, `pinned_cpus` (all that it holds) and `pci_addresses` are what it got for its `numa` and `pci`.
     `granted_ms` (append time) and `confirmed_by` (type of the record that confirmed it) are for explanations; no rule reads them.
     """
 
@@ -79,6 +81,7 @@ class Claim(Struct, gc=False, array_like=True):
     confirmed_by: str = ""
     granted_ms: int = -1
     run_since_ms: int = 0
+    cells: tuple[CellGrant, ...] = ()
 
     @property
     def resources(self) -> Resources:

@@ -22,6 +22,9 @@ Cpus = tuple[int, ...]
 SETS_MAX = 4096
 """Most sets of host cells tried for one guest whose devices are near none of them: all that a host of 12 cells has. Bounds one decision."""
 
+GUEST_CELLS_MAX = 128
+"""Most cells of one guest: QEMU builds no more."""
+
 
 class Ratios(NamedTuple):
     """What floating CPUs and ordinary memory of a cell may be overcommitted by, in thousandths; None is without limit."""
@@ -129,8 +132,8 @@ def fit_cells(
     """
     if not wants:
         return ()
-    if len(cells) < len(wants):
-        return (Shortfall(resource="numa_cells", needed=len(wants), free=len(cells)),)
+    if min(len(cells), GUEST_CELLS_MAX) < len(wants):
+        return (Shortfall(resource="numa_cells", needed=len(wants), free=min(len(cells), GUEST_CELLS_MAX)),)
     ordered = preference(cells, wants, devices_in=devices_in, wants_devices=wants_devices, pack=pack)
     isolated = any(want.emulator_threads == "isolate" for want in wants)
     tried = [[fit_cell(cell, want, ratios, int(isolated and not i)) for cell in ordered] for i, want in enumerate(wants)]

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from projections.fit import Overlay, fits, growth, laid_over
 from projections.node import NOTHING, Node, amounts_of
+from projections.numa_node import lacking
 from schemas.claims import ClaimItem
 from schemas.resources import RESOURCES, Shortfall
 
@@ -139,7 +140,8 @@ def quick_fit(item: ClaimItem) -> RoomTest:
 def keep_fitting(item: ClaimItem) -> Callable[[list[Room]], list[Room]]:
     """`quick_fit` over many rooms; the plain case is spelled out, because it runs for every node of every decision."""
     takes = quick_fit(item)
-    if item.forced or item.limits is not None or (item.group is not None and item.group.policy == "anti-affinity"):
+    others = item.limits is not None or item.numa or item.pci or (item.group is not None and item.group.policy == "anti-affinity")
+    if item.forced or others:
         return lambda rooms: [room for room in rooms if takes(room)]
     vcpus, pcpus, memory_mib, disk_mib = (asked or -2 * UNLIMITED for asked in amounts_of(item.resources))
     return lambda rooms: [
@@ -187,20 +189,23 @@ def quick_amounts(item: ClaimItem) -> RoomTest:
 
 
 def quick_others(item: ClaimItem) -> RoomTest:
-    """Whether all that is no amount allows `item`: status, units, limits of instances and I/O, its group. For a room of a newcomer."""
+    """Whether all that is no amount allows `item`: status, units, limits of instances and I/O, group, cells and devices. For a newcomer."""
     asked = [(resource, amount) for resource, amount in zip(RESOURCES, amounts_of(item.resources), strict=True) if amount]
     limits = None if item.forced else item.limits
     instances_max = UNLIMITED if limits is None or limits.instances_max is None else limits.instances_max
     io_ops_max = UNLIMITED if limits is None or limits.io_ops_max is None else limits.io_ops_max
     counted = instances_max < UNLIMITED or io_ops_max < UNLIMITED
     group = item.group if item.group is not None and item.group.policy == "anti-affinity" else None
+    wants = bool(item.numa or item.pci)
 
     def allows(room: Room) -> bool:
         if not room.ready or (room.has_units and not all(_in_units(room.node, resource, amount) for resource, amount in asked)):
             return False
         if counted and (len(room.instances) + 1 > instances_max or room.io_ops + 1 > io_ops_max):
             return False
-        return group is None or len(room.members(group.group_id)) + 1 <= group.max_per_node
+        if group is not None and len(room.members(group.group_id)) + 1 > group.max_per_node:
+            return False
+        return not wants or not lacking(room.node, item, room.overlay)
 
     return allows
 

@@ -14,7 +14,7 @@ from schemas.codec import event_type
 from schemas.findings import Finding
 from schemas.lifecycle import LifecycleEvent
 from schemas.requests import PlacementCancelled, PlacementRequested
-from schemas.results import ClaimOutcome, InstancesPlaced, NodeResources, PlacementFailed
+from schemas.results import ClaimOutcome, Granted, InstancesPlaced, NodeResources, PlacementFailed
 
 _UNITS = ("vCPUs", "pCPUs", "MiB", "MiB disk")
 
@@ -38,7 +38,19 @@ def outcome_text(outcome: ClaimOutcome) -> str:
         return "refused" + (f": {'; '.join(reasons[:3])}" + (f"; +{len(reasons) - 3} more" if len(reasons) > 3 else "") if reasons else "")
     if outcome.overrun:
         return f"{outcome.outcome} on {outcome.node_id}, forced over {'; '.join(map(str, outcome.overrun))}"
-    return f"{outcome.outcome} on {outcome.node_id}" if outcome.outcome == "granted" else outcome.outcome.replace("-", " ")
+    if outcome.outcome == "granted":
+        return f"granted on {outcome.node_id}" + (granted_text(outcome.granted) if outcome.granted is not None else "")
+    return outcome.outcome.replace("-", " ")
+
+
+def granted_text(granted: Granted) -> str:
+    """`, cell 0 with CPUs 2 3 and pages of 2048 KiB, device 0000:81:00.1`: what a claim got besides amounts."""
+    words = ""
+    for cell in granted.cells:
+        cpus = f" with CPUs {' '.join(map(str, cell.held_cpus))}" if cell.held_cpus else ""
+        pages = f"{' and' if cpus else ' with'} pages of {cell.page_size_kib} KiB" if cell.page_size_kib else ""
+        words += f", cell {cell.cell_id}{cpus}{pages}"
+    return words + "".join(f", device {address}" for address in granted.pci_addresses)
 
 
 def event_text(event: Any, instance_id: str = "") -> str:

@@ -141,11 +141,18 @@ class CellGrant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     held_cpus: tuple[Count, ...] = ()
 
 
+class Granted(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """What a claim with NUMA or PCI wants got of its node besides amounts: a place for each guest cell, and devices in the wants' order."""
+
+    cells: tuple[CellGrant, ...] = ()
+    pci_addresses: tuple[Name, ...] = ()
+
+
 class ClaimOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False, tag="claim-outcome"):
     """What the fold of one record of `claims` did to one claim, published to `claim-verdicts`.
 
     `overrun` names what a forced claim takes beyond the limits. `shortfalls` has, for a refusal, every shortfall of every node tried, in
-    order, each under its node in `tried`. A grant with NUMA or PCI wants names the cells, pins, pages and devices that it got.
+    order, each under its node in `tried`. `granted` names the cells, CPUs, pages and devices of a claim that wants some.
     """
 
     outcome: OutcomeKind
@@ -158,8 +165,7 @@ class ClaimOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     tried: tuple[NodeId, ...] = ()
     shortfalls: tuple[tuple[Shortfall, ...], ...] = ()
     overrun: tuple[Shortfall, ...] = ()
-    cells: tuple[CellGrant, ...] = ()
-    pci_addresses: tuple[Name, ...] = ()
+    granted: Granted | None = None
 
 
 class ResourceRow(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

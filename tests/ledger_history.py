@@ -33,11 +33,12 @@ from schemas.claims import (
 )
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor, OperatorFields
+from schemas.requests import NumaWant, PciWant
 from schemas.resources import Limits, ObservedResources, Resources
 
 START_MS = 1_700_000_000_000
 """What `second 0` of every history is: any time will do, but a small one would hide arithmetic below zero."""
-Size = int | ObservedResources
+Size = int | ObservedResources | InstanceReport
 UNREPORTED = ObservedResources()
 """The size in an event that does not say it."""
 
@@ -245,7 +246,9 @@ class History:
 
 
 def report(instance: str, size: Size) -> InstanceReport:
-    """An instance as an observation has it."""
+    """An instance as an observation has it; where its size alone does not do, `size` is the whole report."""
+    if isinstance(size, InstanceReport):
+        return size
     return InstanceReport(instance_id=instance, resources=ObservedResources(memory_mib=size) if isinstance(size, int) else size)
 
 
@@ -265,6 +268,8 @@ def item(
     limits: Limits | None = None,
     group: GroupMember | None = None,
     resources: Resources | None = None,
+    numa: tuple[NumaWant, ...] = (),
+    pci: tuple[PciWant, ...] = (),
 ) -> ClaimItem:
     """One claim of a record; `resources` instead of `memory_mib` where memory alone does not do."""
     return ClaimItem(
@@ -276,6 +281,8 @@ def item(
         forced=forced,
         limits=limits,
         group=group,
+        numa=numa,
+        pci=pci,
     )
 
 

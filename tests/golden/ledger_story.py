@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 
 from projections.ledger import Ledger, Step
+from schemas.audits import InstanceReport
 from schemas.claims import GroupHomeClosed, GroupHomeProposed, GroupMember, NodeConfigured, PartitionOpened, RulesChanged
 from schemas.codec import encode
-from schemas.inventory import Hypervisor, ResourceRule
+from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.partitioner import partition_of
+from schemas.requests import NumaWant, PciWant
 from schemas.resources import Limits, ObservedResources, Resources
 from tests.ledger_history import History, Written, digest_of, item
 
@@ -205,7 +207,72 @@ def garbage(history: History) -> None:
         history.say(RulesChanged(record_id=f"rules {version}", rules_version=version), at_s=903)
 
 
-CHAPTERS: tuple[Callable[[History], None], ...] = (claims, operators, limits, observations, endings, resizes, homes, garbage)
+def devices(history: History) -> None:
+    """Rules 2 and 3: cells, pinned CPUs, pages and PCI devices, with every holder, in every way of asking."""
+    node = mine("devices")
+    function = PciDevice(address="0000:81:00.0", vendor_id="8086", device_type="type-PF", numa_cell=1)
+    parts = tuple(
+        PciDevice(address=f"0000:81:00.{n}", vendor_id="8086", device_type="type-VF", numa_cell=1, physical_function=function.address)
+        for n in (1, 2)
+    )
+    cells = tuple(
+        NumaCell(
+            cell_id=n,
+            cpus=tuple(range(8 * n, 8 * n + 8)),
+            dedicated_cpus=tuple(range(8 * n, 8 * n + 4)),
+            siblings=tuple((cpu, cpu + 1) for cpu in range(8 * n, 8 * n + 8, 2)),
+            memory_mib=4096,
+            socket=n,
+            pages=(HugePages(size_kib=2048, total=512, reserved=64 * n, free=None if n else 400),),
+        )
+        for n in (0, 1)
+    )
+    host = Hypervisor(vcpus=8, pcpus=8, memory_mib=8192, numa_cells=cells, pci_devices=(function, *parts))
+    history.claims(item("before any audit", "vm0", 1, nodes=(node,), numa=(NumaWant(cpus=(0,), memory_mib=1),)), at_s=1000)
+    history.audit(node=node, at_s=1000)
+    history.claims(item("no cells", "vm0", 1, nodes=(node,), numa=(NumaWant(cpus=(0,), memory_mib=1),)), at_s=1000)
+    stranger = InstanceReport(instance_id="stranger", resources=ObservedResources(pcpus=1, memory_mib=512), pinned_cpus=(9,))
+    history.audit({"stranger": stranger}, node=node, hypervisor=host, at_s=1001)
+    history.configure(node, memory_mib=ResourceRule(ratio_milli=1500), pages_reserved=(HugePages(size_kib=2048, total=128),), at_s=1001)
+    function_want = (PciWant(alias="pf", specs=({"dev_type": "type-PF"},)),)
+    part_want = (PciWant(alias="vf", specs=({"dev_type": "type-VF"},), numa_policy="required"),)
+
+    def ask(name: str, want: NumaWant | None, *, pci: tuple[PciWant, ...] = (), vm: str = "", forced: bool = False) -> None:
+        numa = () if want is None else (want,)
+        history.claims(item(name, vm or f"vm {name}", 1, nodes=(node,), numa=numa, pci=pci, forced=forced), at_s=1002)
+
+    two = NumaWant(pinned_cpus=(0, 1), memory_mib=512, cpu_policy="dedicated")
+    ask("pinned", two)
+    ask("pinned with a device", two, pci=part_want)
+    ask("the same again", two, vm="vm pinned")
+    ask("threads", NumaWant(pinned_cpus=(0,), memory_mib=64, cpu_policy="dedicated", thread_policy="isolate"))
+    ask("function", None, pci=function_want)
+    ask("pages", NumaWant(cpus=(0,), memory_mib=512, page_size="large"))
+    ask("more pages", NumaWant(cpus=(0,), memory_mib=512, page_size_kib=2048), forced=True)
+    ask("too many pages", NumaWant(cpus=(0,), memory_mib=2048, page_size_kib=2048), forced=True)
+    ask("emulator", NumaWant(pinned_cpus=(0,), memory_mib=64, cpu_policy="dedicated", emulator_threads="isolate"))
+    ask("mixed", NumaWant(cpus=(0,), pinned_cpus=(1,), memory_mib=64, cpu_policy="mixed"))
+    ask("too many", NumaWant(pinned_cpus=tuple(range(4)), memory_mib=64, cpu_policy="dedicated"), forced=True)
+    ask("crowded", NumaWant(cpus=tuple(range(4)), memory_mib=1000))
+    ask("crowded too", NumaWant(cpus=tuple(range(4)), memory_mib=1000))
+    ask("over", NumaWant(cpus=tuple(range(4)), memory_mib=1000), forced=True)
+    history.claims(item("three cells", "vm c", 1, nodes=(node,), numa=(NumaWant(memory_mib=1),) * 3), at_s=1002)
+    history.claims(
+        item("of two one", "vm a", 1, nodes=(node,), numa=(NumaWant(cpus=(0,), memory_mib=64),), pci=part_want),
+        item("of two two", "vm b", 1, nodes=(node,), numa=(NumaWant(cpus=(0,), memory_mib=64),), pci=part_want),
+        at_s=1003,
+    )
+    shown = InstanceReport(instance_id="vm pinned", resources=ObservedResources(memory_mib=1), pinned_cpus=(0, 1), numa_cells=(0,))
+    history.audit({"vm pinned": shown, "stranger": stranger}, node=node, hypervisor=host, at_s=1010)
+    history.event("stopped", "vm pinned", node=node, at_s=1011)
+    history.release("pinned", node=node, at_s=1012)
+    history.release("the same again", node=node, at_s=1012)
+    ask("held by the guest", NumaWant(pinned_cpus=tuple(range(4)), memory_mib=64, cpu_policy="dedicated"))
+    history.audit(node=node, hypervisor=host, at_s=1040)
+    ask("free again", NumaWant(pinned_cpus=(0, 1), memory_mib=64, cpu_policy="dedicated", thread_policy="require"))
+
+
+CHAPTERS: tuple[Callable[[History], None], ...] = (claims, operators, limits, observations, endings, resizes, homes, garbage, devices)
 
 
 def told() -> History:

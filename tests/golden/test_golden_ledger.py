@@ -18,7 +18,7 @@ from tests.ledger_history import Written
 
 REASONS = {
     "node", "status", "resize", "group", "instances", "io_ops", "basis", "released", "request", "min_unit", "max_unit", "step_size",
-    "pcpus", "memory_mib", "disk_mib",
+    "pcpus", "memory_mib", "disk_mib", "numa_cells", "numa_vcpus", "numa_pcpus", "numa_threads", "pages_2048_kib", "pci",
 }  # fmt: skip
 
 
@@ -66,4 +66,5 @@ def test_the_golden_log_meets_every_outcome_record_and_reason() -> None:
         "unreadable", "unknown-type", "invalid", "wrong-key", "wrong-partition", "misplaced",
     }  # fmt: skip
     assert any(outcome.overrun for outcome in outcomes)
+    assert any(outcome.granted and outcome.granted.cells and outcome.granted.pci_addresses for outcome in outcomes)
     assert any(step.ignored for step in steps)

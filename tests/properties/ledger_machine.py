@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from projections.ledger import Ledger, Step
 from projections.node import Claim, Node
 from projections.snapshots import encoded, restored
+from schemas.audits import InstanceReport
 from schemas.claims import (
     ClaimItem,
     ClaimRequested,
@@ -24,27 +26,72 @@ from schemas.claims import (
     NodeConfigured,
     NodeObserved,
 )
-from schemas.inventory import Hypervisor, ResourceRule
+from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
+from schemas.requests import NumaWant, PciWant
 from schemas.resources import RESOURCES, Limits, ObservedResources, Resources
 from schemas.results import ClaimOutcome
-from tests.ledger_history import START_MS, History, digest_of, full_use, state
+from tests.ledger_history import START_MS, History, Size, digest_of, full_use, state
 
 NODES = st.sampled_from(["n1", "n2"])
 INSTANCES = st.sampled_from(["vm1", "vm2", "vm3", "vm4"])
-ROOMY = Hypervisor(vcpus=6, memory_mib=12, disk_mib=9)
+CELLS = tuple(
+    NumaCell(
+        cell_id=n,
+        cpus=tuple(range(4 * n, 4 * n + 4)),
+        dedicated_cpus=(4 * n, 4 * n + 1),
+        siblings=((4 * n, 4 * n + 1),),
+        memory_mib=8,
+        pages=(HugePages(size_kib=2048, total=2, free=2 - n),),
+    )
+    for n in (0, 1)
+)
+FUNCTION = PciDevice(address="d0", device_type="type-PF", vendor_id="v")
+PARTS = tuple(PciDevice(address=f"d{n}", device_type="type-VF", vendor_id="v", physical_function="d0", numa_cell=1) for n in (1, 2))
+DEVICES = (FUNCTION, *PARTS, PciDevice(address="d3", vendor_id="v", numa_cell=0))
+ROOMY = Hypervisor(vcpus=6, memory_mib=12, disk_mib=9, numa_cells=CELLS, pci_devices=DEVICES)
 WAITS_S = st.sampled_from([0, 0, 1, 4, 5, 6, 15, 20, 61])
 LAGS_S = st.sampled_from([0, 0, 0, 1, 4, 5, 6, 30, -3])
 SIZES = st.builds(
     ObservedResources, vcpus=st.none() | st.integers(0, 3), memory_mib=st.none() | st.integers(0, 6), disk_mib=st.none() | st.integers(0, 3)
 ) | st.integers(0, 6).map(lambda size: ObservedResources(memory_mib=size))
-LISTS = st.dictionaries(INSTANCES, SIZES, max_size=4)
+HELD = st.builds(
+    InstanceReport,
+    instance_id=st.just("of whom it is drawn for"),
+    resources=SIZES,
+    pinned_cpus=st.sampled_from([(), (0,), (0, 1), (4, 5)]),
+    pci_addresses=st.sampled_from([(), ("d0",), ("d1",), ("d3",)]),
+    numa_cells=st.sampled_from([(), (0,), (0, 1)]),
+)
+LISTS = st.dictionaries(INSTANCES, SIZES | SIZES | HELD, max_size=4).map(
+    lambda listed: {vm: replace(size, instance_id=vm) if isinstance(size, InstanceReport) else size for vm, size in listed.items()}
+)
 HOSTS = st.just(ROOMY) | st.builds(
     Hypervisor,
     vcpus=st.none() | st.integers(2, 6),
     memory_mib=st.integers(4, 12),
     disk_mib=st.none() | st.just(9),
     io_workload=st.integers(0, 1),
+    numa_cells=st.sampled_from([(), CELLS, CELLS[:1]]),
+    pci_devices=st.sampled_from([(), DEVICES, DEVICES[:2]]),
 )
+NUMA = st.sampled_from(
+    [
+        (), (), (),
+        (NumaWant(pinned_cpus=(0,), memory_mib=1, cpu_policy="dedicated"),),
+        (NumaWant(pinned_cpus=(0, 1), memory_mib=2, cpu_policy="dedicated", thread_policy="require"),),
+        (NumaWant(cpus=(0,), memory_mib=2, page_size="large"),),
+        (NumaWant(cpus=(0,), pinned_cpus=(1,), memory_mib=1, cpu_policy="mixed", emulator_threads="isolate"),),
+        (NumaWant(cpus=(0,), memory_mib=1), NumaWant(cell_id=1, cpus=(1,), memory_mib=4)),
+    ]
+)  # fmt: skip
+PCI = st.sampled_from(
+    [
+        (), (), (),
+        (PciWant(specs=({"vendor_id": "v"},), numa_policy="preferred"),),
+        (PciWant(specs=({"dev_type": "type-VF"},), numa_policy="required"),),
+        (PciWant(specs=({"dev_type": "type-PF"},), numa_policy="preferred"),),
+    ]
+)  # fmt: skip
 GROUPS = st.sampled_from(
     [
         None, None,
@@ -68,6 +115,8 @@ WANTS = st.tuples(
     st.sampled_from([False, False, False, True]),
     st.none() | LIMITS,
     GROUPS,
+    NUMA,
+    PCI,
 )
 RULES = st.builds(ResourceRule, reserved=st.integers(0, 2), ratio_milli=st.sampled_from([500, 1000, 1500, 4000, None]))
 CHANGES = st.sampled_from(["arrived", "started", "stopped", "paused", "resized", "departed", "departed", "deleted"])
@@ -75,11 +124,13 @@ REASONS = st.sampled_from(["loser", "cancelled", "failed", "operator", "deleted"
 
 
 class Before(NamedTuple):
-    """A node before a record: its use, its groups' members, and per instance the requests whose claims of it are not confirmed."""
+    """A node before a record: its use, its groups' members, per instance the requests whose claims of it are not confirmed, and who has
+    which CPU and device."""
 
     used: list[int]
     members: dict[str, set[str]]
     on_their_way: dict[str, set[str]]
+    holders: dict[str, set[str]]
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -90,7 +141,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.history = History()
         self.long_way = History(spelled=True)
         self.kept_back: list[tuple[bytes, bytes]] = []
-        self.listed: dict[str, dict[str, ObservedResources]] = {}
+        self.listed: dict[str, dict[str, Size]] = {}
         self.epochs: dict[str, int] = {}
         self.claim_ids: list[str] = []
         self.number = 0
@@ -107,7 +158,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(wants=st.lists(WANTS, min_size=1, max_size=3), wait_s=WAITS_S, request=st.integers(1, 3), ttl_s=st.sampled_from([30, 60]))
     def request(self, wants: list[Any], wait_s: int, request: int, ttl_s: int) -> None:
         """A scheduler claims; with alternates, for several instances, resizing, forced, limited, in groups."""
-        names = ("instance_id", "nodes", "resources", "resize", "forced", "limits", "group")
+        names = ("instance_id", "nodes", "resources", "resize", "forced", "limits", "group", "numa", "pci")
         items = tuple(ClaimItem(claim_id=self._claim_id(), **dict(zip(names, want, strict=True))) for want in wants)
         self._write(lambda h: h.claims(*items, at_s=self._later(wait_s), request_id=f"r{request}", ttl_s=ttl_s))
 
@@ -118,7 +169,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._write(lambda h: h.claim(claim_id, vm, size, nodes=(node,), at_s=self._later(wait_s)))
 
     @rule(node=NODES, listed=LISTS, host=HOSTS, wait_s=WAITS_S, lag_s=LAGS_S, complete=st.sampled_from([True, True, True, False]))
-    def audit(self, node: str, listed: dict[str, ObservedResources], host: Hypervisor, wait_s: int, lag_s: int, complete: bool) -> None:
+    def audit(self, node: str, listed: dict[str, Size], host: Hypervisor, wait_s: int, lag_s: int, complete: bool) -> None:
         """A producer audits a node and finds what it finds."""
         if complete:
             self.listed[node] = listed
@@ -133,7 +184,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def audit_of_what_is_claimed(self, node: str, wait_s: int, complete: bool) -> None:
         """The common audit: the guests are those that were claimed, each at its size."""
         row = self.history.ledger.nodes.get(node)
-        listed = {} if row is None else {vm: _size_of(claims) for vm, claims in sorted(row.claims.items())}
+        listed: dict[str, Size] = {} if row is None else {vm: _as_claimed(vm, claims) for vm, claims in sorted(row.claims.items())}
         if complete:
             self.listed[node] = listed
         at_s = self._later(wait_s)
@@ -315,8 +366,23 @@ class LedgerMachine(RuleBasedStateMachine):
             assert outcome.claim_id == item.claim_id
             assert outcome.node_id in item.nodes
             assert item.forced or not outcome.overrun
+            self._check_devices(item, outcome, before[outcome.node_id].holders)
             if len(event.items) == 1:
                 self._check_limits(item, outcome, before[outcome.node_id])
+
+    def _check_devices(self, item: ClaimItem, outcome: ClaimOutcome, holders: dict[str, set[str]]) -> None:
+        """CPUs and devices go to one instance at a time, whoever forced what; who has a physical function has its virtual ones."""
+        assert (outcome.granted is not None) == bool(item.numa or item.pci)
+        if outcome.granted is None:
+            return
+        assert len(outcome.granted.cells) == len(item.numa)
+        assert len(outcome.granted.pci_addresses) == sum(want.count for want in item.pci)
+        taken = {*outcome.granted.pci_addresses, *(f"CPU {cpu}" for cell in outcome.granted.cells for cpu in cell.held_cpus)}
+        kin = {"d0": {"d1", "d2"}, "d1": {"d0"}, "d2": {"d0"}}
+        for each in taken:
+            for other in {each, *kin.get(each, ())}:
+                assert holders.get(other, set()) <= {item.instance_id}, f"{each} goes to {item.instance_id}, {holders[other]} have {other}"
+            holders.setdefault(each, set()).add(item.instance_id)
 
     def _check_limits(self, item: ClaimItem, outcome: ClaimOutcome, before: Before) -> None:
         node = self.history.ledger.nodes[outcome.node_id]
@@ -355,9 +421,23 @@ class LedgerMachine(RuleBasedStateMachine):
 def _before(node: Node) -> Before:
     groups = {claim.group.group_id for claim in node.held() if claim.group is not None} | {shown.group_id for shown in node.shown.values()}
     on_their_way = {i: {claim.request_id for claim in claims if claim.confirmed_ms is None} for i, claims in node.claims.items()}
-    return Before(list(node.used), {group_id: node.members(group_id) for group_id in groups}, on_their_way)
+    holders: dict[str, set[str]] = {}
+    for claim in node.held():
+        for held in (*(f"CPU {cpu}" for cpu in claim.pinned_cpus), *claim.pci_addresses):
+            holders.setdefault(held, set()).add(claim.instance_id)
+    for instance_id, shown in node.shown.items():
+        for held in (*(f"CPU {cpu}" for cpu in shown.report.pinned_cpus), *shown.report.pci_addresses):
+            holders.setdefault(held, set()).add(instance_id)
+    return Before(list(node.used), {group_id: node.members(group_id) for group_id in groups}, on_their_way, holders)
 
 
-def _size_of(claims: list[Claim]) -> ObservedResources:
-    vcpus, _, memory_mib, disk_mib = max(claim.amounts for claim in claims)
-    return ObservedResources(vcpus=vcpus, memory_mib=memory_mib, disk_mib=disk_mib)
+def _as_claimed(instance_id: str, claims: list[Claim]) -> InstanceReport:
+    largest = max(claims, key=lambda claim: claim.amounts)
+    vcpus, _, memory_mib, disk_mib = largest.amounts
+    return InstanceReport(
+        instance_id=instance_id,
+        resources=ObservedResources(vcpus=vcpus, memory_mib=memory_mib, disk_mib=disk_mib),
+        numa_cells=tuple(sorted(cell.cell_id for cell in largest.cells)),
+        pinned_cpus=largest.pinned_cpus,
+        pci_addresses=largest.pci_addresses,
+    )

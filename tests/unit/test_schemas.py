@@ -298,6 +298,27 @@ def results_examples() -> Iterator[Any]:
         shortfalls=((SHORT, Shortfall(resource="status", detail="disabled")),),
         overrun=(SHORT,),
     )
+    yield results.ClaimOutcome(
+        outcome="granted",
+        claim_id="c-1",
+        node_id="n1",
+        granted=results.Granted(
+            cells=(
+                results.CellGrant(
+                    guest_cell_id=1,
+                    cell_id=1,
+                    vcpus=2,
+                    memory_mib=2_048,
+                    page_size_kib=2_048,
+                    guest_cpus=(2, 3),
+                    pinned_cpus=(8, 9),
+                    emulator_cpus=(10,),
+                    held_cpus=(8, 9, 10),
+                ),
+            ),
+            pci_addresses=("0000:81:00.1",),
+        ),
+    )
     yield results.NodeResources(
         node_id="n1",
         partition=3,
