@@ -13,7 +13,10 @@ PowerState = Literal["running", "paused", "stopped", "suspended", "crashed", "un
 
 
 class InstanceReport(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One domain on a hypervisor: its defined size (stopped ones count) and what filters read of it."""
+    """One domain on a hypervisor: its defined size (stopped ones count) and what filters read of it.
+
+    `unknown_since_ms` (wall clock) is set while the guest is listed but does not answer: what is said of it is what was last known.
+    """
 
     instance_id: InstanceId
     resources: ObservedResources = ObservedResources()
@@ -25,6 +28,7 @@ class InstanceReport(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     numa_cells: tuple[Count, ...] = ()
     pinned_cpus: tuple[Count, ...] = ()
     pci_addresses: tuple[Name, ...] = ()
+    unknown_since_ms: TimeMs | None = None
 
 
 class HypervisorAudited(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="hypervisor-audited"):

@@ -91,13 +91,31 @@ class Metric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
     value_milli: Difference
 
 
+class CellMemory(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """What one NUMA cell of a host has free at this moment."""
+
+    cell_id: Count
+    memory_mib_free: Amount
+
+
 class Physical(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The host's own figures (meminfo, statvfs): shown beside the views, never part of a gap."""
+    """The host's own figures (meminfo, storage pools, its guests at this moment): shown beside the views, never part of a gap.
+
+    None is "not reported". `memory_mib_free` includes buffers and cache, as in Nova; `vcpus_used` and `instances_running` count active
+    guests only; `workload` is how many guests are being migrated, saved, dumped, snapshotted or started (Nova's `current_workload`).
+    `disk_mib_available_least` is what would be left if every image grew to its full size; it may be negative.
+    """
 
     memory_mib_total: Amount | None = None
     memory_mib_free: Amount | None = None
     disk_mib_free: Difference | None = None
     disk_mib_available_least: Difference | None = None
+    vcpus_used: Amount | None = None
+    memory_mib_used: Amount | None = None
+    disk_mib_used: Amount | None = None
+    instances_running: Count | None = None
+    workload: Count | None = None
+    cells: tuple[CellMemory, ...] = ()
 
 
 class Hypervisor(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

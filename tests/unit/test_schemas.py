@@ -19,6 +19,7 @@ from schemas.codec import decode_keyed, encode, event_type, key_of, known_types,
 from schemas.export import as_json, export, schema, schemas, unit_of
 from schemas.inventory import (
     Aggregate,
+    CellMemory,
     CpuInfo,
     HugePages,
     Hypervisor,
@@ -84,7 +85,18 @@ HYPERVISOR = Hypervisor(
     metrics=(Metric(name="cpu.percent", value_milli=412),),
     io_workload=1,
     failed_builds=2,
-    physical=Physical(memory_mib_total=65_000, memory_mib_free=9_000, disk_mib_free=-1, disk_mib_available_least=-2_048),
+    physical=Physical(
+        memory_mib_total=65_000,
+        memory_mib_free=9_000,
+        disk_mib_free=-1,
+        disk_mib_available_least=-2_048,
+        vcpus_used=3,
+        memory_mib_used=56_000,
+        disk_mib_used=4_096,
+        instances_running=2,
+        workload=1,
+        cells=(CellMemory(cell_id=0, memory_mib_free=4_500),),
+    ),
 )
 INSTANCE = InstanceReport(
     instance_id="i-1",
@@ -97,6 +109,7 @@ INSTANCE = InstanceReport(
     numa_cells=(0,),
     pinned_cpus=(2, 3),
     pci_addresses=("0000:81:00.1",),
+    unknown_since_ms=1_700_000_000_000,
 )
 SHORT = Shortfall(resource="memory_mib", needed=4_096, free=-2_048)
 GROUP = claims.GroupMember(group_id="g-1", policy="anti-affinity", max_per_node=2, epoch=3)
