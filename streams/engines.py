@@ -16,11 +16,17 @@ from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
+CountDead = Callable[[str, str], None]
+"""Hears topic and kind of each message that counts for nothing."""
 BATCH_RECORDS = 2000
 """One transaction a batch: large enough that syncing costs little a record, small enough that other writers wait for milliseconds."""
 
 COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
+
+
+def not_counted(_topic: str, _kind: str) -> None:
+    """Nobody wants to know how many."""
 
 
 class Reader:
@@ -78,8 +84,8 @@ class Carrier:
 
     name = "carrier"
 
-    def __init__(self, log: Log, group: str = "reconciler") -> None:
-        self._log = log
+    def __init__(self, log: Log, group: str = "reconciler", *, count_dead: CountDead = not_counted) -> None:
+        self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic) for topic in SOURCES]
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
@@ -124,6 +130,7 @@ class Carrier:
         result = reconcile(record, partitions)
         if isinstance(result, Unreadable):
             self.dead += 1
+            self._count_dead(record.topic, result.kind)
             return dead_letter(record, result)
         self.carried += 1
         return result
@@ -137,8 +144,8 @@ class Watcher:
 
     name = "watcher"
 
-    def __init__(self, log: Log, group: str = "watcher") -> None:
-        self._log = log
+    def __init__(self, log: Log, group: str = "watcher", *, count_dead: CountDead = not_counted) -> None:
+        self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
         self._is_sound = True
         self.dead = 0
@@ -156,7 +163,7 @@ class Watcher:
             for partition in range(self._log.topics()[reader.topic]):
                 records = reader.read(partition)
                 if records:
-                    letters.extend(dead_letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
+                    letters.extend(self._letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
                     batches.append(records)
                     count += len(records)
             if letters:
@@ -184,6 +191,10 @@ class Watcher:
     def _forget(self) -> None:
         for reader in self.readers:
             reader.forget(frozenset(range(self._log.topics()[reader.topic])))
+
+    def _letter(self, record: Record, fault: Unreadable) -> Message:
+        self._count_dead(record.topic, fault.kind)
+        return dead_letter(record, fault)
 
     def _fault(self, record: Record) -> Unreadable | None:
         """What is wrong with a record, if anything. Where a partition follows from the key, a wrong one is a fault too."""

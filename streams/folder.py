@@ -86,6 +86,7 @@ class Folder:
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
+        self._has_findings = False
         self._headers: dict[type, tuple[Headers, str]] = {}
         """By type of record: the headers that all of it have, and the middle of their ids."""
 
@@ -106,8 +107,9 @@ class Folder:
     def close(self) -> None:
         """Close the tables."""
         for fold in self.folds.values():
-            fold.close()
+            self._give_up(fold)
         self.folds.clear()
+        self.metrics.findings = Counter()
 
     def _share(self, partitions: frozenset[int]) -> None:
         """Take over and give up partitions.
@@ -117,10 +119,7 @@ class Folder:
         """
         before = set(self.folds)
         for lost in sorted(self.folds.keys() - partitions):
-            fold = self.folds.pop(lost)
-            fold.close()
-            for node_id in fold.ledger.nodes:
-                self.metrics.rows.pop(node_id, None)
+            self._give_up(self.folds.pop(lost))
         kept = [companions.Doubles(self._doubles_changes, self._doubles.open)]
         try:
             for partition in sorted(partitions - self.folds.keys()):
@@ -133,6 +132,14 @@ class Folder:
                 newest = max(kept, key=lambda doubles: doubles.changes)
                 self._doubles_changes = newest.changes
                 self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+                self._count_findings()
+
+    def _give_up(self, fold: Fold) -> None:
+        """Close a fold, and show no more of it: what this process last knew is nobody's truth."""
+        fold.close()
+        self.metrics.forget(fold.partition)
+        for node_id in fold.ledger.nodes:
+            self.metrics.rows.pop(node_id, None)
 
     def _opened(self, partition: int) -> Fold | None:
         """Take a partition over; None while another process has its table. A table that cannot be read is made anew, once."""
@@ -164,7 +171,7 @@ class Folder:
         self.metrics.discarded.inc(fold.discarded + self._tables.discarded)
         self._tables.discarded = 0
         self._rows(fold, set(fold.ledger.nodes))
-        self._has_findings = True
+        self.metrics.folded_to(fold.partition, fold.ledger.next_offset, self._log.end(topics.CLAIMS, fold.partition))
 
     def _batch(self, fold: Fold) -> int:
         """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped.
@@ -237,7 +244,7 @@ class Folder:
             self._has_findings = True
             messages.extend(message for finding in (*found, *doubles) for message in finding_messages(finding.partition, (finding,)))
         if step.dead is not None:
-            self.metrics.dead_letters.labels(record.topic, step.dead.kind).inc()
+            self.metrics.dead(record.topic, step.dead.kind)
             messages.append(dead_letter(record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
             messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
@@ -321,14 +328,16 @@ class Folder:
             self._tables.discard(fold.partition, f"{late}, and a snapshot is far ahead")
 
     def _count(self, fold: Fold, batch: Batch) -> None:
-        metrics, label = self.metrics, str(fold.partition)
+        metrics = self.metrics
         if self._has_findings:
             self._has_findings = False
-            open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
-            metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)
+            self._count_findings()
         metrics.records.labels(self.name, topics.CLAIMS).inc(batch.records)
         for kind, count in batch.outcomes.items():
             metrics.outcomes.labels(kind).inc(count)
         fold.batch_records = BACKLOG_RECORDS if batch.lag >= BACKLOG_RECORDS else BATCH_RECORDS
-        metrics.offset.labels(label).set(fold.ledger.next_offset)
-        metrics.lag.labels(label).set(batch.lag)
+        metrics.folded_to(fold.partition, fold.ledger.next_offset, fold.ledger.next_offset + batch.lag)
+
+    def _count_findings(self) -> None:
+        open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
+        self.metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)

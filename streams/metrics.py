@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter as CountOf
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from schemas.results import NodeResources, ResourceRow
+from streams.log.base import Partition
 
 Environ = dict[str, object]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -51,11 +52,30 @@ class Metrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
+        self.turns = Counter("claimlog_engine_turns_total", "Turns of an engine's loop", ["engine"], registry=registry)
+        self.busy = Counter("claimlog_engine_busy_seconds_total", "Time spent in an engine's turns", ["engine"], registry=registry)
+        self.lags: dict[str, Mapping[Partition, int]] = {}
+        """Of each engine how many records it has still to read, as last measured; a mapping is replaced, never changed."""
         self.rows: dict[str, NodeResources] = {}
         """The newest row of each node, as published."""
         self.findings: CountOf[tuple[str, str]] = CountOf()
         """Open findings by kind and state."""
         registry.register(_Fleet(self))
+        ProcessCollector(registry=registry)
+
+    def dead(self, topic: str, kind: str) -> None:
+        """One more message of `topic` counts for nothing, as `kind` says why."""
+        self.dead_letters.labels(topic, kind).inc()
+
+    def folded_to(self, partition: int, next_offset: int, end: int) -> None:
+        """How far the fold of a partition of claims is, and how far the log."""
+        self.offset.labels(str(partition)).set(next_offset)
+        self.lag.labels(str(partition)).set(max(end - next_offset, 0))
+
+    def forget(self, partition: int) -> None:
+        """This process folds the partition no more: what it last knew of it is nobody's truth."""
+        for gauge in (self.offset, self.lag):
+            gauge.remove(str(partition))
 
 
 class _Fleet(Collector):
@@ -73,6 +93,11 @@ class _Fleet(Collector):
             if row.audit_taken_at_ms is not None:
                 audits.add_metric([row.node_id], row.audit_taken_at_ms / 1000)
         yield audits
+        blind = GaugeMetricFamily("claimlog_nodes_unseen", "Nodes whose state is not known now, and why", labels=["why"])
+        blind.add_metric(["audit-failed"], sum(row.unknown_since_ms is not None for row in rows))
+        blind.add_metric(["silent"], sum(row.silent_since_ms is not None for row in rows))
+        blind.add_metric(["never-audited"], sum(row.audit_taken_at_ms is None for row in rows))
+        yield blind
         nodes = GaugeMetricFamily("claimlog_nodes", "Nodes by the status that operators gave them", labels=["status"])
         for status, count in sorted(CountOf(row.status for row in rows).items()):
             nodes.add_metric([status], count)
@@ -86,6 +111,11 @@ class _Fleet(Collector):
         for (kind, state), count in sorted(self._metrics.findings.copy().items()):
             leaks.add_metric([kind, state], count)
         yield leaks
+        lags = GaugeMetricFamily("claimlog_reader_lag_records", "Records an engine has to read", labels=["engine", "topic", "partition"])
+        for engine, places in sorted(self._metrics.lags.copy().items()):
+            for (topic, number), lag in sorted(places.items()):
+                lags.add_metric([engine, topic, str(number)], lag)
+        yield lags
 
 
 def _amounts(rows: Sequence[NodeResources]) -> Iterable[GaugeMetricFamily]:
@@ -116,12 +146,28 @@ class Health:
         """The loop came round once more."""
         self._turned = self._monotonic()
 
+    def idle_seconds(self) -> float:
+        """How long ago the loop came round."""
+        return self._monotonic() - self._turned
+
     def alive(self) -> tuple[bool, str]:
         """Whether the loop still turns, and a sentence about it."""
-        idle = self._monotonic() - self._turned
+        idle = self.idle_seconds()
         if idle > self._stalled_seconds:
             return False, f"the loop has not turned for {idle:.0f} s (limit {self._stalled_seconds:.0f} s)"
         return True, f"the loop turned {idle:.1f} s ago"
+
+
+class _Wellness(Collector):
+    """What `/healthz` and `/readyz` say, as series."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The series of this process."""
+        yield GaugeMetricFamily("claimlog_ready", "Whether this process has caught up with the log", value=self._health.ready)
+        yield GaugeMetricFamily("claimlog_loop_idle_seconds", "Since the loop came round", value=self._health.idle_seconds())
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -154,6 +200,7 @@ def application(metrics: Metrics, health: Health) -> Callable[[Environ, StartRes
 
 def serve(metrics: Metrics, health: Health, port: int, address: str = "127.0.0.1") -> WSGIServer:
     """Serve in a thread of its own; `server_port` of what is returned tells the port if 0 was asked for. Raises OSError if it is taken."""
+    metrics.registry.register(_Wellness(health))
     server = make_server(address, port, application(metrics, health), handler_class=_QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

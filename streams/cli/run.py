@@ -69,6 +69,7 @@ def run(
     """
     from streams.digest_check import DigestCheck, digest_name
     from streams.log.kafka import KafkaLog
+    from streams.measured import Measured
     from streams.metrics import Health, Metrics, serve
     from streams.runner import Host, NoShare
     from streams.topology import open_ledger
@@ -103,7 +104,7 @@ def run(
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
             engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
-        host = Host(opened, engines, share, health, sys.stderr)
+        host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
     return 0
 
@@ -130,6 +131,7 @@ def _workers_share(
     """On Kafka the stream processor is one of several workers among which Faust shares the partitions out."""
     from streams.app import FaustHost
     from streams.log.kafka_settings import SettingsProblem
+    from streams.measured import Measured
     from streams.worker_directory import worker_directory
 
     if only is None:
@@ -141,7 +143,7 @@ def _workers_share(
         process = name or f"{socket.gethostname()}-{worker_id[:8]}"
 
         def engines(own: Log) -> list[Engine]:
-            return _processor(own, home, process, metrics, clock, pace, mends=True)
+            return [Measured(each, own, metrics) for each in _processor(own, home, process, metrics, clock, pace, mends=True)]
 
         try:
             FaustHost(
@@ -167,7 +169,13 @@ def _processor(
     )
     check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
     # The check comes first: it tells what this process publishes from what an earlier start of it did.
-    return [check, Carrier(log), folder, *([Republisher(log, folder)] if mends else []), Watcher(log)]
+    return [
+        check,
+        Carrier(log, count_dead=metrics.dead),
+        folder,
+        *([Republisher(log, folder)] if mends else []),
+        Watcher(log, count_dead=metrics.dead),
+    ]
 
 
 def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:

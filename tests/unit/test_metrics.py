@@ -116,3 +116,39 @@ def test_open_findings_are_counted_by_kind_and_state(served: tuple[Metrics, Heal
     metrics.findings["ghost-instance", "confirmed"] = 2
 
     assert 'claimlog_leaks{kind="ghost-instance",state="confirmed"} 2.0' in got(f"{url}/metrics")[1]
+
+
+def test_whether_the_process_is_well_is_a_series_too(served: tuple[Metrics, Health, str], clock: Time) -> None:
+    _, health, url = served
+    before = got(f"{url}/metrics")[1]
+
+    health.ready = True
+    clock.now = 4
+
+    after = got(f"{url}/metrics")[1]
+    assert "claimlog_ready 0.0" in before
+    assert "claimlog_ready 1.0" in after
+    assert "claimlog_loop_idle_seconds 4.0" in after
+
+
+def test_a_partition_that_is_another_s_is_shown_no_more(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+    metrics.folded_to(3, next_offset=7, end=10)
+    before = got(f"{url}/metrics")[1]
+
+    metrics.forget(3)
+
+    assert 'claimlog_projection_lag_records{partition="3"} 3.0' in before
+    assert 'partition="3"' not in got(f"{url}/metrics")[1]
+
+
+def test_nodes_that_are_not_seen_are_counted_by_the_reason(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+
+    metrics.rows["n1"] = NodeResources(node_id="n1", partition=0, offset=1, unknown_since_ms=1, audit_taken_at_ms=1)
+    metrics.rows["n2"] = NodeResources(node_id="n2", partition=0, offset=2)
+
+    text = got(f"{url}/metrics")[1]
+    assert 'claimlog_nodes_unseen{why="audit-failed"} 1.0' in text
+    assert 'claimlog_nodes_unseen{why="never-audited"} 1.0' in text
+    assert 'claimlog_nodes_unseen{why="silent"} 0.0' in text

@@ -1,0 +1,284 @@
+"""The board and the alerts: every series and label they name is one that a running system shows, and nothing that matters is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+from urllib.request import urlopen
+
+import promql_parser
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
+
+from schemas import topics
+from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
+from schemas.codec import encode, key_of
+from schemas.inventory import Hypervisor
+from schemas.lifecycle import InstanceArrived
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import ObservedResources
+from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
+from streams.operator import Stamp, ask
+from streams.topology import open_ledger
+from tests.faults.harness import CLAIMLOG, ROOT, Process, scaled_clock, until
+
+BOARD = ROOT / "deploy" / "grafana" / "dashboards" / "claimlog.json"
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+# What Prometheus adds to each series by itself, and its own series about each target.
+ADDED_LABELS = {"job", "instance"}
+OWN_SERIES = {"up"}
+PATIENCE_SECONDS = 60.0
+FASTER = 90
+
+Samples = dict[str, list[dict[str, str]]]
+
+
+def board_expressions() -> dict[str, tuple[str, str]]:
+    """Expression and legend of every query, by panel."""
+    panels = json.loads(BOARD.read_text())["panels"]
+    queries = [(panel["title"], query) for panel in panels for query in panel.get("targets", [])]
+    return {f"{title} {query['refId']}": (query["expr"], query["legendFormat"]) for title, query in queries}
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in YAML(typ="safe").load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def expressions() -> dict[str, str]:
+    return {name: expression for name, (expression, _) in board_expressions().items()} | {rule["alert"]: rule["expr"] for rule in alerts()}
+
+
+def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
+    """Every selector of series in an expression."""
+    match node:
+        case promql_parser.VectorSelector():
+            yield node
+        case promql_parser.MatrixSelector():
+            yield from selectors(node.vector_selector)
+        case promql_parser.AggregateExpr() | promql_parser.ParenExpr() | promql_parser.UnaryExpr() | promql_parser.SubqueryExpr():
+            yield from selectors(node.expr)
+        case promql_parser.BinaryExpr():
+            yield from selectors(node.lhs)
+            yield from selectors(node.rhs)
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from selectors(argument)
+
+
+def grouped_by(node: Any) -> Iterator[str]:
+    """Every label that an expression groups by or matches on."""
+    text = str(node.prettify())
+    for names in re.findall(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)", text):
+        yield from (name.strip() for name in names.split(",") if name.strip())
+
+
+def matches(labels: dict[str, str], matcher: promql_parser.Matcher) -> bool:
+    value = labels.get(matcher.name, "")
+    match matcher.op:
+        case promql_parser.MatchOp.Equal:
+            return value == matcher.value
+        case promql_parser.MatchOp.NotEqual:
+            return value != matcher.value
+        case promql_parser.MatchOp.Re:
+            return re.fullmatch(matcher.value, value) is not None
+        case _:
+            return re.fullmatch(matcher.value, value) is None
+
+
+def unknown(expression: str, samples: Samples) -> list[str]:
+    """What an expression names that the samples do not have."""
+    parsed = promql_parser.parse(expression)
+    complaints = []
+    known_labels = set(ADDED_LABELS) | {"le"}
+    for selector in selectors(parsed):
+        name = str(selector.name)
+        if name in OWN_SERIES:
+            continue
+        if name not in samples:
+            complaints.append(f"no series {name}")
+            continue
+        known_labels |= {label for labels in samples[name] for label in labels}
+        asked = [matcher for matcher in selector.matchers.matchers if matcher.name not in ADDED_LABELS]
+        if not any(all(matches(labels, matcher) for matcher in asked) for labels in samples[name]):
+            complaints.append(f"no sample of {selector.prettify()}")
+    return complaints + [f"no label {label}" for label in grouped_by(parsed) if label not in known_labels]
+
+
+def audited(node_id: str, counter: int, taken_at_ms: int, *guests: InstanceReport) -> HypervisorAudited:
+    host = Hypervisor(vcpus=8, memory_mib=16_384, disk_mib=100_000)
+    return HypervisorAudited(
+        node_id=node_id,
+        producer="p",
+        epoch=1,
+        counter=counter,
+        taken_at_ms=taken_at_ms,
+        mono_ms=taken_at_ms,
+        digest=f"d{counter}",
+        hypervisor=host,
+        instances=guests,
+    )
+
+
+def message(topic: str, event: Any) -> Message:
+    return Message(topic, key_of(event) or b"", encode(event))
+
+
+GHOST_SIZE = ObservedResources(vcpus=2, memory_mib=2048, disk_mib=5)
+GHOST = InstanceReport(instance_id="0b5d7a3e-1111-4222-8333-444455556666", resources=GHOST_SIZE)
+
+
+def history(now_ms: int) -> list[Message]:
+    """A fleet with everything on it that a board has to show: a guest that nobody claimed, a failed look, poison."""
+    larger = InstanceReport(instance_id=GHOST.instance_id, resources=ObservedResources(vcpus=4, memory_mib=4096, disk_mib=10))
+    arrived = InstanceArrived(node_id="n1", producer="p", epoch=1, counter=1, event_time_ms=now_ms - 100_000, instance=larger)
+    failed = AuditFailed(
+        node_id="n3",
+        producer="p",
+        epoch=1,
+        counter=2,
+        taken_at_ms=now_ms - 1000,
+        mono_ms=now_ms,
+        reason="libvirt is away",
+        unknown_since_ms=now_ms - 1000,
+    )
+    return [
+        message(topics.LIFECYCLE, arrived),
+        message(topics.AUDITS, audited("n1", 1, now_ms - 5000, GHOST)),
+        message(topics.AUDITS, audited("n2", 1, now_ms - 5000)),
+        message(topics.AUDITS, audited("n3", 1, now_ms - 5000)),
+        message(topics.AUDITS, failed),
+        Message(topics.AUDITS, b"n1", b"{ this is no audit"),
+        Message(topics.CLAIMS, b"n1", b"nor is this a claim"),
+    ]
+
+
+def requests() -> list[Message]:
+    """One that fits, and one that is too large."""
+    flavors = (Flavor(vcpus=1, memory_mib=1024), Flavor(vcpus=999, memory_mib=1024))
+    return [ask(PlacementRequested(request_id=f"r-{flavor.vcpus}", flavor=flavor), Stamp("r", 1)) for flavor in flavors]
+
+
+def scraped(url: str) -> Samples:
+    with urlopen(url) as answer:
+        text = answer.read().decode()
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(dict(sample.labels))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
+    """What a running system tells Prometheus once it has seen the history."""
+    folder = tmp_path_factory.mktemp("watched")
+    # A quarter of an hour in ten seconds: a finding is confirmed by looks that come later.
+    clock = scaled_clock(FASTER)
+    log = SqliteLog.open(folder / "log", create=True, clock=clock.wall_ms)
+    open_ledger(log, ledger_partitions=2)
+    log.append(history(clock.wall_ms()))
+    timing = ["--clock", str(clock), "--lease-timeout", str(10 * FASTER)]
+    command = [*CLAIMLOG, "run", "--log", f"sqlite:{folder / 'log'}", "--metrics", "0", *timing]
+    process = Process("watched", command, folder / "run.err")
+    process.start()
+    try:
+        until(lambda: "metrics and health at " in process.said(), PATIENCE_SECONDS, "it serves metrics")
+        found = re.search(r"http://\S+/metrics", process.said())
+        assert found is not None
+        url = found[0]
+
+        def shows(series: str, label: str, *values: str) -> None:
+            def holds() -> bool:
+                process.must_run()
+                return set(values) <= {labels[label] for labels in scraped(url).get(series, [])}
+
+            until(holds, PATIENCE_SECONDS, f"{series} of {', '.join(values)}")
+
+        counters = count(2)
+
+        def is_confirmed() -> bool:
+            log.append([message(topics.AUDITS, audited("n1", next(counters), clock.wall_ms(), GHOST))])
+            return "confirmed" in {labels["state"] for labels in scraped(url).get("claimlog_leaks", [])}
+
+        until(is_confirmed, PATIENCE_SECONDS, "the guest that nobody claimed is a confirmed leak")
+        shows("claimlog_node_audit_timestamp_seconds", "node", "n1", "n2")
+        log.append(requests())
+        shows("claimlog_placements_total", "result", "placed", "no-valid-node")
+        shows("claimlog_dead_letters_total", "topic", topics.AUDITS, topics.CLAIMS)
+        shows("claimlog_reader_lag_records", "engine", "carrier", "folder", "watcher", "scheduler")
+        yield scraped(url)
+        assert process.stop() == 0
+    finally:
+        log.close()
+        if process.running is not None:
+            process.running.kill()
+            process.running.wait()
+
+
+def test_every_series_and_label_of_board_and_alerts_is_one_that_a_running_system_shows(samples: Samples) -> None:
+    found = {name: complaints for name, expression in expressions().items() if (complaints := unknown(expression, samples))}
+
+    assert found == {}
+
+
+def test_a_legend_or_a_text_names_only_labels_that_its_expression_keeps(samples: Samples) -> None:
+    legends = [(name, expression, legend) for name, (expression, legend) in board_expressions().items()]
+    texts = [(rule["alert"], rule["expr"], json.dumps(rule["annotations"]).replace("$labels.", "")) for rule in alerts()]
+    for name, expression, text in (*legends, *texts):
+        parsed = promql_parser.parse(expression)
+        named = set(re.findall(r"{{ ?(\w+) ?}}", text.replace("$value", "")))
+        if isinstance(parsed, promql_parser.AggregateExpr):
+            kept = set(grouped_by(parsed))
+        else:
+            series = [str(selector.name) for selector in selectors(parsed)]
+            kept = {label for each in series for labels in samples.get(each, []) for label in labels} | ADDED_LABELS
+        assert named <= kept, f"{name}: {named - kept}"
+
+
+def test_every_series_of_ours_is_on_the_board(samples: Samples) -> None:
+    shown = {str(selector.name) for expression in expressions().values() for selector in selectors(promql_parser.parse(expression))}
+    # A histogram is shown by its buckets, and nobody looks at when a counter was made.
+    ours = {name for name in samples if name.startswith("claimlog_") and not name.endswith(("_sum", "_count", "_created"))}
+
+    missing = ours - shown
+
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("rate(claimlog_placement_total[1m])", "no series claimlog_placement_total"),
+        ('claimlog_node_vcpus{view="gaps"}', 'no sample of claimlog_node_vcpus{view="gaps"}'),
+        ("sum by (kinds) (claimlog_leaks)", "no label kinds"),
+    ],
+)
+def test_a_wrong_series_value_or_label_is_found(samples: Samples, expression: str, complaint: str) -> None:
+    assert unknown(expression, samples) == [complaint]
+
+
+def test_promtool_agrees_where_it_is_installed() -> None:
+    if shutil.which("promtool") is None:
+        # The parser above has read every expression; this is a second opinion.
+        assert all(promql_parser.parse(rule["expr"]) is not None for rule in alerts())
+        return
+    checked = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_panels_have_ids_of_their_own_and_do_not_lie_on_each_other() -> None:
+    panels = json.loads(BOARD.read_text())["panels"]
+    places = [each["gridPos"] for each in panels]
+    cells = [(x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24

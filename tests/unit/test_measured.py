@@ -1,0 +1,77 @@
+"""Measuring an engine from outside changes nothing of what it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from streams.log.base import Message, Partition, TopicSpec
+from streams.log.memory import MemoryLog
+from streams.measured import LAG_SECONDS, Measured
+from streams.metrics import Metrics
+
+
+class Reading:
+    """An engine that reads one record a turn and needs half a second for it."""
+
+    name = "reading"
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.at, self.closed = clock, 0, False
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        self.clock[0] += 0.5
+        self.at += 1
+        return 1
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        return {Partition("claims", number): self.at for number in partitions}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create([TopicSpec("claims", 2)])
+    log.append([Message("claims", b"k", b"v", partition=1) for _ in range(20)])
+    return log
+
+
+def value(metrics: Metrics, series: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(series, labels)
+
+
+def test_turns_their_time_and_what_is_left_to_read_are_counted(log: MemoryLog) -> None:
+    clock, metrics = [100.0], Metrics("1")
+    engine = Measured(Reading(clock), log, metrics, lambda: clock[0])
+
+    done = [engine.turn(frozenset({1})) for _ in range(3)]
+
+    assert done == [1, 1, 1]
+    assert value(metrics, "claimlog_engine_turns_total", engine="reading") == 3
+    assert value(metrics, "claimlog_engine_busy_seconds_total", engine="reading") == 1.5
+    assert value(metrics, "claimlog_reader_lag_records", engine="reading", topic="claims", partition="1") == 19, "as of the first turn"
+
+
+def test_the_log_is_asked_for_its_ends_only_now_and_then(log: MemoryLog) -> None:
+    clock, metrics = [100.0], Metrics("1")
+    engine = Measured(Reading(clock), log, metrics, lambda: clock[0])
+    engine.turn(frozenset({1}))
+
+    clock[0] += LAG_SECONDS
+    engine.turn(frozenset({1}))
+
+    assert value(metrics, "claimlog_reader_lag_records", engine="reading", topic="claims", partition="1") == 18
+
+
+def test_what_is_closed_is_measured_no_more(log: MemoryLog) -> None:
+    clock, metrics = [100.0], Metrics("1")
+    reading = Reading(clock)
+    engine = Measured(reading, log, metrics, lambda: clock[0])
+    engine.turn(frozenset({1}))
+
+    engine.close()
+
+    assert reading.closed
+    assert value(metrics, "claimlog_reader_lag_records", engine="reading", topic="claims", partition="1") is None
