@@ -31,10 +31,13 @@ FILTERS_DEFAULT = (
     "CoreFilter",
     "RamFilter",
     "DiskFilter",
+    "NUMATopologyFilter",
+    "PciPassthroughFilter",
 )
 """Nova's default filters in its order, between what it asks Placement for: zones and traits before them, amounts after them.
 
-Labels before amounts: whoever reads the counts then learns what the right nodes lack. The hints' filters cost nothing without hints.
+Labels before amounts: whoever reads the counts then learns what the right nodes lack. The hints' filters cost nothing without
+hints, nor do those of cells and devices where none are asked for.
 """
 
 

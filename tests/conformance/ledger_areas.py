@@ -58,7 +58,7 @@ def _cell(given: Given) -> numa.Cell:
     )
 
 
-def _want(given: Given, emulator_threads: str | None = None) -> NumaWant:
+def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
     """An instance cell; a page size below 0 is one of Nova's names."""
     size = given.get("pagesize")
     translated: dict[str, Any] = {
@@ -82,7 +82,7 @@ def _ratios(limits: Given | None) -> numa.Ratios | None:
 def _numa_cell_fit(vector: Given) -> Given:
     given = vector["given"]
     found = numa.fit_cell(
-        _cell(given["host_cell"]), _want(given["instance_cell"]), _ratios(given.get("limits")), given.get("cpus_reserved") or 0
+        _cell(given["host_cell"]), want_of(given["instance_cell"]), _ratios(given.get("limits")), given.get("cpus_reserved") or 0
     )
     if isinstance(found, Shortfall):
         return {"fits": False, "cpuset_reserved": None}
@@ -111,8 +111,8 @@ def _numa_host_fit(vector: Given) -> Given:
 
 def _fit_host(cells: Sequence[numa.Cell], instance: list[Given], given: Given) -> tuple[Any, ...]:
     policy = given.get("emulator_threads_policy")
-    wants = [_want(each, policy) for each in instance]
-    devices, pci_wants = _devices(given.get("pci_devices") or []), _pci_wants(given.get("pci_requests") or [])
+    wants = [want_of(each, policy) for each in instance]
+    devices, pci_wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
     free = pci.free_by_cell(devices, ())
     sockets = {cell.cell_id: cell.socket for cell in cells}
     return numa.fit_cells(
@@ -138,7 +138,7 @@ _DEVICE = {
 _REQUEST = {"count", "numa_policy", "alias", "specs", "spec"}
 
 
-def _devices(given: Iterable[Given]) -> list[PciDevice]:
+def devices_of(given: Iterable[Given]) -> list[PciDevice]:
     """Vendor, product, NUMA node and type by Nova's names; whatever else is given is a tag. An address is made up where none is told."""
     found = []
     for number, device in enumerate(given):
@@ -149,7 +149,7 @@ def _devices(given: Iterable[Given]) -> list[PciDevice]:
     return found
 
 
-def _pci_wants(given: Iterable[Given]) -> tuple[PciWant, ...]:
+def pci_wants_of(given: Iterable[Given]) -> tuple[PciWant, ...]:
     found = []
     for request in given:
         spec = {_DEVICE.get(key, key): str(value) for key, value in request.items() if key not in _REQUEST}
@@ -160,9 +160,9 @@ def _pci_wants(given: Iterable[Given]) -> tuple[PciWant, ...]:
 
 def _pci(vector: Given) -> Given:
     given = vector["given"]
-    devices = _devices(given["devices"])
+    devices = devices_of(given["devices"])
     sockets = {cell["id"]: cell.get("socket") for cell in given.get("host_cells") or []}
-    found = pci.choose(devices, _pci_wants(given["requests"]), cells=given.get("instance_cells") or (), sockets=sockets)
+    found = pci.choose(devices, pci_wants_of(given["requests"]), cells=given.get("instance_cells") or (), sockets=sockets)
     if isinstance(found, Shortfall):
         return {"supported": False, "products": None}
     by_address = {device.address: device for device in devices}
@@ -225,7 +225,7 @@ def _tested(given: Given) -> Given:
     )
     lacks = [REASONS.get(lack.resource, lack.resource) for lack in fits(node, asked, "r")]
     cells, instance = tuple(map(_cell, given.get("node_numa_cells") or [])), given.get("instance_numa_cells") or []
-    devices, wants = _devices(given.get("pci_devices") or []), _pci_wants(given.get("pci_requests") or [])
+    devices, wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
     if instance:
         found = _fit_host(cells, instance, {**given, "limits": given["limits"].get("numa_topology")})
         lacks += ["numa" for lack in found if isinstance(lack, Shortfall)]
@@ -235,7 +235,7 @@ def _tested(given: Given) -> Given:
 
 
 def _move(given: Given) -> ClaimItem:
-    wants = tuple(_want(cell) for cell in given["instance_numa"] or [])
+    wants = tuple(want_of(cell) for cell in given["instance_numa"] or [])
     return ClaimItem(claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=wants)
 
 

@@ -42,8 +42,10 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
 def _limits(filter_: Filter, ask: Any, room: Room, name: str) -> dict[str, Any]:
     check = filter_.prepare(ask)
     limits = check.limits(room) if check is not None and check.limits is not None else Limits()
+    ratios = {"cpu_allocation_ratio": room.node.vcpus.ratio_milli, "ram_allocation_ratio": room.node.memory_mib.ratio_milli}
+    if name == "NUMATopologyFilter":  # The ledger holds the node's own ratios, so the claim carries none.
+        return {"numa_topology": {key: None if ratio is None else ratio / 1000 for key, ratio in ratios.items()}}
     units = {"vcpu": (limits.vcpus, 1), "memory_mb": (limits.memory_mib, 1), "disk_gb": (limits.disk_mib, GIB)}
-    del name
     return {key: amount / unit for key, (amount, unit) in units.items() if amount is not None}
 
 

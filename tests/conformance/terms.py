@@ -7,14 +7,28 @@ from typing import Any
 
 import msgspec
 
-from projections.node import Node
+from projections.node import NOTHING, Claim, Node, Shown
 from projections.room import Room, mark_of, room
+from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, GroupMember
-from schemas.inventory import Aggregate, CpuInfo, Hypervisor, Metric, PciPool, ResourceRule, SupportedGuest
+from schemas.inventory import (
+    Aggregate,
+    CpuInfo,
+    HugePages,
+    Hypervisor,
+    Metric,
+    NumaCell,
+    PciDevice,
+    PciPool,
+    ResourceRule,
+    SupportedGuest,
+)
 from schemas.requests import Flavor, Hints, Image, PlacementRequested, ServerGroup
 from schemas.resources import Resources
+from schemas.results import CellGrant
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import Options
+from tests.conformance.ledger_areas import devices_of, pci_wants_of, want_of
 
 GIB = 1024
 GROUP = "group"
@@ -42,6 +56,8 @@ def room_of(host: Mapping[str, Any], members: Sequence[str] = (), policy: str = 
         if host.get(ratio) is not None:
             setattr(node, resource, ResourceRule(ratio_milli=round(host[ratio] * 1000)))
     node.refresh()
+    node.claims = _claims(host, node.node_id)
+    node.shown = _shown(host)
     memory_mib, disk_mib = _used(host, "free_ram_mb", _memory_mib(host)), _used(host, "free_disk_mb", _disk_mib(host))
     node.used = [host.get("vcpus_used") or 0, 0, memory_mib, disk_mib]
     return room(node, 0, mark_of(node.node_id), _instances(host, node.node_id, members, policy))
@@ -82,6 +98,8 @@ def ask_for(asked: Mapping[str, Any], **more: Any) -> Ask:
         retry_nodes=tuple("/".join(pair) for pair in (asked.get("retry") or {}).get("hosts", ())),
         preferred_cell=destination.get("cell") or "",
         cross_cell_move=bool(destination.get("allow_cross_cell_move")),
+        numa=tuple(want_of(cell, asked.get("emulator_threads_policy")) for cell in asked.get("numa_cells") or ()),
+        pci=pci_wants_of(asked.get("pci_requests") or ()),
         **more,
     )
     group_hosts = frozenset(f"{host}/node1" for host in (group or {}).get("hosts", ()))
@@ -129,7 +147,29 @@ def _hypervisor(host: Mapping[str, Any]) -> Hypervisor:
         failed_builds=host.get("failed_builds") or 0,
         service_host=host.get("host", "host1"),
         cell=host.get("cell") or "",
+        numa_cells=tuple(map(_numa_cell, host.get("numa_cells") or ())),
+        pci_devices=_pci_devices(host),
     )
+
+
+def _numa_cell(given: Mapping[str, Any]) -> NumaCell:
+    """Nova's cpuset and pcpuset; what it counts as used pages is not free."""
+    return NumaCell(
+        cell_id=given["id"],
+        cpus=tuple(sorted({*given.get("cpuset", ()), *given.get("pcpuset", ())})),
+        dedicated_cpus=tuple(given.get("pcpuset", ())),
+        siblings=tuple(tuple(sorted(core)) for core in given.get("siblings") or ()),
+        memory_mib=given["memory"],
+        socket=given.get("socket"),
+        pages=tuple(HugePages(size_kib=size, total=total, free=total - used) for size, total, used in given.get("mempages") or ()),
+    )
+
+
+def _pci_devices(host: Mapping[str, Any]) -> tuple[PciDevice, ...]:
+    """Devices as they are, or as many of each pool as it counts."""
+    pools = host.get("pci_pools") or host.get("pci_stats") or ()
+    alike = [{key: value for key, value in pool.items() if key != "count"} for pool in pools for _ in range(pool.get("count", 1))]
+    return tuple(devices_of([*(host.get("pci_devices") or ()), *alike]))
 
 
 def _memory_mib(host: Mapping[str, Any]) -> int | None:
@@ -150,7 +190,8 @@ def _used(host: Mapping[str, Any], free: str, total: int | None) -> int:
 
 def _instances(host: Mapping[str, Any], node_id: str, members: Sequence[str], policy: str) -> list[ClaimItem]:
     """The host's instances as claims that take nothing: by name, or as many as are counted."""
-    names = host.get("instances") or [f"instance-{number}" for number in range(host.get("num_instances") or 0)]
+    named = [each if isinstance(each, str) else _id(each) for each in host.get("instances") or ()]
+    names = named or [f"instance-{number}" for number in range(host.get("num_instances") or 0)]
     group = GroupMember(group_id=GROUP, policy=msgspec.convert(policy, GroupMember.__annotations__["policy"]))
     return [
         ClaimItem(claim_id=name, instance_id=name, nodes=(node_id,), resources=Resources(), group=group if name in members else None)
@@ -163,6 +204,42 @@ def _group(group: Mapping[str, Any] | None) -> ServerGroup | None:
         return None
     most = int((group.get("rules") or {}).get("max_server_per_host", 1))
     return ServerGroup(group_id=GROUP, policy=group["policy"], max_per_node=most)
+
+
+def _id(instance: Mapping[str, Any]) -> str:
+    name: str = instance.get("uuid") or instance["id"]
+    return name
+
+
+def _shown(host: Mapping[str, Any]) -> dict[str, Shown]:
+    """The host's instances of which it is told what their images say."""
+    listed = host.get("instances") or ()
+    told = listed.items() if isinstance(listed, Mapping) else [(_id(each), each) for each in listed if not isinstance(each, str)]
+    found = {}
+    for name, said in told:
+        if isinstance(said, Mapping):
+            properties = said.get("image_properties", said.get("properties", said.get("image") or {}))
+            report = InstanceReport(instance_id=name, image_properties=_texts(properties.get("properties", properties)))
+            found[name] = Shown(report, (0, 0, 0, 0), 0)
+    return found
+
+
+def _claims(host: Mapping[str, Any], node_id: str) -> dict[str, list[Claim]]:
+    """What is used in the host's cells is a claim's of somebody else."""
+    used = [
+        CellGrant(
+            cell_id=cell["id"],
+            vcpus=cell.get("cpu_usage", 0),
+            memory_mib=cell.get("memory_usage", 0),
+            held_cpus=tuple(sorted(cell.get("pinned_cpus") or ())),
+        )
+        for cell in host.get("numa_cells") or ()
+    ]
+    cells = tuple(grant for grant in used if grant.vcpus or grant.memory_mib or grant.held_cpus)
+    if not cells:
+        return {}
+    claim = Claim("other", "other", "other", node_id, "other", 0, NOTHING, 0, 0, 0, cells=cells)
+    return {"other": [claim]}
 
 
 def _milli(value: Any) -> int:

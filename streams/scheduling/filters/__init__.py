@@ -19,7 +19,7 @@ from streams.scheduling.filters.capabilities import compute_capabilities
 from streams.scheduling.filters.compute import compute
 from streams.scheduling.filters.counts import aggregate_io_ops, aggregate_num_instances, io_ops, metrics, num_instances
 from streams.scheduling.filters.fit import fit
-from streams.scheduling.filters.groups import affinity, anti_affinity
+from streams.scheduling.filters.groups import affinity, anti_affinity, forced_home
 from streams.scheduling.filters.hosts import different_host, near_address, same_host
 from streams.scheduling.filters.images import image_properties, require_image_type_support, transform_image_metadata
 from streams.scheduling.filters.isolation import (
@@ -35,6 +35,7 @@ from streams.scheduling.filters.json_query import json_query
 from streams.scheduling.filters.labels import availability_zone, traits
 from streams.scheduling.filters.ratios import aggregate_ratio, exact
 from streams.scheduling.filters.restrict import forced, forced_hosts, ignored, ignored_hosts, moved, requested, tried
+from streams.scheduling.filters.topology import numa_topology, pci_passthrough
 from streams.scheduling.options import OPTIONS, Options
 from streams.scheduling.policy import Policy
 
@@ -65,6 +66,7 @@ RESTRICTIONS: tuple[Filter, ...] = (
     Filter("forced-nodes", forced, once=True),
     Filter("requested-nodes", requested, once=True),
     Filter("source-node", moved),
+    Filter("group-home", forced_home),
 )
 """What the request itself says about nodes: always first, in this order (Nova: ignore before force), also for a forced request."""
 
@@ -101,6 +103,8 @@ FILTERS: Mapping[str, Filter] = {
         Filter("CoreFilter", vcpus, amounts=True),
         Filter("RamFilter", memory, amounts=True),
         Filter("DiskFilter", disk, amounts=True),
+        Filter("NUMATopologyFilter", numa_topology),
+        Filter("PciPassthroughFilter", pci_passthrough),
         Filter("AggregateCoreFilter", aggregate_ratio("vcpus", "cpu_allocation_ratio"), carried=True),
         Filter("AggregateRamFilter", aggregate_ratio("memory_mib", "ram_allocation_ratio"), carried=True),
         Filter("AggregateDiskFilter", aggregate_ratio("disk_mib", "disk_allocation_ratio"), carried=True),

@@ -63,7 +63,7 @@ def _found(facts: Mapping[str, Any], stats: Mapping[str, Any], scope: list[str])
         if isinstance(value, str):
             try:
                 value = msgspec.json.decode(value)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 return None
         if not isinstance(value, Mapping):
             return None

@@ -1,7 +1,7 @@
 """Server groups: members on one node, or apart (Nova's ServerGroupAffinityFilter and ServerGroupAntiAffinityFilter).
 
-Anti-affinity is held by the ledger for all schedulers. Affinity is held by it only through group homes (rule 10): until schedulers propose
-them, two schedulers that place the first two members at the same moment may choose two nodes.
+Anti-affinity is held by the ledger for all schedulers together. Affinity is held through the group's home (rule 10), where all its members
+go: the log agrees on one, and the ledger lets nobody in where it was closed. Soft policies only weigh.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from streams.scheduling.options import Options
 
 
 def affinity(ask: Ask, _: Options) -> Check | None:
-    """Where members of the group are, if there are any, and its home is not closed to newcomers."""
+    """Where the group is at home, or members are if it has no home yet, and where no home of this epoch was closed."""
     group = ask.item.group
     if group is None or group.policy != "affinity":
         return None
@@ -29,6 +29,11 @@ def affinity(ask: Ask, _: Options) -> Check | None:
     if not homes:
         return Check(lambda rooms: [r for r in rooms if not closed(r)], why)
     return Check(lambda rooms: [r for r in rooms if r.node_id in homes and not closed(r)], why)
+
+
+def forced_home(ask: Ask, options: Options) -> Check | None:
+    """`affinity` for a forced request, which the policy's filters are not asked about: force does not split a group."""
+    return affinity(ask, options) if ask.item.forced else None
 
 
 def anti_affinity(ask: Ask, _: Options) -> Check | None:

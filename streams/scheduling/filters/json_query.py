@@ -16,6 +16,10 @@ from streams.scheduling.facts import facts_of
 from streams.scheduling.options import Options
 
 
+NESTING_MAX = 32
+"""As deep as a record may nest: a query travels as a text in one, and its depth is nobody's else to limit."""
+
+
 class QueryError(ValueError):
     """The query cannot be understood: the message says what is known."""
 
@@ -34,11 +38,13 @@ def json_query(ask: Ask, _: Options) -> Check | None:
 
 
 def parsed(text: str) -> Any:
-    """The query in a JSON text. Raises QueryError for what is not JSON, or has an operator that is not known."""
+    """The query in a JSON text. Raises QueryError for what is not JSON, nests too deep, or has an operator that is not known."""
     try:
         query = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise QueryError(f"hint query: not JSON: {error}") from None
+    except RecursionError:
+        raise QueryError(_too_deep()) from None
     _checked(query)
     return query
 
@@ -49,7 +55,13 @@ def holds(query: Any, facts: Mapping[str, Any]) -> bool:
     return any(result) if isinstance(result, list) else bool(result)
 
 
-def _checked(query: Any) -> None:
+def _too_deep() -> str:
+    return f"hint query: expected at most {NESTING_MAX} lists in one another"
+
+
+def _checked(query: Any, depth: int = 1) -> None:
+    if depth > NESTING_MAX:
+        raise QueryError(_too_deep())
     if not isinstance(query, (list, dict)):
         raise QueryError(f"hint query: expected a list that begins with an operator, got {query!r}")
     if not query:
@@ -59,7 +71,7 @@ def _checked(query: Any) -> None:
         raise QueryError(f"hint query: operator {name} is not known; known: {', '.join(OPERATORS)}")
     for argument in query[1:]:
         if isinstance(argument, list):
-            _checked(argument)
+            _checked(argument, depth + 1)
 
 
 def _value(query: Any, facts: Mapping[str, Any]) -> Any:
