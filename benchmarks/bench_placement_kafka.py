@@ -19,18 +19,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from benchmarks.bench_end_to_end import message, observed, request
+from benchmarks.on_kafka import PROGRAM, a_broker, resident_mib
 from benchmarks.report import Report, arguments, percentiles
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Partition
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
 from streams.topology import open_ledger
-from tests.kafka_broker import Broker
 
 ENGINES = "reference,first-fit,profiles"
 LEDGER_PARTITIONS, REQUEST_PARTITIONS = 8, 4
@@ -40,7 +40,6 @@ PATIENCE_SECONDS = 120.0
 LATE_SECONDS = 0.001
 # How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
 LOOK_SECONDS = 0.02
-PROGRAM = "from streams.cli.main import main; main()"
 
 
 def main() -> None:
@@ -64,21 +63,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
-
-
-@contextmanager
-def a_broker(folder: Path) -> Iterator[tuple[str, int | None]]:
-    """The address of a broker, and its process if it is our own."""
-    given = os.environ.get("KAFKA_BOOTSTRAP")
-    if given:
-        yield given, None
-        return
-    broker = Broker(folder)
-    broker.start()
-    try:
-        yield broker.address, broker.pid
-    finally:
-        broker.stop()
 
 
 class Stage:
@@ -146,11 +130,6 @@ class Stage:
         for process in self._processes.values():
             process.wait()
         self.log.close()
-
-
-def resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
