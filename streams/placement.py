@@ -6,6 +6,7 @@ The rules are those of DESIGN section 3:
 - The result is the commit point. It is written when all claims of the request are held, and acted on when it is read back and counts.
 - Claims are released only after the request's counting result was read and does not name them. A failure is a result first.
 - A cancellation acts by becoming the counting failure, or after a placement as a release with reason `cancelled`.
+- Members of an affinity group are claimed on their group's home only; that it is one is read back first (`placement_homes`).
 - What is not read back is not done: it stays laid over the fold, is sent again byte for byte, and holds the commit back.
 """
 
@@ -18,16 +19,18 @@ import msgspec
 from projections.ledger import Step
 from projections.placements import Answered, Asked, Cancel, Named, Placements
 from projections.rules import SKEW_MS
-from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.ids import claim_id as make_claim_id
 from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
 from streams.evidence import shortened
 from streams.log.base import Message
+from streams.placement_checks import unfit
+from streams.placement_homes import Homes, has_home
 from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work
-from streams.scheduling.fleet import Fleet
+from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.limits import claimed
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
@@ -38,9 +41,6 @@ WORKS_MAX = 128
 DECISIONS_PER_TURN = 64
 # One instance is decided at most this often; a conflict is rare and a second one in a row rarer.
 ATTEMPTS_MAX = 20
-# What ids made from a request's id add to it: index, process, epoch, counter, reason of a release. Names go up to 255 characters.
-NAME_CHARACTERS_MAX = 255
-_COUNTER_CHARACTERS = 16
 
 _CLOSING = frozenset({"released", "departed", "deleted", "expired", "vanished"})
 
@@ -59,6 +59,7 @@ class Placer:
         self._engine = engine
         self._request_partitions = request_partitions
         self._send = Sender(owner)
+        self._homes = Homes(fleet, self._send)
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._counter = 0
         self._decided = 0
@@ -125,6 +126,8 @@ class Placer:
         elif type(event) is ClaimReleased:
             for desk in self.desks.values():
                 desk.releases.pop(event.record_id, None)
+        elif type(event) is GroupHomeProposed or type(event) is GroupHomeClosed:
+            self._homes.read_back(event.record_id)
         for outcome in step.outcomes:
             self._outcome(partition, outcome)
 
@@ -194,9 +197,9 @@ class Placer:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
             work = Work(asked, now_ms, boot_ms, [Seat(index) for index in range(request.count)])
             desk.works[request.request_id] = work
-            unfit = self._unfit(request)
-            if unfit:
-                yield self._fail(work, "invalid", unfit, now_ms)
+            problem = unfit(request, self.policy, self.owner, self.epoch)
+            if problem:
+                yield self._fail(work, "invalid", problem, now_ms)
             else:
                 yield from self._decide(work, work.seats, now_ms)
 
@@ -211,6 +214,8 @@ class Placer:
             counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
             message = f"not placed within {work.give_up_ms} ms: {counts}"
             return [self._fail(work, "gave-up", message, now_ms)]
+        if self._homes.is_awaited(work):
+            return ()
         for seat in work.seats:
             if seat.state == "held" and not self._is_held(seat):
                 seat.state = "open"  # It was closed since: expired, or released by an operator.
@@ -224,6 +229,9 @@ class Placer:
     def _decide(self, work: Work, seats: Sequence[Seat], now_ms: int) -> Iterable[Message]:
         """Choose a node for each seat, each choice laid over the fold for the next, and claim them; or fail if one has none."""
         request = work.asked.request
+        homeless = self._homes.to_find(request)
+        if homeless is not None:
+            return self._find_home(work, homeless, now_ms)
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
             seat.attempt += 1
@@ -234,7 +242,7 @@ class Placer:
             decision, wanted = self._choose(request, seat)
             if not decision.chosen:
                 self._lift(items)
-                return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+                return self._leave_home(work, seat, decision, now_ms)
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
             item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
@@ -248,6 +256,27 @@ class Placer:
             self._sent[seat.claim_id] = (work, seat)
         self.counters.claims += len(seats)
         return [message for partition in sorted(items) for message in self._claims(request, partition, items[partition], now_ms)]
+
+    def _find_home(self, work: Work, home: GroupHome, now_ms: int) -> list[Message]:
+        """The group has no open home: choose a node that takes all of the request, and propose it; what is read back is the home."""
+        request, seat = work.asked.request, work.seats[0]
+        if self._homes.joins(work, home.epoch):
+            return []
+        work.homes += 1
+        if work.homes > ATTEMPTS_MAX:
+            return [self._fail(work, "refused", f"its group had no home for long enough: {ATTEMPTS_MAX} homes were closed again", now_ms)]
+        decision, _ = self._choose(request, seat)
+        if not decision.chosen:
+            return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+        return [self._homes.propose(work, home.epoch, decision.chosen, self._home_id(request), now_ms)]
+
+    def _leave_home(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
+        """An instance fits nowhere: that is a failure, unless its group may move to another home because nobody is in this one."""
+        request = work.asked.request
+        home = self._homes.to_leave(work)
+        if home is None or work.homes >= ATTEMPTS_MAX:
+            return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+        return self._homes.close(work, home, self._home_id(request), now_ms)
 
     def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt)
@@ -337,24 +366,19 @@ class Placer:
         self._counter += 1
         return make_claim_id(request.request_id, index, self.owner, self.epoch, self._counter)
 
+    def _home_id(self, request: PlacementRequested) -> str:
+        return f"{self._claim_id(request, 0)}/home"
+
     def _commit_by_ms(self, work: Work) -> int:
         return work.taken_up_ms + work.give_up_ms + SKEW_MS
-
-    def _unfit(self, request: PlacementRequested) -> str:
-        """Why this scheduler cannot act on a well-formed request; empty if it can."""
-        longest = len(make_claim_id(request.request_id, request.count, self.owner, self.epoch, 10**_COUNTER_CHARACTERS)) + len("/cancelled")
-        if longest > NAME_CHARACTERS_MAX:
-            room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
-            return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
-        if request.numa or request.pci:
-            return "NUMA cells and PCI devices cannot be placed by this version; leave numa and pci out"
-        return ""
 
 
 def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
     """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
     rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
     text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
+    if index == 0 and request.count > 1 and has_home(request):
+        text += f" (affinity: one node has to take all {request.count})"
     miss = decision.nearest_miss
     return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from schemas.claims import ITEMS_MAX, ClaimItem, ClaimReleased, ClaimRequested
+from schemas.claims import ITEMS_MAX, ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.requests import PlacementRequested
@@ -43,6 +43,10 @@ class Sender(Struct, frozen=True):
         record = ClaimReleased(node_id=claim.node_id, record_id=release.record_id, claim_id=claim.claim_id, reason=release.reason)
         request_id = claim.claim_id.rsplit("/", 2)[0]
         return self._message(CLAIMS, record, encode(record), release.record_id, request_id, now_ms, claim.partition)
+
+    def home(self, record: GroupHomeProposed | GroupHomeClosed, request_id: str, now_ms: int) -> Message:
+        """A word on an affinity group's home, said for a request."""
+        return self._message(CLAIMS, record, encode(record), record.record_id, request_id, now_ms)
 
     def placed(
         self,

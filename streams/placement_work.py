@@ -29,7 +29,11 @@ class Seat(Struct, gc=False):
 
 
 class Work(Struct):
-    """One request taken up. `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps."""
+    """One request taken up. `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps.
+
+    `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
+    the last home that it proposed itself.
+    """
 
     asked: Asked
     taken_up_ms: int
@@ -37,6 +41,9 @@ class Work(Struct):
     seats: list[Seat]
     result_sent: bool = False
     late: bool = False
+    awaits: str = ""
+    homes: int = 0
+    proposed: int = 0
 
     @property
     def give_up_ms(self) -> int:

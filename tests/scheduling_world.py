@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from projections.ledger import Ledger
 from projections.placements import Placements
-from schemas.claims import ClaimRequested, NodeObserved
+from schemas.claims import ClaimRequested, GroupHomeProposed, NodeConfigured, NodeObserved, NodeStatus
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
@@ -65,6 +65,11 @@ class World(Struct):
                 node_id=node_id, producer=source, epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=has, instances=()
             ),
         )
+
+    def set_status(self, node_id: str, status: NodeStatus) -> None:
+        """The operator's word."""
+        ends = sum(self.log.ends(CLAIMS).values())
+        self.say(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"status {ends}", status=status, reason="told"))
 
     def request(self, request_id: str, vcpus: int = 1, memory_mib: int = 1024, count: int = 1, **options: Any) -> PlacementRequested:
         """Somebody asks for instances."""
@@ -202,6 +207,37 @@ def wrongs(world: World) -> list[str]:
     for request_id, answer in answers.items():
         if request_id not in cancelled:
             found += [f"{named.claim_id} is named and not held" for named in answer.named if named.claim_id not in held]
+    return found
+
+
+def groups_wrong(world: World) -> list[str]:
+    """Every way in which server groups do not hold: on which nodes each epoch's members were ever granted, and who is where at rest."""
+    found: list[str] = []
+    homes: dict[tuple[str, int], str] = {}
+    granted: dict[tuple[str, int], set[str]] = {}
+
+    def look(ledger: Ledger, step: Any) -> None:
+        event = step.event
+        if type(event) is GroupHomeProposed and not step.ignored:
+            homes[event.group_id, event.epoch] = event.node_id
+        elif type(event) is ClaimRequested:
+            members = {item.claim_id: item.group for item in event.items}
+            for outcome in step.outcomes:
+                group = members[outcome.claim_id]
+                if outcome.outcome == "granted" and group is not None and group.policy == "affinity":
+                    granted.setdefault((group.group_id, group.epoch), set()).add(outcome.node_id)
+                elif outcome.outcome == "granted" and group is not None and group.policy == "anti-affinity":
+                    members_there = ledger.nodes[outcome.node_id].members(group.group_id)
+                    if len(members_there) > group.max_per_node:
+                        found.append(f"{group.group_id}: {len(members_there)} members on {outcome.node_id} at {step.offset}")
+
+    ledgers = world.ledgers(look)
+    found += [f"{key}: granted on {nodes}, home is {homes.get(key)}" for key, nodes in granted.items() if nodes != {homes.get(key)}]
+    together = {group_id for group_id, _ in homes}
+    for group_id in sorted(together):
+        nodes = [node.node_id for ledger in ledgers for node in ledger.nodes.values() if node.members(group_id)]
+        if len(nodes) > 1:
+            found.append(f"{group_id}: members on {nodes}")
     return found
 
 

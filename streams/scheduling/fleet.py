@@ -8,17 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, contains
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from projections.ledger import Ledger
 from projections.room import Room, mark_of, room
 from schemas.claims import ClaimItem
 from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES, Resources
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
 
 _instances = attrgetter("instances")
+
+
+class GroupHome(NamedTuple):
+    """Where newcomers of an affinity group may go: `nodes`, or anywhere if there are none.
+
+    `node_id` is its open home, "" if it has none; `epoch` is that home's, or the one that the next home would have (rule 10).
+    """
+
+    epoch: int
+    node_id: str
+    nodes: frozenset[str]
 
 
 class Follower(Protocol):
@@ -102,6 +116,11 @@ class Fleet:
         self.rooms()
         return any(map(contains, self.crowd.figures(_instances).values, repeat(instance_id)))
 
+    def is_known(self, node_id: str) -> bool:
+        """Whether the fold has this node."""
+        self.rooms()
+        return node_id in self._at
+
     def room_of(self, node_id: str) -> Room:
         """The room of a known node."""
         return self.rooms()[self._at[node_id]]
@@ -144,10 +163,29 @@ class Fleet:
         return self.ask_seeded(request, index, seed=seed_of(owner, request.request_id, index, attempt), attempt=attempt)
 
     def ask_seeded(self, request: PlacementRequested, index: int, *, seed: int, attempt: int = 1) -> Ask:
-        """As `ask`, with the seed of a decision that was recorded."""
+        """As `ask`, with the seed of a decision that was recorded.
+
+        As long as an affinity group is nowhere, the first of several instances asks for room for all of them: one node must take them.
+        """
         group = request.group
         if group is None or group.policy != "affinity":
             return ask_of(request, index, seed=seed, attempt=attempt)
-        nodes = frozenset(room.node_id for room in self.rooms() if room.members(group.group_id))
-        home = self.ledgers[partition_of(group.group_id.encode(), len(self.ledgers))].homes(group.group_id)
-        return ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch if home is not None else 1, group_nodes=nodes)
+        home = self.home_of(group.group_id)
+        found = ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch, group_nodes=home.nodes)
+        if home.nodes or index or request.count == 1:
+            return found
+        item, count = found.item, request.count
+        size = Resources(**{name: getattr(item.resources, name) * count for name in RESOURCES})
+        pci = tuple([replace(want, count=want.count * count) for want in item.pci])
+        return replace(found, item=replace(item, resources=size, pci=pci))
+
+    def home_of(self, group_id: str) -> GroupHome:
+        """An affinity group's open home; without one, the nodes where members are and that no home was closed on."""
+        home = self.ledgers[partition_of(group_id.encode(), len(self.ledgers))].homes(group_id)
+        rooms = self.rooms()
+        if home is not None:
+            at = self._at.get(home.node_id)
+            if at is None or home.epoch > rooms[at].node.homes_closed.get(group_id, 0):
+                return GroupHome(home.epoch, home.node_id, frozenset({home.node_id}))
+        nodes = frozenset(room.node_id for room in rooms if group_id not in room.node.homes_closed and room.members(group_id))
+        return GroupHome(1 if home is None else home.epoch + 1, "", nodes)
