@@ -43,11 +43,12 @@ class _Seen:
         self.stale: set[str] = set()
 
     def take(self, record: Record) -> None:
-        """One more row; what cannot be read is the watcher's to report."""
+        """One more row. What cannot be read is the watcher's to report, but a node whose last row it is needs another."""
         self.position = record.offset + 1
         try:
             stamp = _stamp(record.value)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.stale.add(record.key.decode(errors="replace"))
             return
         if stamp.offset < self.highest.get(stamp.node_id, -1):
             self.stale.add(stamp.node_id)
@@ -58,6 +59,8 @@ class _Seen:
             row = decode_keyed(record.topic, record.key, record.value)
             if isinstance(row, NodeResources):
                 self.found[row.node_id] = row
+            else:
+                self.stale.add(stamp.node_id)
 
 
 class Republisher:
@@ -119,7 +122,7 @@ class Republisher:
             seen.stale |= {node_id for node_id, row in seen.found.items() if _differs(fold, row)}
             seen.found = None
         # Whoever is ahead of us is the owner; then we are the zombie, and have nothing to mend.
-        stale = sorted(node_id for node_id in seen.stale & fold.ledger.nodes.keys() if seen.highest[node_id] < folded)
+        stale = sorted(node_id for node_id in seen.stale & fold.ledger.nodes.keys() if seen.highest.get(node_id, -1) < folded)
         if stale:
             self._log.append([_message(_row(fold, node_id)) for node_id in stale])
             self._folder.metrics.republished.inc(len(stale))

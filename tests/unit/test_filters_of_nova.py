@@ -62,6 +62,8 @@ def test_capabilities_are_read_from_what_the_node_reports() -> None:
     assert why(name, with_specs(capabilities__tpu="1"), host) == "capabilities:tpu: 1 needed, it is not known of the node"
     assert why(name, with_specs(hw__maxphysaddr_bits="48"), host) == "capabilities:cpu_info:maxphysaddr:bits: >= 48 needed, it is 46"
     assert why(name, with_specs(unknown_to_all="1"), host) is None
+    deep = node(Hypervisor(stats={"gpu": "[" * 4000}))
+    assert why(name, with_specs(capabilities__gpu__x="1"), deep) == "capabilities:gpu:x: 1 needed, it is not known of the node"
 
 
 def test_an_image_finds_hypervisors_that_run_its_kind_in_its_version() -> None:
@@ -157,6 +159,10 @@ def test_a_query_reads_facts_and_one_that_cannot_be_understood_finds_nothing() -
         "hint query: operator '!=' is not known; known: =, <, >, in, <=, >=, not, or, and"
     )
     assert str(why("JsonFilter", asked("[,"), node())).startswith("hint query: not JSON")
+    for depth in (33, 500, 2000):
+        said = why("JsonFilter", asked('["not",' * depth + "1" + "]" * depth), node())
+        assert said == "hint query: expected at most 32 lists in one another"
+    assert why("JsonFilter", asked('["and",' * 32 + "1" + "]" * 32), node()) is None
 
 
 def test_busy_and_full_nodes_and_those_without_a_metric() -> None:

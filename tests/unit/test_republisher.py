@@ -121,3 +121,27 @@ def test_who_is_behind_the_owner_publishes_nothing(world: World) -> None:
     world.settle()
 
     assert [row.offset for row in world.rows()] == [1, 100, 2]
+
+
+@pytest.mark.parametrize("value", [b"", b"null", b'{"a":' * 20_000, b'{"node_id":"\xff","offset":1}', b'{"node_id":"n1"}'])
+def test_what_is_no_row_under_a_nodes_key_is_followed_by_the_owners_row(world: World, value: bytes) -> None:
+    world.settle()
+    world.log.append([Message(topics.NODE_RESOURCES, key, value, (), 0) for key in (b"n1", b"no-such-node", b"\xff")])
+
+    world.settle()
+
+    last = world.log.read(topics.NODE_RESOURCES, 0, 0)[-1]
+    row = decode_keyed(last.topic, last.key, last.value)
+    assert (last.key, row) == (b"n1", world.rows()[0])
+    assert world.metrics.republished._value.get() == 1
+
+
+def test_a_new_owner_follows_a_row_that_only_looks_like_one(world: World) -> None:
+    world.settle()
+    world.log.append([Message(topics.NODE_RESOURCES, b"n1", b'{"node_id":"n1","offset":1,"type":"node-resources"}', (), 0)])
+    world.republisher = Republisher(world.log, world.folder)
+
+    world.settle()
+
+    assert len(world.rows()) == 2
+    assert world.metrics.republished._value.get() == 1

@@ -15,7 +15,6 @@ from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import facts_of
 from streams.scheduling.options import Options
 
-
 NESTING_MAX = 32
 """As deep as a record may nest: a query travels as a text in one, and its depth is nobody's else to limit."""
 
