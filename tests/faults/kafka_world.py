@@ -125,7 +125,9 @@ class World(Struct):
         self.site.stop_all()
 
     def _is_at_rest(self) -> bool:
-        self.site.all_must_run()
+        for process in self.site.processes.values():
+            if process.running is not None:
+                process.must_run()
         for source in (topics.AUDITS, topics.LIFECYCLE):
             carried = self.log.committed("reconciler", source)
             if any(carried.get(number, 0) < end for number, end in self.log.ends(source).items()):

@@ -1,0 +1,65 @@
+"""Workers and schedulers that come and go while requests flow: 20 seconds of it, two minutes in a soak. At rest all adds up."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from tests.faults.harness import SOAKS
+from tests.faults.kafka_world import World, world
+
+LOAD_SECONDS = 120.0 if SOAKS else 20.0
+PAUSE_SECONDS = (0.5, 3.0)
+WORKERS = ("w0", "w1", "w2")
+SCHEDULERS = ("s0", "s1", "s2")
+STAYS = frozenset({"w0", "s0"})
+"""Somebody has to do the work."""
+
+
+def joins(here: World, name: str) -> None:
+    """Start the process of that name."""
+    if name in WORKERS:
+        here.worker(name)
+    else:
+        here.scheduler(name)
+
+
+def leaves(here: World, name: str) -> None:
+    """Stop it with SIGTERM; it must end with 0, unless it had no time yet to put up a handler."""
+    process = here.site.processes[name]
+    process.must_run()
+    young = time.monotonic() - process.started < 10.0
+    code = process.stop()
+    assert code == 0 or (young and code == -15), f"{name} ended with {code}:\n{process.said()[-2000:]}"
+
+
+def test_workers_and_schedulers_that_come_and_go_under_load_change_nothing_that_counts(tmp_path: Path, seed: int) -> None:
+    draw, moves = Random(seed), Counter[str]()
+    with world(tmp_path, seed) as here:
+        for name in sorted(STAYS):
+            joins(here, name)
+        load = here.begin(seed)
+        here.goes_on(10, "the first scheduler places")
+
+        end = time.monotonic() + LOAD_SECONDS
+        while time.monotonic() < end:
+            name = draw.choice(sorted({*WORKERS, *SCHEDULERS} - STAYS))
+            process = here.site.processes.get(name)
+            if process is None or process.running is None:
+                joins(here, name)
+                moves["joined"] += 1
+            else:
+                leaves(here, name)
+                moves["left"] += 1
+            time.sleep(draw.uniform(*PAUSE_SECONDS))
+        here.goes_on(10, "requests are answered after all that")
+        here.comes_to_rest()
+
+        wrong = here.wrong([name for name in WORKERS if here.home(name).exists()])
+        print(f"\nseed {seed}: {dict(moves)}; {load.tally}; {len(load.kept)} records acknowledged")
+        assert wrong == []
+        assert moves["joined"] > 1
+        assert moves["left"] > 0
+        assert load.troubles == []
