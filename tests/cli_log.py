@@ -71,8 +71,9 @@ class FleetLog:
         vcpus: int = 16,
         disk_mib: int = 102_400,
         carry: bool = True,
+        **host: Any,
     ) -> None:
-        """A complete audit that lists instances with their memory; `carry` it into the ledger."""
+        """A complete audit that lists instances with their memory; `carry` it into the ledger. `host` has more of the hypervisor."""
         self._counter += 1
         sizes = (instances or {}).items()
         reports = tuple(InstanceReport(instance_id=i, resources=ObservedResources(memory_mib=size)) for i, size in sorted(sizes))
@@ -86,7 +87,7 @@ class FleetLog:
                 taken_at_ms=self.now_ms + 1000,
                 mono_ms=self.now_ms - START_MS,
                 digest=f"d{self._counter}",
-                hypervisor=Hypervisor(vcpus=vcpus, pcpus=0, memory_mib=memory_mib, disk_mib=disk_mib),
+                hypervisor=Hypervisor(**({"vcpus": vcpus, "pcpus": 0, "memory_mib": memory_mib, "disk_mib": disk_mib} | host)),
                 instances=reports,
             ),
         )
@@ -134,9 +135,9 @@ class FleetLog:
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
 
-    def schedule(self, turns: int = 6, owner: str = "s1") -> None:
-        """A scheduler comes up, takes its turns until nothing is left, and goes."""
-        scheduler = Scheduler(self.log, owner, clocks=Clocks(wall_ms=lambda: self.now_ms, boot_ms=lambda: self.now_ms))
+    def schedule(self, turns: int = 6, owner: str = "s1", **options: Any) -> None:
+        """A scheduler comes up, with these options of its own, takes its turns until nothing is left, and goes."""
+        scheduler = Scheduler(self.log, owner, clocks=Clocks(wall_ms=lambda: self.now_ms, boot_ms=lambda: self.now_ms), **options)
         for _ in range(turns):
             scheduler.turn()
         scheduler.close()

@@ -20,7 +20,16 @@ from streams.cli import units
 from streams.cli.answers import Asked, asked, decided_at, request_of_instance
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
-from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text, weight_lines
+from streams.cli.funnel import (
+    decision_item,
+    funnel_lines,
+    matrix_lines,
+    miss_line,
+    request_text,
+    supply_lines,
+    weight_lines,
+    without_lines,
+)
 from streams.cli.output import Answer, Column, write
 from streams.cli.place import UNPLACEABLE
 from streams.cli.printable import printable
@@ -29,6 +38,8 @@ from streams.cli.rerun import Again, Reruns
 from streams.cli.state import State, moment_of, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
+from streams.scheduling.matrix import Line, Matrix
+from streams.scheduling.supply import Supply
 
 COLUMNS = [
     Column(name="instance_id", title="instance"),
@@ -53,6 +64,13 @@ class Now(NamedTuple):
         return [fate for fate in self.fates if fate.instance_id == instance_id]
 
 
+class Telling(NamedTuple):
+    """How much is told: of the node that was asked about (or none), and of all of them."""
+
+    node: str
+    wide: bool
+
+
 def explain(
     subject: Annotated[str, Parameter(name="REQUEST-OR-INSTANCE", help="A request's id, or an instance's.")],
     /,
@@ -63,6 +81,8 @@ def explain(
     show: Show = SHOW,
 ) -> int:
     """Why a request was placed where it was, or could not be: the recorded evidence, made again at its own cut.
+
+    Every filter's word on every node is in -o wide and -o json; the table names the first few nodes that each filter rejected.
 
     Leaks that would make room, and what became of its claims, are those known at --at; the decision itself has a moment of its own.
 
@@ -84,11 +104,11 @@ def explain(
 
         now = Now(request, state_at(source, moment_of(at), each=collect), fates)
         if show.output in {"table", "wide"}:
-            for line in _told(found, request, list(zip(decisions, runs, strict=True)), now):
+            for line in _told(found, request, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
             sys.stderr.write(f"{cut}\n")
         else:
-            items = [_item(decision, run, now) for decision, run in zip(decisions, runs, strict=True)]
+            items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             summary = _summary(found, request, result)
             write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     return Exit.UNPLACEABLE if isinstance(result, PlacementFailed) and result.reason in UNPLACEABLE else Exit.DONE
@@ -110,7 +130,7 @@ def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Instances
     return found, found.request, found.counting.result, instance_id
 
 
-def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decision, Again]], now: Now) -> list[str]:
+def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decision, Again]], now: Now, telling: Telling) -> list[str]:
     counting = found.counting
     assert counting is not None
     result = counting.result
@@ -129,30 +149,42 @@ def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decisio
     if not decided and isinstance(result, InstancesPlaced):
         lines.append("no decision is recorded for it: the evidence of large requests is kept for the first instances only")
     for decision, run in decided:
-        lines += ["", *_decision_lines(decision, run, now)]
+        lines += ["", *_decision_lines(decision, run, now, telling)]
     return lines
 
 
-def _decision_lines(decision: Decision, run: Again, now: Now) -> list[str]:
+def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) -> list[str]:
     """One instance's decision."""
     cut = structs.replace(now.state.cut, places=tuple(Place(CLAIMS, number, end) for number, end in enumerate(decision.cut)))
     overlay = f" and {len(decision.overlay)} own claims in flight" if decision.overlay else ""
     lines = [f"instance {decision.instance_id}", f"decided on {cut}{overlay}; {run.told}"]
-    lines += funnel_lines(decision)
+    lines += funnel_lines(decision, run.matrix)
     if decision.chosen:
         beside = f", alternates {', '.join(decision.alternates)}" if decision.alternates else ""
         lines.append(f"chosen: {decision.chosen}{beside}")
-        lines += weight_lines(decision)
+        lines += weight_lines(decision) + without_lines(decision.chosen, run.without)
     if decision.attempt > 1:
         lines.append(f"attempt {decision.attempt}: {decision.attempt - 1} conflicts before" + _conflict(decision.refused))
     if not decision.chosen:
         miss = decision.nearest_miss
+        lines += supply_lines(run.supplies)
         lines += [miss_line(miss)] if miss is not None else []
         lines += relief_lines(now.state, now.request, miss.node_id if miss is not None else "")
     lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
-    if run.node is not None:
-        lines += [f"{run.node.node_id} at that cut:", *(f"  {name:<{run.node.width}}  {reason}" for name, reason in run.node.verdicts)]
+    if run.matrix is not None and telling.wide:
+        lines += matrix_lines(run.matrix)
+    if run.matrix is not None and telling.node:
+        verdicts = _verdicts(run.matrix, telling.node)
+        width = max(map(len, verdicts))
+        lines += [f"{telling.node} at that cut:", *(f"  {name:<{width}}  {reason}" for name, reason in verdicts.items())]
     return lines
+
+
+def _verdicts(matrix: Matrix, node_id: str) -> dict[str, str]:
+    """What every filter says of one node that is known."""
+    line = matrix.of(node_id)
+    assert line is not None
+    return dict.fromkeys(matrix.filters, "passes") | {each.filter: each.reason for each in line.rejected}
 
 
 def _where(fate: ClaimOutcome) -> str:
@@ -163,12 +195,17 @@ def _conflict(refused: tuple[Shortfall, ...]) -> str:
     return f", the last refused for {'; '.join(map(str, refused))}" if refused else ""
 
 
-def _item(decision: Decision, run: Again, now: Now) -> dict[str, Any]:
+def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]:
     item = decision_item(decision)
     item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
     item["outcomes"] = [_outcome(fate) for fate in now.of(decision.instance_id)]
-    if run.node is not None:
-        item["node"] = {"node_id": run.node.node_id, "verdicts": [{"filter": name, "reason": reason} for name, reason in run.node.verdicts]}
+    if run.matrix is not None:
+        item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
+        if node:
+            verdicts = [{"filter": name, "reason": reason} for name, reason in _verdicts(run.matrix, node).items()]
+            item["node"] = {"node_id": node, "verdicts": verdicts}
+    item["supplies"] = [{name: getattr(each, name) for name in Supply.__struct_fields__} for each in run.supplies]
+    item["without"] = [{"weigher": each.weigher, "chosen": each.chosen} for each in run.without]
     nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id
     found = [] if decision.chosen else reliefs(now.state, now.request, nearest)
     item["leaks"] = [
@@ -176,6 +213,11 @@ def _item(decision: Decision, run: Again, now: Now) -> dict[str, Any]:
         for each in found
     ]
     return item
+
+
+def _line(line: Line) -> dict[str, Any]:
+    rejected = [{"filter": each.filter, "reason": each.reason, "shortfalls": to_builtins(each.shortfalls)} for each in line.rejected]
+    return {"node_id": line.node_id, "rejected": rejected}
 
 
 def _outcome(outcome: ClaimOutcome) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.cli import units
 from streams.cli.nodes import TITLES, amount_text, sized
-from streams.scheduling.explain import funnel
+from streams.scheduling.explain import FunnelLine, funnel
+from streams.scheduling.matrix import Line, Matrix, Without
+from streams.scheduling.supply import Supply
+
+NODES_SHOWN_MAX = 3
+"""Nodes named for each filter: `-o wide` and `-o json` have them all."""
 
 
 def request_text(request: PlacementRequested) -> str:
@@ -31,22 +36,83 @@ def request_text(request: PlacementRequested) -> str:
     return "  ".join(parts)
 
 
-def funnel_lines(decision: Decision) -> list[str]:
-    """The filters that rejected somebody, their counts, and the sum: known nodes = all rejected + those left."""
+def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
+    """The filters that rejected somebody, their counts, and the sum: known nodes = all rejected + those left.
+
+    With the `matrix` the first few nodes of each filter are named, each with its own amounts; else the first one's reason.
+    """
     found = [line for line in funnel(decision) if line.rejected]
     quiet = len(decision.rejections) - len(found)
     width = max([len(line.filter) for line in found], default=0)
     digits = len(units.count(decision.nodes_known))
     lines = [f"{units.count(decision.nodes_known)} {'node' if decision.nodes_known == 1 else 'nodes'} known"]
     for line in found:
-        more = f" · and {units.count(line.rejected - 1)} more" if line.rejected > 1 else ""
         counts = f"{units.count(line.entered):>{digits}} -> {units.count(line.left):>{digits}}"
-        lines.append(f"  {line.filter:<{width}}  {counts}  {line.example}{more}")
+        lines.append(f"  {line.filter:<{width}}  {counts}  {_examples(line, matrix)}")
     if quiet:
         lines.append(f"  {quiet} other {'filter' if quiet == 1 else 'filters'} rejected nobody")
     rejected = " + ".join(units.count(line.rejected) for line in found) or "0"
     lines.append(f"{units.count(decision.nodes_known)} = {rejected} rejected + {units.count(decision.passed)} left")
     return lines
+
+
+def _examples(line: FunnelLine, matrix: Matrix | None) -> str:
+    counted = [] if matrix is None else matrix.counted_for(line.filter)
+    if len(counted) != line.rejected:  # An engine that looked at some nodes only, or a decision that came out otherwise.
+        more = f" · and {units.count(line.rejected - 1)} more" if line.rejected > 1 else ""
+        return f"{line.example}{more}"
+    named = " · ".join(f"{each.node_id}: {_why(each)}" for each in counted[:NODES_SHOWN_MAX])
+    more = f" · and {units.count(len(counted) - NODES_SHOWN_MAX)} more" if len(counted) > NODES_SHOWN_MAX else ""
+    return named + more
+
+
+def _why(line: Line) -> str:
+    """Why its first filter rejects a node: `short 1,204 MiB memory (8 GiB needed of 6,988 MiB)`."""
+    first = line.rejected[0]
+    return "; ".join(map(short_text, first.shortfalls)) if first.shortfalls else first.reason
+
+
+def short_text(lack: Shortfall) -> str:
+    """`short 1,204 MiB memory (8 GiB needed of 6,988 MiB)`; what no numbers say stays in words."""
+    if lack.detail or lack.resource not in RESOURCES:
+        return str(lack)
+    needed, free = amount_text(lack.resource, lack.needed), amount_text(lack.resource, lack.free)
+    return f"short {amount_text(lack.resource, lack.missing)} {TITLES[lack.resource]} ({needed} needed of {free})"
+
+
+def matrix_lines(matrix: Matrix) -> list[str]:
+    """Every node with all filters that reject it, and how many each of them rejects by itself."""
+    width = max([len(line.node_id) for line in matrix.lines], default=0)
+    lines = [f"every filter on every node ({', '.join(matrix.filters)}):"]
+    for line in matrix.lines:
+        said = "; ".join(f"{each.filter}: {each.reason}" for each in line.rejected)
+        lines.append(f"  {line.node_id:<{width}}  {said or 'passes'}")
+    return lines
+
+
+def supply_lines(supplies: tuple[Supply, ...]) -> list[str]:
+    """A line for each resource asked for: who has it, who is full, who is too small, and what is free in all and on one node."""
+    return [f"{TITLES[each.resource]}: {_supply_text(each)}" for each in supplies]
+
+
+def _supply_text(supply: Supply) -> str:
+    def amount(value: int) -> str:
+        return amount_text(supply.resource, value)
+
+    kinds = ((supply.has, "have it free"), (supply.full, "full"), (supply.small, "too small when empty"), (supply.unknown, "unknown"))
+    parts = [f"{units.count(number)} {name}" for number, name in kinds if number]
+    said = f"{amount(supply.needed)} needed; of {units.count(supply.nodes)} ready nodes {', '.join(parts) or 'none'}"
+    if supply.limit or not supply.unlimited:
+        where = f" on one ({supply.free_most_node})" if supply.free_most_node else " on one"
+        said += f"; free {amount(supply.free)} of {amount(supply.limit)} in all, at most {amount(supply.free_most)}{where}"
+        said += f"; the largest limit is {amount(supply.limit_most)}"
+    return said + (f"; {units.count(supply.unlimited)} have no limit" if supply.unlimited else "")
+
+
+def without_lines(chosen: str, without: tuple[Without, ...]) -> list[str]:
+    """`without RAMWeigher: c03 · without CPUWeigher: the same`."""
+    said = [f"without {each.weigher}: {each.chosen if each.chosen != chosen else 'the same'}" for each in without]
+    return ["  " + " · ".join(said)] if said else []
 
 
 def miss_line(miss: NearestMiss) -> str:

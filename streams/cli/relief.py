@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from projections.node import Amounts, Node, amounts_of
+from projections.numa_node import lacking
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
@@ -80,8 +81,13 @@ def _enough(node: Node, held: Amounts, request: PlacementRequested) -> bool:
 
 
 def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
-    """Whether nothing but amounts is in the way there: zone, traits, groups, what the request says of nodes, its status."""
+    """Whether nothing but amounts is in the way there: zone, traits, groups, cells and devices, what the request says of nodes, its status.
+
+    Cells and devices that leaks hold are not counted as freed: so much is never promised.
+    """
     ask = fleet.ask_seeded(request, 0, seed=0)
-    room = next(room for room in fleet.rooms() if room.node_id == node_id)
+    room = fleet.room_of(node_id)
     filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
-    return all(reason(each, ask, room) is None for each in filters)
+    return all(reason(each, ask, room) is None for each in filters) and not (
+        (request.numa or request.pci) and lacking(room.node, ask.item, room.overlay)
+    )

@@ -61,6 +61,19 @@ def spelled_out(request: PlacementRequested, decisions: Sequence[Decision]) -> t
     return tuple(full)
 
 
+def laid(
+    ledgers: Sequence[Ledger], request: PlacementRequested, recorded: Decision, items: Mapping[str, ClaimItem], policy: Policy
+) -> Fleet:
+    """The fleet as a decision saw it: the fold at its cut, and over it the claims that were in flight (see `rerun`). Raises CannotRerun."""
+    fleet = Fleet(ledgers)
+    if fleet.cut != recorded.cut:
+        raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
+    for text in recorded.overlay:
+        claim_id, _, node_id = text.rpartition("@")
+        fleet.lay(_item(request, claim_id, items, policy), node_id, _partition(fleet, node_id))
+    return fleet
+
+
 def rerun(
     ledgers: Sequence[Ledger],
     request: PlacementRequested,
@@ -74,16 +87,11 @@ def rerun(
     `ledgers` must be folded to `recorded.cut`, `policy` be the one of its digest, and `recorded.overlay` spelled out. `items` has the
     overlaid claims of other requests by claim id, as they stand in `claims` after the cut. Raises CannotRerun.
     """
-    fleet = Fleet(ledgers)
-    if fleet.cut != recorded.cut:
-        raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
+    fleet = laid(ledgers, request, recorded, items, policy)
     if digest(policy) != recorded.policy_digest:
         raise CannotRerun(
             f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {digest(policy)}; its text is in a scheduler-started"
         )
-    for text in recorded.overlay:
-        claim_id, _, node_id = text.rpartition("@")
-        fleet.lay(_item(request, claim_id, items), node_id, _partition(fleet, node_id))
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
     fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused"}]
@@ -104,7 +112,7 @@ def funnel(decision: Decision) -> list[FunnelLine]:
     ]
 
 
-def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem]) -> ClaimItem:
+def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem], policy: Policy) -> ClaimItem:
     """An overlaid claim: from the log, or of this very request, whose claims may never have been appended."""
     if claim_id in items:
         return items[claim_id]

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import json
 
 from schemas.ids import instance_id
+from schemas.inventory import NumaCell, PciDevice
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
+from streams.scheduling.policy import Multiplied, Policy
 from tests.cli_log import FleetLog
 
 
@@ -124,3 +128,64 @@ def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: 
 
     assert said.code == 2
     assert "'nobody' is no request and no instance of one" in said.err
+
+
+def test_every_node_has_every_filter_that_rejects_it_in_wide_and_json(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17", "--avoid", "c03")
+
+    wide = fleet.run(capsys, "explain", "r1", "-o", "wide").out
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    lines = {line["node_id"]: [each["filter"] for each in line["rejected"]] for line in item["matrix"]["nodes"]}
+    assert lines == {
+        "c01": ["CoreFilter", "fit"],
+        "c02": ["CoreFilter", "RamFilter", "fit"],
+        "c03": ["ignored-nodes", "CoreFilter", "fit"],
+    }
+    assert item["matrix"]["filters"] == [each["filter"] for each in item["rejections"]]
+    assert "c03  ignored-nodes: the request ignores it; CoreFilter: vcpus: 17 needed of 16; fit: " in wide
+
+
+def test_the_choice_without_each_weigher_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c04", {}, memory_mib=8192, disk_mib=900_000)
+    policy = Policy(weighers=(Multiplied(weigher="RAMWeigher", multiplier=2.0), Multiplied(weigher="DiskWeigher")))
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+    fleet.schedule(policy=policy, engine_name="profiles")
+
+    said = fleet.run(capsys, "explain", "r1")
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    assert (item["chosen"], item["engine"]) == ("c03", "profiles")
+    assert item["without"] == [{"weigher": "RAMWeigher", "chosen": "c04"}, {"weigher": "DiskWeigher", "chosen": "c03"}]
+    assert "without RAMWeigher: c04 · without DiskWeigher: the same" in said.out
+    assert "made again, it gives the same choice" in said.out
+    weight = item["best"][0]["weights"][0]
+    assert (weight["weigher"], weight["raw"], weight["normalised"], weight["multiplied"]) == ("RAMWeigher", 16_384.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("engine", ["reference", "profiles"])
+def test_what_cells_and_devices_lack_is_explained_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    cell = NumaCell(cell_id=0, cpus=tuple(range(6)), dedicated_cpus=tuple(range(4)), memory_mib=4096)
+    device = PciDevice(address="0000:03:00.0", vendor_id="10de", numa_cell=0)
+    fleet.audit("c04", {}, pcpus=4, numa_cells=(cell,), pci_devices=(device,))
+    fleet.audit("c05", {}, pcpus=4, numa_cells=(cell,))
+    pinned = NumaWant(pinned_cpus=(0, 1), memory_mib=1024, cpu_policy="dedicated")
+    gpu = PciWant(alias="gpu", specs=({"vendor_id": "10de"},))
+    for name in ("r1", "r2"):
+        request = PlacementRequested(request_id=name, flavor=Flavor(pcpus=2, memory_mib=1024), numa=(pinned,), pci=(gpu,))
+        path = fleet.path.parent / f"{name}.json"
+        path.write_bytes(json.encode(request))
+        fleet.run(capsys, "place", str(path), "--wait", "0s")
+        fleet.schedule(engine_name=engine)
+
+    first = fleet.run(capsys, "explain", "r1")
+    second = fleet.run(capsys, "explain", "r2", "-o", "json")
+
+    assert "chosen: c04" in first.out
+    assert "made again, it gives the same choice" in first.out
+    (item,) = second.json["items"]
+    assert (second.code, item["rerun"]["same"]) == (4, True)
+    lines = {line["node_id"]: line["rejected"] for line in item["matrix"]["nodes"]}
+    assert [each["reason"] for each in lines["c04"]] == [each["reason"] for each in lines["c05"]]
+    assert "pci" in lines["c04"][0]["reason"]
+    assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"])

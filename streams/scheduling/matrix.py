@@ -1,0 +1,100 @@
+"""Every filter's word on every node, not only the first that rejects it; and what the choice would be without one of the weighers.
+
+For explanations: a decision stops asking of a node once it is rejected, and counts it there. The first rejection in a row here is that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from projections.fit import fits
+from projections.room import Room
+from schemas.resources import Shortfall
+from schemas.results import Decision
+from streams.scheduling.ask import Ask, Check
+from streams.scheduling.filters import LAST, Filter
+from streams.scheduling.filters.amounts import shortfalls
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.reference import prepare, rooms_for
+from streams.scheduling.select import engine
+
+TESTED = {"CoreFilter": ("vcpus", "pcpus"), "RamFilter": ("memory_mib",), "DiskFilter": ("disk_mib",)}
+"""The resources of the filters whose reasons are shortfalls; the last filter's are all of `fits`."""
+
+
+class Rejected(Struct, frozen=True, gc=False):
+    """One filter's no to one node; `shortfalls` are its amounts, where it goes by amounts."""
+
+    filter: str
+    reason: str
+    shortfalls: tuple[Shortfall, ...] = ()
+
+
+class Line(Struct, frozen=True, gc=False):
+    """One node: the filters that reject it, in their order; none if it passes."""
+
+    node_id: str
+    rejected: tuple[Rejected, ...] = ()
+
+    @property
+    def first(self) -> str:
+        """The filter that a decision counts the node for; empty if it passes."""
+        return self.rejected[0].filter if self.rejected else ""
+
+
+class Matrix(Struct, frozen=True):
+    """The filters that took part, in order, and a line for each known node, by name."""
+
+    filters: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    def counted_for(self, name: str) -> list[Line]:
+        """The nodes that a decision counts for this filter."""
+        return [line for line in self.lines if line.first == name]
+
+    def of(self, node_id: str) -> Line | None:
+        """The line of one node; None if it is not known."""
+        return next((line for line in self.lines if line.node_id == node_id), None)
+
+
+class Without(Struct, frozen=True):
+    """The choice that would have been made without one weigher."""
+
+    weigher: str
+    chosen: str
+
+
+def matrix(fleet: Fleet, ask: Ask, policy: Policy) -> Matrix:
+    """All filters that have something to test for `ask`, on all nodes of `fleet`."""
+    rooms = rooms_for(fleet.rooms(), ask)
+    found: list[list[Rejected]] = [[] for _ in rooms]
+    prepared = prepare(ask, policy)
+    for filter_, check in prepared:
+        kept = set(map(id, check.keep(rooms)))
+        for at, room in enumerate(rooms):
+            if id(room) not in kept:
+                found[at].append(_rejected(filter_, check, ask, room))
+    lines = tuple([Line(room.node_id, tuple(rejected)) for room, rejected in zip(rooms, found, strict=True)])
+    return Matrix(tuple([filter_.name for filter_, _ in prepared]), lines)
+
+
+def without_each(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> Iterator[Without]:
+    """The choice without each weigher in turn, by the plain scan; nothing for a decision that weighed nothing or found nothing."""
+    if not decision.chosen or not decision.best or not decision.best[0].weights:
+        return
+    for each in policy.weighers:
+        other = replace(policy, weighers=tuple([one for one in policy.weighers if one is not each]))
+        yield Without(each.weigher, engine("reference")(fleet, ask, other, digest(other)).chosen)
+
+
+def _rejected(filter_: Filter, check: Check, ask: Ask, room: Room) -> Rejected:
+    lacks: tuple[Shortfall, ...] = ()
+    if filter_.name in TESTED:
+        lacks = shortfalls(ask, room, *TESTED[filter_.name])
+    elif filter_.name == LAST.name:
+        lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
+    return Rejected(filter_.name, check.reason(room), lacks)

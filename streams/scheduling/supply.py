@@ -1,0 +1,73 @@
+"""What the fleet has of each resource that a request needs: is all of it short, or one node, by how much, and what is free where."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from projections.room import Room
+from schemas.resources import RESOURCES, Resources
+from streams.scheduling.fleet import Fleet
+
+
+class Supply(Struct, frozen=True, kw_only=True, gc=False):
+    """One resource over the nodes that take part: how much one instance needs, and what there is of it.
+
+    A node `has` it free, or is `full` (it could hold the instance were it empty), or is `small` (it never could), or does not report a
+    total (`unknown`). `limit`, `used` and `free` are sums over the nodes with a limit, `unlimited` counts those without; free amounts
+    count from 0 there, since what one node lacks is no less on another.
+    """
+
+    resource: str
+    needed: int
+    nodes: int = 0
+    has: int = 0
+    full: int = 0
+    small: int = 0
+    unknown: int = 0
+    unlimited: int = 0
+    limit: int = 0
+    used: int = 0
+    free: int = 0
+    free_most: int = 0
+    free_most_node: str = ""
+    limit_most: int = 0
+
+
+def supplies(fleet: Fleet, resources: Resources) -> tuple[Supply, ...]:
+    """What the nodes that are ready and not silent have of each resource asked for, for an instance that is nowhere yet."""
+    ready = [room for room in fleet.rooms() if room.ready and room.node.silent_since_ms is None]
+    asked = [(name, needed) for name in RESOURCES if (needed := getattr(resources, name))]
+    return tuple([_supply(name, needed, ready) for name, needed in asked])
+
+
+def _supply(resource: str, needed: int, rooms: list[Room]) -> Supply:
+    counts = dict.fromkeys(("has", "full", "small", "unknown", "unlimited", "limit", "used", "free"), 0)
+    free_most, free_most_node, limit_most = 0, "", 0
+    for room in rooms:
+        total, limit = room.node.total(resource), room.node.limit(resource)
+        if total is None:
+            counts["unknown"] += 1
+        elif limit is None:
+            counts["unlimited"] += 1
+            counts["has" if needed <= total else "small"] += 1
+        else:
+            used: int = getattr(room, f"{resource}_used")
+            free = max(limit - used, 0)
+            counts["limit"] += limit
+            counts["used"] += used
+            counts["free"] += free
+            limit_most = max(limit_most, limit)
+            if free > free_most:
+                free_most, free_most_node = free, room.node_id
+            # Nova's filters put no instance on a node that is smaller than it, whatever the ratio.
+            large = needed <= min(limit, total)
+            counts["has" if large and free >= needed else "full" if large else "small"] += 1
+    return Supply(
+        resource=resource,
+        needed=needed,
+        nodes=len(rooms),
+        free_most=free_most,
+        free_most_node=free_most_node,
+        limit_most=limit_most,
+        **counts,
+    )
