@@ -4,35 +4,31 @@ from typing import Literal
 
 from msgspec import Struct
 
+from schemas.guests import Flavor, Image, NumaWant, PciWant
 from schemas.ids import GroupId, InstanceId, NodeId, RecordId, RequestId
 from schemas.ids import instance_id as derived_instance_id
+from schemas.pinning import counted
 from schemas.resources import Limits, Resources
-from schemas.units import Amount, Count, DurationMs, Name, Text
+from schemas.units import Count, DurationMs, Name, Text
+
+__all__ = [
+    "INSTANCES_MAX",
+    "TTL_MS_DEFAULT",
+    "Flavor",
+    "Hints",
+    "Image",
+    "NumaWant",
+    "PciWant",
+    "PlacementCancelled",
+    "PlacementRequested",
+    "RequestRecord",
+    "ServerGroup",
+]
 
 TTL_MS_DEFAULT = 10 * 60 * 1000
 """How long a claim may stay unconfirmed: Nova's builds mostly take under a minute, images on slow links some minutes."""
 INSTANCES_MAX = 1000
 """Most instances of one request: keeps one result, evidence included, under 900 kB."""
-
-
-class Flavor(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The size of an instance, with Nova's fields and units: root and ephemeral disk in GiB, swap in MiB."""
-
-    name: Text = ""
-    vcpus: Count = 0
-    pcpus: Count = 0
-    memory_mib: Amount = 0
-    root_gib: Amount = 0
-    ephemeral_gib: Amount = 0
-    swap_mib: Amount = 0
-    extra_specs: dict[Name, Text] = {}
-
-
-class Image(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The image an instance starts from: its id and the properties that filters read."""
-
-    image_id: Text = ""
-    properties: dict[Name, Text] = {}
 
 
 class Hints(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -52,34 +48,6 @@ class ServerGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     group_id: GroupId
     policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
     max_per_node: Count = 1
-
-
-class NumaWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One guest NUMA cell wanted: CPUs, memory, page size, and how CPUs are to be pinned.
-
-    `cpus` and `pinned_cpus` are the guest's own numbers. Under `shared` the cell's `cpus` float; under `mixed` its `cpus` float and its
-    `pinned_cpus` are pinned; under `dedicated` all of them are. `page_size` is Nova's `hw:mem_page_size` by name, `page_size_kib` by
-    number, which wins; with neither, ordinary memory is taken.
-    """
-
-    cell_id: Count = 0
-    cpus: tuple[Count, ...] = ()
-    pinned_cpus: tuple[Count, ...] = ()
-    memory_mib: Amount = 0
-    page_size_kib: Count | None = None
-    page_size: Literal["", "small", "large", "any"] = ""
-    cpu_policy: Literal["shared", "dedicated", "mixed"] = "shared"
-    thread_policy: Literal["", "prefer", "require", "isolate"] = ""
-    emulator_threads: Literal["", "share", "isolate"] = ""
-
-
-class PciWant(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """PCI devices wanted: any of `specs` (vendor, product, type, tags), `count` of them, under a NUMA policy."""
-
-    alias: Text = ""
-    count: Count = 1
-    specs: tuple[dict[Name, Text], ...] = ()
-    numa_policy: Literal["required", "legacy", "preferred", "socket"] = "legacy"
 
 
 class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-requested"):
@@ -129,12 +97,15 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     @property
     def resources(self) -> Resources:
-        """What one instance takes on its node: root and ephemeral disk and swap; a root on a volume takes none (Nova's tracker)."""
-        flavor = self.flavor
+        """What one instance takes on its node: root and ephemeral disk and swap; a root on a volume takes none (Nova's tracker).
+
+        CPUs that extra specs or image properties want dedicated count as such (`pinning.wants`).
+        """
+        flavor, cpus = self.flavor, counted(self.flavor, self.image)
         root_gib = 0 if self.boot_from_volume else flavor.root_gib
         return Resources(
-            vcpus=flavor.vcpus,
-            pcpus=flavor.pcpus,
+            vcpus=cpus.vcpus,
+            pcpus=cpus.pcpus,
             memory_mib=flavor.memory_mib,
             disk_mib=(root_gib + flavor.ephemeral_gib) * 1024 + flavor.swap_mib,
         )

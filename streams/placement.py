@@ -279,7 +279,7 @@ class Placer:
         return self._homes.close(work, home, self._home_id(request), now_ms)
 
     def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
-        ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt)
+        ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt, options=self.policy.options)
         decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
         if seat.refused:
             decision = msgspec.structs.replace(decision, refused=seat.refused)

@@ -10,15 +10,20 @@ from msgspec import Struct
 
 from projections.room import Room
 from schemas.claims import ClaimItem, GroupMember
+from schemas.pinning import WantsError, devices, wants
 from schemas.requests import PlacementRequested
 from schemas.resources import Limits
+from streams.scheduling.options import OPTIONS, Options
 
 # Seeds stand in records, whose numbers go up to 2^50.
 SEED_BITS = 50
 
 
 class Ask(Struct, gc=False):
-    """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group."""
+    """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group.
+
+    `unusable` is why no node will do: extra specs or properties that contradict each other.
+    """
 
     request: PlacementRequested
     index: int
@@ -26,6 +31,7 @@ class Ask(Struct, gc=False):
     seed: int
     attempt: int = 1
     group_nodes: frozenset[str] = frozenset()
+    unusable: str = ""
 
     @property
     def instance_id(self) -> str:
@@ -55,9 +61,25 @@ def per_node(why: Callable[[Room], str | None], limits: Callable[[Room], Limits]
 
 
 def ask_of(
-    request: PlacementRequested, index: int, *, seed: int, attempt: int = 1, group_epoch: int = 1, group_nodes: frozenset[str] = frozenset()
+    request: PlacementRequested,
+    index: int,
+    *,
+    seed: int,
+    attempt: int = 1,
+    group_epoch: int = 1,
+    group_nodes: frozenset[str] = frozenset(),
+    options: Options = OPTIONS,
 ) -> Ask:
-    """The ask for instance number `index` of `request`. `group_epoch` is the epoch of its affinity group's home (rule 10)."""
+    """The ask for instance number `index` of `request`. `group_epoch` is the epoch of its affinity group's home (rule 10).
+
+    Cells that the request names count before those of its flavor and image; devices add up, by the aliases of `options`.
+    """
+    numa, pci, unusable = request.numa, request.pci, ""
+    try:
+        numa = numa or wants(request.flavor, request.image).numa
+        pci += devices(request.flavor, request.image, options.pci_alias)
+    except WantsError as error:
+        unusable = str(error)
     group = request.group
     member = None
     if group is not None:
@@ -76,11 +98,11 @@ def ask_of(
         forced=request.forced,
         limits=request.limits,
         group=member,
-        numa=request.numa,
-        pci=request.pci,
+        numa=numa,
+        pci=pci,
         project_id=request.project_id,
     )
-    return Ask(request, index, item, seed, attempt, group_nodes)
+    return Ask(request, index, item, seed, attempt, group_nodes, unusable)
 
 
 def seed_of(owner: str, request_id: str, index: int, attempt: int) -> int:

@@ -20,6 +20,7 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
+from streams.scheduling.options import OPTIONS, Options
 
 _instances = attrgetter("instances")
 
@@ -158,20 +159,21 @@ class Fleet:
                 for at in changed:
                     follower.changed(at)
 
-    def ask(self, request: PlacementRequested, index: int, *, owner: str, attempt: int = 1) -> Ask:
-        """The ask for one instance on this fold: with its seed, and where its group is."""
-        return self.ask_seeded(request, index, seed=seed_of(owner, request.request_id, index, attempt), attempt=attempt)
+    def ask(self, request: PlacementRequested, index: int, *, owner: str, attempt: int = 1, options: Options = OPTIONS) -> Ask:
+        """The ask for one instance on this fold: with its seed, and where its group is. `options` are the policy's."""
+        seed = seed_of(owner, request.request_id, index, attempt)
+        return self.ask_seeded(request, index, seed=seed, attempt=attempt, options=options)
 
-    def ask_seeded(self, request: PlacementRequested, index: int, *, seed: int, attempt: int = 1) -> Ask:
+    def ask_seeded(self, request: PlacementRequested, index: int, *, seed: int, attempt: int = 1, options: Options = OPTIONS) -> Ask:
         """As `ask`, with the seed of a decision that was recorded.
 
         As long as an affinity group is nowhere, the first of several instances asks for room for all of them: one node must take them.
         """
         group = request.group
         if group is None or group.policy != "affinity":
-            return ask_of(request, index, seed=seed, attempt=attempt)
+            return ask_of(request, index, seed=seed, attempt=attempt, options=options)
         home = self.home_of(group.group_id)
-        found = ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch, group_nodes=home.nodes)
+        found = ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch, group_nodes=home.nodes, options=options)
         if home.nodes or index or request.count == 1:
             return found
         item, count = found.item, request.count

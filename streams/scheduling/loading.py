@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from schemas.claims import NODES_MAX
+from schemas.pinning import WantsError, known_aliases
 from streams.scheduling.custom import CustomError, is_custom
 from streams.scheduling.filters import FILTERS, filters_of
 from streams.scheduling.options import setting
@@ -106,6 +107,10 @@ def _own_name(name: str, known: Collection[str]) -> str:
 
 
 def _check_options(policy: Policy, source: str) -> None:
+    try:
+        known_aliases(policy.options.pci_alias)
+    except WantsError as error:
+        raise PolicyError(f"{source}: options: {error}") from None
     options, weighers = policy.options, {each.weigher for each in policy.weighers if each.factor}
     for text in (*options.weight_setting, *options.image_props_weight_setting):
         if setting(text) is None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What Nova reads from `[filter_scheduler]` and `[metrics]`.
+    """What Nova reads from `[filter_scheduler]` and `[metrics]`, and `alias` of `[pci]`: JSON objects as texts, in its form.
 
     Others than Nova's: `metrics_step_milli` and `io_ops_step` make what the Metrics and I/O weighers read coarser (raw figures are rounded
     down to multiples of them), and ties are shuffled unless that is switched off, because schedulers that know nothing of each other would
@@ -25,6 +25,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     aggregate_image_properties_isolation_separator: str = "."
     image_properties_default_architecture: str = ""
     default_availability_zone: str = "nova"
+    pci_alias: tuple[str, ...] = ()
     weight_setting: tuple[str, ...] = ()
     required: bool = True
     weight_of_unavailable: float = -10000.0

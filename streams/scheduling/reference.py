@@ -285,4 +285,3 @@ def _top(places: list[int] | None, scores: list[float], rooms: list[Room], seed:
 
 def _weighed(room: Room, score: float, columns: list[Column], at: int) -> Weighed:
     return Weighed(node_id=room.node_id, score=score, weights=tuple([column.weight(at) for column in columns]))
-

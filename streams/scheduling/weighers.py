@@ -158,9 +158,7 @@ def _custom(name: str) -> Weigher:
     return Weigher(name, raws.nothing, lowest, highest, reads=reads)
 
 
-def _figures(
-    weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: Crowd | None, ask: Ask | None, options: Options
-) -> Figures:
+def _figures(weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: Crowd | None, ask: Ask | None, options: Options) -> Figures:
     raw = weigher.raw if weigher.reads is None else weigher.reads(ask, options)
     if weigher.costly and not multiplier:
         raw = raws.nothing

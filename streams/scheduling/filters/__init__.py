@@ -34,7 +34,7 @@ from streams.scheduling.filters.isolation import (
 from streams.scheduling.filters.json_query import json_query
 from streams.scheduling.filters.labels import availability_zone, traits
 from streams.scheduling.filters.ratios import aggregate_ratio, exact
-from streams.scheduling.filters.restrict import forced, forced_hosts, ignored, ignored_hosts, moved, requested, tried
+from streams.scheduling.filters.restrict import forced, forced_hosts, ignored, ignored_hosts, moved, requested, tried, unusable
 from streams.scheduling.filters.topology import numa_topology, pci_passthrough
 from streams.scheduling.options import OPTIONS, Options
 from streams.scheduling.policy import Policy
@@ -60,6 +60,7 @@ class Filter(Struct, frozen=True, gc=False):
 
 
 RESTRICTIONS: tuple[Filter, ...] = (
+    Filter("request", unusable, once=True),
     Filter("ignored-nodes", ignored, once=True),
     Filter("ignored-hosts", ignored_hosts, once=True),
     Filter("forced-hosts", forced_hosts, once=True),

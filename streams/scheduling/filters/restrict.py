@@ -10,6 +10,12 @@ NAMED_MAX = 3
 """Names in one reason: the request has them all."""
 
 
+def unusable(ask: Ask, _: Options) -> Check | None:
+    """No node, where extra specs and image properties contradict each other (Nova refuses them at its API)."""
+    text = ask.unusable
+    return per_node(lambda _room: text) if text else None
+
+
 def ignored(ask: Ask, _: Options) -> Check | None:
     """Nova's ignore_hosts, by node."""
     names = frozenset(ask.request.ignored_nodes)

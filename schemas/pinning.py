@@ -1,0 +1,309 @@
+"""What a flavor's extra specs and an image's properties want of CPUs, NUMA cells and PCI devices, as a claim carries it.
+
+Source of the rules and of the names: Nova 34, `virt/hardware.py` (numa_get_constraints), `scheduler/utils.py` (pinning policies become
+dedicated CPUs) and `pci/request.py` (aliases). What Nova refuses at its API raises WantsError here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.guests import Flavor, Image, NumaWant, PciWant
+
+CPU_POLICIES = ("shared", "dedicated", "mixed")
+THREAD_POLICIES = ("prefer", "isolate", "require")
+EMULATOR_POLICIES = ("share", "isolate")
+PCI_POLICIES = ("required", "legacy", "preferred", "socket")
+HYPERTHREADING = "HW_CPU_HYPERTHREADING"
+ALIAS_KEY = "pci_passthrough:alias"
+
+_RESOURCE = r"resources(?:[1-9][0-9]*)?:"
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_IMAGE_KEYS = ("hw_cpu_", "hw_numa_", "hw_mem_page_size", f"trait:{HYPERTHREADING}")
+_FLAVOR_KEYS = ("hw:cpu_", "hw:numa_", "hw:mem_page_size", "hw:emulator_threads_policy", "resources", "trait")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?(B|b|bit)")
+_FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class WantsError(ValueError):
+    """Extra specs and image properties that contradict each other or cannot be read: the message names the key and what was expected."""
+
+
+class Wants(NamedTuple):
+    """Shared and dedicated CPUs (the emulator's threads included), and the guest's cells; none without a topology of its own."""
+
+    vcpus: int
+    pcpus: int
+    numa: tuple[NumaWant, ...] = ()
+
+
+def wants(flavor: Flavor, image: Image) -> Wants:
+    """The CPUs and cells that one instance wants. Raises WantsError."""
+    if not _says(flavor.extra_specs, _FLAVOR_KEYS) and not _says(image.properties, _IMAGE_KEYS):
+        return Wants(flavor.vcpus, flavor.pcpus)
+    policy, threads = _policies(flavor, image)
+    emulator = _one_of("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy", ""), EMULATOR_POLICIES)
+    dedicated = _dedicated(flavor, image, policy, threads, emulator)
+    cpus = flavor.vcpus + flavor.pcpus
+    exclusive = policy in {"dedicated", "mixed"}
+    isolated = int(exclusive and emulator == "isolate")
+    counted = Wants(cpus - len(dedicated), len(dedicated) + isolated) if exclusive else Wants(_shared(flavor), flavor.pcpus)
+    nodes, page = _nodes(flavor, image), _page_size(flavor, image)
+    if not nodes and not page and not exclusive:
+        return counted
+    shared: dict[str, Any] = {"cpu_policy": policy or "shared", "thread_policy": threads, "emulator_threads": emulator, **page}
+    cells = []
+    for number, (members, memory_mib) in enumerate(_cells(flavor, image, nodes or 1, cpus)):
+        pins = members & dedicated
+        whole = policy == "dedicated"
+        cells.append(
+            NumaWant(
+                cell_id=number,
+                cpus=tuple(sorted(members if whole else members - pins)),
+                pinned_cpus=() if whole else tuple(sorted(pins)),
+                memory_mib=memory_mib,
+                **shared,
+            )
+        )
+    return counted._replace(numa=tuple(cells))
+
+
+def unusable(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> str:
+    """Why nothing can be placed with these extra specs and properties; empty if it can."""
+    try:
+        wants(flavor, image)
+        devices(flavor, image, aliases)
+    except WantsError as error:
+        return str(error)
+    return ""
+
+
+def counted(flavor: Flavor, image: Image) -> Wants:
+    """`wants`, or the flavor's own CPUs where those cannot be made out: nothing is ever placed by them (see `unusable`)."""
+    try:
+        return wants(flavor, image)
+    except WantsError:
+        return Wants(flavor.vcpus, flavor.pcpus)
+
+
+def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[PciWant, ...]:
+    """The devices that `pci_passthrough:alias` wants (`name:count,…`). Raises WantsError.
+
+    `aliases` are JSON texts in the form of Nova's `[pci] alias`.
+    """
+    asked = flavor.extra_specs.get(ALIAS_KEY, "")
+    if not asked:
+        return ()
+    policy = _agreed("pci_numa_affinity_policy", flavor, image, PCI_POLICIES)
+    known = known_aliases(aliases)
+    found = []
+    for each in asked.split(","):
+        name, separator, count = (part.strip() for part in each.partition(":"))
+        if not separator or not count.isdecimal():
+            raise WantsError(f"{ALIAS_KEY}: expected name:count, got {each.strip()!r}")
+        if name not in known:
+            raise WantsError(f"{ALIAS_KEY}: alias {name!r} is not known; known: {', '.join(sorted(known)) or 'none (see pci_alias)'}")
+        numa_policy, specs = known[name]
+        found.append(
+            PciWant(
+                alias=name,
+                count=int(count),
+                specs=tuple(specs),
+                numa_policy=msgspec.convert(policy or numa_policy, PciWant.__annotations__["numa_policy"]),
+            )
+        )
+    return tuple(found)
+
+
+def cpus_of(text: str, key: str) -> frozenset[int]:
+    """CPU numbers such as `1-4,^3,6`. Raises WantsError, which names `key`."""
+    found: set[int] = set()
+    rejected: set[int] = set()
+    for rule in filter(None, (part.strip() for part in text.split(","))):
+        target = rejected if rule.startswith("^") else found
+        first, separator, last = (part.strip() for part in rule.removeprefix("^").partition("-"))
+        if not first.isdecimal() or (separator and not (last.isdecimal() and int(first) <= int(last))):
+            raise WantsError(f"{key}: expected CPU numbers such as 0-3,^2, got {text!r}")
+        target.update(range(int(first), int(last or first) + 1))
+    return frozenset(found - rejected)
+
+
+def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
+    return any(key.startswith(prefixes) for key in texts)
+
+
+def _pair(key: str, flavor: Flavor, image: Image) -> tuple[str, str]:
+    return flavor.extra_specs.get(f"hw:{key}", ""), image.properties.get(f"hw_{key}", "")
+
+
+def _one_of(key: str, text: str, known: tuple[str, ...]) -> str:
+    if text and text not in known:
+        raise WantsError(f"{key}: expected {', '.join(known)}, got {text!r}")
+    return text
+
+
+def _agreed(key: str, flavor: Flavor, image: Image, known: tuple[str, ...]) -> str:
+    by_flavor, by_image = _pair(key, flavor, image)
+    if by_flavor and by_image and by_flavor != by_image:
+        raise WantsError(f"hw_{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
+    return _one_of(f"hw:{key}", by_flavor or by_image, known)
+
+
+def _policies(flavor: Flavor, image: Image) -> tuple[str, str]:
+    """CPU policy and thread policy: the flavor's, where it leaves it open the image's; resources and traits may say the same."""
+    by_flavor, by_image = (_one_of("hw:cpu_policy", text, CPU_POLICIES) for text in _pair("cpu_policy", flavor, image))
+    forbidden = {"mixed": {"dedicated"}, "shared": {"dedicated", "mixed"}}.get(by_flavor, set())
+    if by_image in forbidden:
+        raise WantsError(f"hw_cpu_policy: the image has {by_image!r}, which its flavor's {by_flavor!r} does not allow")
+    policy = by_flavor or by_image
+    by_flavor, by_image = (_one_of("hw:cpu_thread_policy", text, THREAD_POLICIES) for text in _pair("cpu_thread_policy", flavor, image))
+    if by_flavor not in {"", "prefer"} and by_image not in {"", by_flavor}:
+        raise WantsError(f"hw_cpu_thread_policy: the image has {by_image!r}, its flavor {by_flavor!r}")
+    threads = (by_flavor if by_flavor not in {"", "prefer"} else "") or by_flavor or by_image
+    vcpus, pcpus = (_resources(flavor.extra_specs, name) for name in ("VCPU", "PCPU"))
+    if (vcpus and pcpus) or (policy and (vcpus or pcpus)):
+        raise WantsError("resources:VCPU, resources:PCPU and hw:cpu_policy: expected one of them")
+    if pcpus:
+        isolated = flavor.extra_specs.get("hw:emulator_threads_policy") == "isolate"
+        if pcpus != flavor.vcpus + flavor.pcpus + isolated:
+            raise WantsError(f"resources:PCPU: expected {flavor.vcpus + flavor.pcpus + isolated}, all the flavor's CPUs, got {pcpus}")
+    trait = _hyperthreading(flavor, image)
+    if trait and threads:
+        raise WantsError(f"trait:{HYPERTHREADING} and hw:cpu_thread_policy: expected one of them")
+    return policy or ("dedicated" if pcpus else "shared" if vcpus else ""), threads or trait
+
+
+def _shared(flavor: Flavor) -> int:
+    """Shared CPUs as Placement counts them: `resources:VCPU` counts before the flavor's own number."""
+    asked = [int(text) for key, text in flavor.extra_specs.items() if re.fullmatch(_RESOURCE + "VCPU", key) and text.isdecimal()]
+    return sum(asked) if asked else flavor.vcpus
+
+
+def _resources(extra_specs: Mapping[str, str], name: str) -> int:
+    """The sum that `resources:NAME` and its numbered groups ask for; what is no number is somebody else's error."""
+    asked = [text for key, text in extra_specs.items() if re.fullmatch(_RESOURCE + name, key)]
+    return sum(int(text) for text in asked if text.isdecimal())
+
+
+def _hyperthreading(flavor: Flavor, image: Image) -> str:
+    said = [text for key, text in flavor.extra_specs.items() if re.fullmatch(rf"trait(?:[1-9][0-9]*)?:{HYPERTHREADING}", key)]
+    said += [image.properties.get(f"trait:{HYPERTHREADING}", "")]
+    return {"forbidden": "isolate", "required": "require"}.get(next(filter(None, said), ""), "")
+
+
+def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator: str) -> frozenset[int]:
+    """The guest CPUs that get a host CPU of their own each."""
+    cpus = frozenset(range(flavor.vcpus + flavor.pcpus))
+    mask = _masked("hw:cpu_dedicated_mask", flavor.extra_specs.get("hw:cpu_dedicated_mask", ""), cpus)
+    if mask is not None and not (mask and mask < cpus):
+        raise WantsError("hw:cpu_dedicated_mask: expected some of the flavor's CPUs and not all")
+    realtime = None
+    if flavor.extra_specs.get("hw:cpu_realtime", "").lower() in _TRUE:
+        by_flavor, by_image = _pair("cpu_realtime_mask", flavor, image)
+        realtime = _masked("hw:cpu_realtime_mask", by_image or by_flavor, cpus) or (frozenset() if by_image or by_flavor else cpus)
+        if not realtime or not realtime <= cpus or (realtime == cpus and not emulator):
+            raise WantsError("hw:cpu_realtime_mask: expected some of the flavor's CPUs, and not all without hw:emulator_threads_policy")
+    if policy in {"", "shared"}:
+        bad = {"hw:cpu_thread_policy": threads, "hw:emulator_threads_policy=isolate": emulator == "isolate"}
+        bad |= {"hw:cpu_dedicated_mask": mask, "hw:cpu_realtime": realtime}
+        for key, is_set in bad.items():
+            if is_set:
+                raise WantsError(f"{key}: expected with hw:cpu_policy dedicated or mixed, got {policy or 'no policy'}")
+        return frozenset()
+    if policy == "dedicated":
+        if mask:
+            raise WantsError("hw:cpu_dedicated_mask: expected with hw:cpu_policy mixed, got dedicated")
+        return cpus
+    if (mask is None) == (realtime is None):
+        raise WantsError("hw:cpu_policy mixed: expected one of hw:cpu_dedicated_mask and hw:cpu_realtime_mask")
+    return mask or realtime or frozenset()
+
+
+def _masked(key: str, text: str, cpus: frozenset[int]) -> frozenset[int] | None:
+    if not text:
+        return None
+    return cpus_of(f"0-{len(cpus) - 1},{text}" if text.strip().startswith("^") else text, key)
+
+
+def _nodes(flavor: Flavor, image: Image) -> int:
+    """How many cells are asked for; 0 if that is left open."""
+    by_flavor, by_image = _pair("numa_nodes", flavor, image)
+    if by_flavor and by_image:
+        raise WantsError("hw_numa_nodes: the flavor says how many cells there are, the image must not")
+    text = by_flavor or by_image
+    if text and (not text.isdecimal() or int(text) < 1):
+        raise WantsError(f"hw:numa_nodes: expected a number from 1, got {text!r}")
+    return int(text or 0)
+
+
+def _page_size(flavor: Flavor, image: Image) -> dict[str, Any]:
+    """The page size as a field of NumaWant; an image may only choose where its flavor leaves a choice."""
+    by_flavor, by_image = _pair("mem_page_size", flavor, image)
+    if by_image and by_flavor not in {"any", "large"}:
+        raise WantsError(f"hw_mem_page_size: the image has {by_image!r}, which its flavor's {by_flavor or 'silence'} does not allow")
+    text = by_image or by_flavor
+    if text in {"", "any", "large", "small"}:
+        return {"page_size": text} if text else {}
+    if text.isdecimal():
+        return {"page_size_kib": int(text)}
+    size = _SIZE.fullmatch(text)
+    if size is None:
+        raise WantsError(f"hw:mem_page_size: expected small, large, any, KiB or a size such as 2MB, got {text!r}")
+    kib = float(size[1]) * _FACTOR[size[2]] / (1 if size[3] == "B" else 8) / 1024
+    if kib < 1 or kib != int(kib):
+        raise WantsError(f"hw:mem_page_size: expected whole KiB, got {text!r}")
+    return {"page_size_kib": int(kib)}
+
+
+def _cells(flavor: Flavor, image: Image, nodes: int, cpus: int) -> Iterable[tuple[frozenset[int], int]]:
+    """Each cell's CPUs and memory in MiB: as listed, else in equal parts."""
+    cpu_texts, memory_texts = _listed("numa_cpus", flavor, image), _listed("numa_mem", flavor, image)
+    if not cpu_texts and not memory_texts:
+        if cpus % nodes or flavor.memory_mib % nodes:
+            raise WantsError(f"hw:numa_nodes: {cpus} CPUs and {flavor.memory_mib} MiB are not divisible into {nodes} equal cells")
+        each = cpus // nodes
+        return [(frozenset(range(number * each, (number + 1) * each)), flavor.memory_mib // nodes) for number in range(nodes)]
+    if len(cpu_texts) != nodes or len(memory_texts) != nodes:
+        raise WantsError(f"hw:numa_cpus and hw:numa_mem: expected both for all {nodes} cells")
+    members = [cpus_of(text, f"hw:numa_cpus.{number}") for number, text in enumerate(cpu_texts)]
+    if sorted(cpu for each in members for cpu in each) != list(range(cpus)):
+        raise WantsError(f"hw:numa_cpus: expected each of the CPUs 0 to {cpus - 1} once")
+    if not all(text.isdecimal() for text in memory_texts) or sum(map(int, memory_texts)) != flavor.memory_mib:
+        raise WantsError(f"hw:numa_mem: expected amounts that add up to {flavor.memory_mib} MiB, got {', '.join(memory_texts)}")
+    return list(zip(members, map(int, memory_texts), strict=True))
+
+
+def _listed(key: str, flavor: Flavor, image: Image) -> list[str]:
+    """The texts of `key.0`, `key.1` … of the flavor or of the image, not of both."""
+    found = []
+    for texts, prefix in ((flavor.extra_specs, f"hw:{key}."), (image.properties, f"hw_{key}.")):
+        listed: list[str] = []
+        while (text := texts.get(f"{prefix}{len(listed)}")) is not None:
+            listed.append(text)
+        found.append(listed)
+    if found[0] and found[1]:
+        raise WantsError(f"hw_{key}: the flavor lists its cells, the image must not")
+    return found[0] or found[1]
+
+
+def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
+    """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError."""
+    found: dict[str, tuple[str, list[dict[str, str]]]] = {}
+    for text in texts:
+        try:
+            spec = msgspec.json.decode(text, type=dict[str, str])
+            name = spec.pop("name").strip()
+        except (msgspec.DecodeError, KeyError):
+            raise WantsError(f'pci_alias: expected an object of texts with a name such as {{"name": "a"}}, got {text!r}') from None
+        policy = _one_of(f"pci_alias {name}: numa_policy", spec.pop("numa_policy", "") or "legacy", PCI_POLICIES)
+        if "device_type" in spec:
+            spec["dev_type"] = spec.pop("device_type")
+        known = found.setdefault(name, (policy, []))
+        if known[0] != policy:
+            raise WantsError(f"pci_alias {name}: expected one numa_policy, got {known[0]} and {policy}")
+        known[1].append(spec)
+    return found

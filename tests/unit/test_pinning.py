@@ -1,0 +1,95 @@
+"""What extra specs and image properties want of CPUs, cells and devices; the expected values are what Nova 34 makes of the same texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.guests import Flavor, Image, NumaWant, PciWant
+from schemas.pinning import WantsError, devices, unusable, wants
+from schemas.requests import PlacementRequested
+
+ALIASES = (
+    '{"name": "gpu", "vendor_id": "10de", "product_id": "1eb8", "device_type": "type-PCI", "numa_policy": "preferred"}',
+    '{"name": "gpu", "vendor_id": "10de", "product_id": "1db4", "device_type": "type-PCI", "numa_policy": "preferred"}',
+    '{"name": "nic", "vendor_id": "8086", "product_id": "154d", "device_type": "type-VF"}',
+)
+
+
+def flavor(vcpus: int = 4, memory_mib: int = 2048, **extra_specs: str) -> Flavor:
+    return Flavor(vcpus=vcpus, memory_mib=memory_mib, extra_specs={key.replace("__", ":"): text for key, text in extra_specs.items()})
+
+
+def test_a_plain_flavor_has_no_topology_and_its_own_cpus() -> None:
+    assert wants(flavor(other="1"), Image(properties={"hw_architecture": "x86_64"})) == (4, 0, ())
+
+
+def test_dedicated_cpus_count_as_such_and_the_emulators_thread_takes_one_more() -> None:
+    found = wants(flavor(hw__cpu_policy="dedicated", hw__emulator_threads_policy="isolate", hw__cpu_thread_policy="require"), Image())
+
+    assert (found.vcpus, found.pcpus) == (0, 5)
+    assert found.numa == (
+        NumaWant(cpus=(0, 1, 2, 3), memory_mib=2048, cpu_policy="dedicated", thread_policy="require", emulator_threads="isolate"),
+    )
+
+
+def test_a_mixed_guest_floats_outside_its_mask_and_the_request_counts_both_kinds() -> None:
+    mixed = flavor(hw__cpu_policy="mixed", hw__cpu_dedicated_mask="^0-1", hw__numa_nodes="2")
+
+    assert [(cell.cpus, cell.pinned_cpus, cell.memory_mib) for cell in wants(mixed, Image()).numa] == [
+        ((0, 1), (), 1024),
+        ((), (2, 3), 1024),
+    ]
+    request = PlacementRequested(request_id="r", flavor=mixed)
+    assert (request.resources.vcpus, request.resources.pcpus) == (2, 2)
+
+
+def test_cells_are_as_listed_and_pages_as_the_image_chooses_where_the_flavor_lets_it() -> None:
+    listed = {"hw:numa_nodes": "2", "hw:numa_cpus.0": "0,1,2", "hw:numa_cpus.1": "3", "hw:numa_mem.0": "512", "hw:numa_mem.1": "1536"}
+
+    found = wants(
+        Flavor(vcpus=4, memory_mib=2048, extra_specs=listed | {"hw:mem_page_size": "any"}), Image(properties={"hw_mem_page_size": "2MB"})
+    )
+
+    assert [(cell.cpus, cell.memory_mib, cell.page_size_kib) for cell in found.numa] == [((0, 1, 2), 512, 2048), ((3,), 1536, 2048)]
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "properties", "told"),
+    [
+        ({"hw:cpu_policy": "pinned"}, {}, "hw:cpu_policy: expected shared, dedicated, mixed, got 'pinned'"),
+        ({"hw:cpu_policy": "shared"}, {"hw_cpu_policy": "dedicated"}, "does not allow"),
+        ({"hw:cpu_thread_policy": "require"}, {}, "expected with hw:cpu_policy dedicated or mixed"),
+        ({"hw:numa_nodes": "3"}, {}, "not divisible into 3 equal cells"),
+        ({"hw:numa_nodes": "0"}, {}, "expected a number from 1"),
+        ({"hw:mem_page_size": "huge"}, {}, "got 'huge'"),
+        ({}, {"hw_mem_page_size": "large"}, "silence does not allow"),
+        ({"hw:cpu_policy": "mixed"}, {}, "expected one of hw:cpu_dedicated_mask and hw:cpu_realtime_mask"),
+        ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-3"}, {}, "expected both for all 1 cells"),
+        ({"resources:PCPU": "3"}, {}, "all the flavor's CPUs"),
+    ],
+)
+def test_what_contradicts_itself_is_told_and_nothing_is_placed_by_it(
+    extra_specs: dict[str, str], properties: dict[str, str], told: str
+) -> None:
+    asked, image = Flavor(vcpus=4, memory_mib=2048, extra_specs=extra_specs), Image(properties=properties)
+
+    with pytest.raises(WantsError, match=told.replace("(", r"\(")):
+        wants(asked, image)
+    assert told in unusable(asked, image)
+
+
+def test_aliases_become_specs_and_a_name_given_twice_has_both() -> None:
+    asked: dict[str, Any] = {"pci_passthrough:alias": "gpu:2, nic:1", "hw:pci_numa_affinity_policy": "required"}
+
+    gpu, nic = devices(Flavor(extra_specs=asked), Image(), ALIASES)
+
+    assert (gpu.alias, gpu.count, gpu.numa_policy) == ("gpu", 2, "required")
+    assert [spec["product_id"] for spec in gpu.specs] == ["1eb8", "1db4"]
+    assert nic == PciWant(alias="nic", specs=({"vendor_id": "8086", "product_id": "154d", "dev_type": "type-VF"},), numa_policy="required")
+
+
+def test_an_alias_that_nobody_configured_is_told_with_those_there_are() -> None:
+    with pytest.raises(WantsError, match="alias 'fpga' is not known; known: gpu, nic"):
+        devices(flavor(pci_passthrough__alias="fpga:1"), Image(), ALIASES)
