@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import uuid4
 
-import msgspec
 from cyclopts import Parameter
 from msgspec import to_builtins
 
-from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
+from schemas.requests import PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
 from streams.cli.answers import answer_of, asked, decided_at
+from streams.cli.asking import ASKING, Asking, from_json
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
@@ -25,13 +24,11 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines
 from streams.cli.state import state_at
-from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
+from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Partition
 from streams.operator import ask
 from streams.topology import check_topics
-
-GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 PLACED = [
     Column(name="instance_id", title="instance"),
@@ -44,9 +41,6 @@ UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 
 # Longer sleeps overflow the clocks of some systems; it only sleeps again.
 WAIT_SECONDS_MAX = 3600.0
-
-Given = Annotated[str, Parameter(show_default=False)]
-Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 def _no_flag(_type: type[str], file: str) -> None:
@@ -77,25 +71,7 @@ def place(
     file: RequestFile = "",
     /,
     *,
-    vcpus: Annotated[int, Parameter(converter=whole, help="vCPUs of one instance.")] = 0,
-    pcpus: Annotated[int, Parameter(converter=whole, help="Dedicated CPUs of one instance.")] = 0,
-    memory: Annotated[Given, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = "",
-    disk: Annotated[Given, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = "",
-    ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = "",
-    swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = "",
-    flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = "",
-    count: Annotated[int, Parameter(converter=whole, help="How many instances: all or none.")] = 1,
-    instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = (),
-    zone: Annotated[Given, Parameter(help="Availability zone.")] = "",
-    group: Annotated[Given, Parameter(help="Server group.")] = "",
-    policy: Annotated[GroupPolicy, Parameter(help="Policy of --group.")] = "anti-affinity",
-    hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = (),
-    trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = (),
-    force: Annotated[Many, Parameter(help="Only this node, whatever its ratios; repeatable.")] = (),
-    on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = (),
-    avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = (),
-    volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False,
-    ttl: Annotated[Given, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = "",
+    asking: Asking = ASKING,
     request: RequestName = None,
     wait: Annotated[str, Parameter(help="How long to wait for the answer; 0s only publishes.")] = "10s",
     log: LogFlag = None,
@@ -105,37 +81,7 @@ def place(
 
     Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
     """
-    if file:
-        wanted = _from_json(file, request)
-    else:
-        sizes = Flavor(
-            name=flavor,
-            vcpus=_at_least_0(vcpus, "--vcpus"),
-            pcpus=_at_least_0(pcpus, "--pcpus"),
-            memory_mib=amount_mib(memory or "0", "--memory"),
-            root_gib=amount_gib(disk or "0", "--disk"),
-            ephemeral_gib=amount_gib(ephemeral or "0", "--ephemeral"),
-            swap_mib=amount_mib(swap or "0", "--swap"),
-        )
-        if sizes == Flavor(name=flavor):
-            raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
-        said: dict[str, Any] = {"ttl_ms": duration_ms(ttl)} if ttl else {}
-        said |= {"group": ServerGroup(group_id=group, policy=policy)} if group else {}
-        wanted = _checked(
-            request_id=request or str(uuid4()),
-            flavor=sizes,
-            count=count,
-            instance_ids=instance,
-            availability_zone=zone,
-            hints=_hints(hint),
-            traits_required=tuple(name for name in trait if not name.startswith("!")),
-            traits_forbidden=tuple(name.removeprefix("!") for name in trait if name.startswith("!")),
-            forced_nodes=force,
-            requested_nodes=on,
-            ignored_nodes=avoid,
-            boot_from_volume=volume,
-            **said,
-        )
+    wanted = from_json(file, request) if file else asking.request(request or str(uuid4()))
     return _placed(wanted, duration_ms(wait), log, show, fresh=not (request or file))
 
 
@@ -242,51 +188,3 @@ def _summary(found: Found) -> dict[str, Any]:
     if isinstance(result, InstancesPlaced):
         return {"outcome": "placed", **said}
     return {"outcome": "failed", "reason": result.reason, "message": result.message, **said}
-
-
-def _from_json(file: str, request_id: str | None) -> PlacementRequested:
-    """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
-    name = "stdin" if file == "-" else file
-    try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        data = msgspec.json.decode(text)
-    except (OSError, msgspec.DecodeError) as problem:
-        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
-    if not isinstance(data, dict):
-        raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")
-    said = {"type": "placement-requested", "request_id": str(uuid4()), **data} | ({"request_id": request_id} if request_id else {})
-    try:
-        return msgspec.convert(said, PlacementRequested)
-    except msgspec.ValidationError as problem:
-        raise UsageProblem(f"{name}: {problem}; see `claimlog schemas show placement-requested`") from None
-
-
-def _checked(**said: Any) -> PlacementRequested:
-    """The request, with every bound of its schema. Raises UsageProblem."""
-    try:
-        made = PlacementRequested(**said)
-        return msgspec.convert(to_builtins(made), PlacementRequested)
-    except (msgspec.ValidationError, ValueError) as problem:
-        raise UsageProblem(f"this cannot be asked for: {problem}") from None
-
-
-def _at_least_0(number: int, flag: str) -> int:
-    if number < 0:
-        raise UsageProblem(f"{flag} {number}: expected 0 or more")
-    return number
-
-
-def _hints(given: tuple[str, ...]) -> Hints:
-    """Scheduler hints by Nova's names. Raises UsageProblem."""
-    said: dict[str, Any] = {"other": {}}
-    for text in given:
-        key, separator, value = text.partition("=")
-        if not separator or not key or not value:
-            raise UsageProblem(f"--hint {text!r}: expected KEY=VALUE, such as different_host=INSTANCE")
-        if key in {"same_host", "different_host"}:
-            said[key] = (*said.get(key, ()), value)
-        elif key in {"build_near_host_ip", "cidr", "query"}:
-            said[key] = value
-        else:
-            said["other"][key] = value
-    return Hints(**said)

@@ -1,0 +1,135 @@
+"""What is asked for, as people write it: flags for one kind of instance, or a whole request as JSON; alike in every verb that takes one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
+from streams.cli.exits import UsageProblem
+from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
+
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+Given = Annotated[str, Parameter(show_default=False)]
+Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """One kind of instance, and where it may go."""
+
+    vcpus: Annotated[int, Parameter(converter=whole, help="vCPUs of one instance.")] = 0
+    pcpus: Annotated[int, Parameter(converter=whole, help="Dedicated CPUs of one instance.")] = 0
+    memory: Annotated[Given, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = ""
+    disk: Annotated[Given, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = ""
+    ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = ""
+    swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = ""
+    flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = ""
+    count: Annotated[int, Parameter(converter=whole, help="How many instances: all or none.")] = 1
+    instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
+    zone: Annotated[Given, Parameter(help="Availability zone.")] = ""
+    group: Annotated[Given, Parameter(help="Server group.")] = ""
+    policy: Annotated[GroupPolicy, Parameter(help="Policy of --group.")] = "anti-affinity"
+    hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = ()
+    trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = ()
+    force: Annotated[Many, Parameter(help="Only this node, whatever its ratios; repeatable.")] = ()
+    on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = ()
+    avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = ()
+    volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False
+    ttl: Annotated[Given, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = ""
+
+    def sizes(self) -> Flavor:
+        """The flavor of these flags; all 0 if none of them was given. Raises UsageProblem."""
+        return Flavor(
+            name=self.flavor,
+            vcpus=_at_least_0(self.vcpus, "--vcpus"),
+            pcpus=_at_least_0(self.pcpus, "--pcpus"),
+            memory_mib=amount_mib(self.memory or "0", "--memory"),
+            root_gib=amount_gib(self.disk or "0", "--disk"),
+            ephemeral_gib=amount_gib(self.ephemeral or "0", "--ephemeral"),
+            swap_mib=amount_mib(self.swap or "0", "--swap"),
+        )
+
+    def request(self, request_id: str, sizes: Flavor | None = None) -> PlacementRequested:
+        """The request of these flags, with another flavor if one is given. Raises UsageProblem."""
+        flavor = self.sizes() if sizes is None else sizes
+        if flavor == Flavor(name=flavor.name):
+            raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
+        said: dict[str, Any] = {"ttl_ms": duration_ms(self.ttl)} if self.ttl else {}
+        said |= {"group": ServerGroup(group_id=self.group, policy=self.policy)} if self.group else {}
+        return _checked(
+            request_id=request_id,
+            flavor=flavor,
+            count=self.count,
+            instance_ids=self.instance,
+            availability_zone=self.zone,
+            hints=_hints(self.hint),
+            traits_required=tuple(name for name in self.trait if not name.startswith("!")),
+            traits_forbidden=tuple(name.removeprefix("!") for name in self.trait if name.startswith("!")),
+            forced_nodes=self.force,
+            requested_nodes=self.on,
+            ignored_nodes=self.avoid,
+            boot_from_volume=self.volume,
+            **said,
+        )
+
+
+ASKING = Asking()
+"""Nothing asked for."""
+
+
+def from_json(file: str, request_id: str | None) -> PlacementRequested:
+    """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
+    name = "stdin" if file == "-" else file
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = msgspec.json.decode(text)
+    except (OSError, msgspec.DecodeError) as problem:
+        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    if not isinstance(data, dict):
+        raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")
+    said = {"type": "placement-requested", "request_id": str(uuid4()), **data} | ({"request_id": request_id} if request_id else {})
+    try:
+        return msgspec.convert(said, PlacementRequested)
+    except msgspec.ValidationError as problem:
+        raise UsageProblem(f"{name}: {problem}; see `claimlog schemas show placement-requested`") from None
+
+
+def _checked(**said: Any) -> PlacementRequested:
+    """The request, with every bound of its schema. Raises UsageProblem."""
+    try:
+        made = PlacementRequested(**said)
+        return msgspec.convert(to_builtins(made), PlacementRequested)
+    except (msgspec.ValidationError, ValueError) as problem:
+        raise UsageProblem(f"this cannot be asked for: {problem}") from None
+
+
+def _at_least_0(number: int, flag: str) -> int:
+    if number < 0:
+        raise UsageProblem(f"{flag} {number}: expected 0 or more")
+    return number
+
+
+def _hints(given: tuple[str, ...]) -> Hints:
+    """Scheduler hints by Nova's names. Raises UsageProblem."""
+    said: dict[str, Any] = {"other": {}}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not separator or not key or not value:
+            raise UsageProblem(f"--hint {text!r}: expected KEY=VALUE, such as different_host=INSTANCE")
+        if key in {"same_host", "different_host"}:
+            said[key] = (*said.get(key, ()), value)
+        elif key in {"build_near_host_ip", "cidr", "query"}:
+            said[key] = value
+        else:
+            said["other"][key] = value
+    return Hints(**said)
