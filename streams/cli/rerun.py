@@ -69,7 +69,7 @@ class Reruns:
             return Again(same=None, told=f"it cannot be made again: {problem}")
         told = "made again, it gives the same choice" if done.same else f"MADE AGAIN, IT DIFFERS in {', '.join(done.differences)}"
         fleet = laid(ledgers, self._request, decision, items, policy)
-        ask = fleet.ask_seeded(self._request, index, seed=decision.seed, attempt=decision.attempt)
+        ask = fleet.ask_seeded(self._request, index, seed=decision.seed, attempt=decision.attempt, options=policy.options)
         made = matrix(fleet, ask, policy)
         if node and made.of(node) is None:
             raise UsageProblem(f"at the decision's cut {unknown_node(node, [line.node_id for line in made.lines])}")

@@ -92,7 +92,7 @@ def rerun(
         raise CannotRerun(
             f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {digest(policy)}; its text is in a scheduler-started"
         )
-    ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt)
+    ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
     fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused"}]
     return Rerun(recorded, again, tuple(name for name in fields if getattr(recorded, name) != getattr(again, name)))
@@ -119,7 +119,7 @@ def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimI
     prefix = f"{request.request_id}/"
     number = claim_id.removeprefix(prefix).split("/")[0]
     if claim_id.startswith(prefix) and number.isdigit() and int(number) < request.count:
-        return msgspec.structs.replace(ask_of(request, int(number), seed=0).item, claim_id=claim_id)
+        return msgspec.structs.replace(ask_of(request, int(number), seed=0, options=policy.options).item, claim_id=claim_id)
     raise CannotRerun(f"{claim_id} was laid over the decision and is not among the claims at hand; read `claims` from the cut on")
 
 
