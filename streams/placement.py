@@ -26,8 +26,8 @@ from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
 from streams.evidence import shortened
 from streams.log.base import Message
-from streams.placement_checks import unfit
-from streams.placement_homes import Homes, has_home
+from streams.placement_checks import no_valid_node, unfit
+from streams.placement_homes import Homes
 from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work
 from streams.scheduling.fleet import Fleet, GroupHome
@@ -214,7 +214,7 @@ class Placer:
             counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
             message = f"not placed within {work.give_up_ms} ms: {counts}"
             return [self._fail(work, "gave-up", message, now_ms)]
-        if self._homes.is_awaited(work):
+        if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind):
             return ()
         for seat in work.seats:
             if seat.state == "held" and not self._is_held(seat):
@@ -234,15 +234,14 @@ class Placer:
             return self._find_home(work, homeless, now_ms)
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
-            seat.attempt += 1
-            if seat.attempt > ATTEMPTS_MAX:
+            if seat.attempt >= ATTEMPTS_MAX:
                 self._lift(items)
                 lacks = "; ".join(map(str, seat.refused))
                 return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
             decision, wanted = self._choose(request, seat)
             if not decision.chosen:
                 self._lift(items)
-                return self._leave_home(work, seat, decision, now_ms)
+                return self._no_place(work, seat, decision, now_ms)
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
             item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
@@ -253,6 +252,7 @@ class Placer:
             return [self._placed(work, (), now_ms)]
         for seat in seats:
             seat.state = "sent"
+            seat.attempt += 1
             self._sent[seat.claim_id] = (work, seat)
         self.counters.claims += len(seats)
         return [message for partition in sorted(items) for message in self._claims(request, partition, items[partition], now_ms)]
@@ -267,19 +267,26 @@ class Placer:
             return [self._fail(work, "refused", f"its group had no home for long enough: {ATTEMPTS_MAX} homes were closed again", now_ms)]
         decision, _ = self._choose(request, seat)
         if not decision.chosen:
-            return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+            return self._no_place(work, seat, decision, now_ms)
         return [self._homes.propose(work, home.epoch, decision.chosen, self._home_id(request), now_ms)]
 
-    def _leave_home(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
-        """An instance fits nowhere: that is a failure, unless its group may move to another home because nobody is in this one."""
-        request = work.asked.request
+    def _no_place(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
+        """An instance fits nowhere. That is a failure, unless own claims in flight may be in the way or its group may move.
+
+        Claims are laid over their first node and may be granted on another: what they leave no room for is decided again without them.
+        """
+        request, in_flight = work.asked.request, self.fleet.laid()
+        if in_flight and work.waits < ATTEMPTS_MAX:
+            work.waits += 1
+            work.behind = in_flight
+            return []
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:
             return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
         return self._homes.close(work, home, self._home_id(request), now_ms)
 
     def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
-        ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt, options=self.policy.options)
+        ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
         decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
         if seat.refused:
             decision = msgspec.structs.replace(decision, refused=seat.refused)
@@ -371,16 +378,6 @@ class Placer:
 
     def _commit_by_ms(self, work: Work) -> int:
         return work.taken_up_ms + work.give_up_ms + SKEW_MS
-
-
-def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
-    """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
-    rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
-    text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
-    if index == 0 and request.count > 1 and has_home(request):
-        text += f" (affinity: one node has to take all {request.count})"
-    miss = decision.nearest_miss
-    return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
 
 
 def _evidence(work: Work) -> tuple[Decision, ...]:

@@ -1,9 +1,10 @@
-"""What a scheduler refuses at once, because it could not do what the request says: a well-formed request that contradicts itself or it."""
+"""Why a scheduler does not place a request, in words: it cannot do what the request says, or no node takes it."""
 
 from __future__ import annotations
 
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
+from schemas.results import Decision
 from streams.placement_homes import has_home
 from streams.scheduling.policy import Policy
 
@@ -22,3 +23,13 @@ def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -
     if has_home(request) and not request.forced and AFFINITY not in policy.filters:
         return f"an affinity group needs {AFFINITY} among the policy's filters; add it there, or ask for soft-affinity"
     return ""
+
+
+def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
+    """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
+    rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
+    text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
+    if index == 0 and request.count > 1 and has_home(request):
+        text += f" (affinity: one node has to take all {request.count})"
+    miss = decision.nearest_miss
+    return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"

@@ -32,7 +32,8 @@ class Work(Struct):
     """One request taken up. `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps.
 
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
-    the last home that it proposed itself.
+    the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, `waits` how often it waited for
+    such.
     """
 
     asked: Asked
@@ -44,6 +45,8 @@ class Work(Struct):
     awaits: str = ""
     homes: int = 0
     proposed: int = 0
+    behind: frozenset[str] = frozenset()
+    waits: int = 0
 
     @property
     def give_up_ms(self) -> int:

@@ -6,7 +6,7 @@ Times are ms of a clock that tests move by hand. `At` stands between one schedul
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Lease, Log, LogUnreachable, Message, TopicSpec
+from streams.log.base import Lease, Log, LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.placement_work import Counters
 from streams.scheduler import Clocks, Scheduler
@@ -87,12 +87,20 @@ class World(Struct):
         """A scheduler process on the log."""
         return Scheduler(log or self.log, name, clocks=Clocks(self.clock.wall, self.clock.boot), **options)
 
+    def records(self, topic: str, partition: int) -> Iterator[Record]:
+        """All of a partition: a read may hand out fewer than there are."""
+        at, end = 0, self.log.end(topic, partition)
+        while at < end:
+            found = self.log.read(topic, partition, at)
+            yield from found
+            at = found[-1].offset + 1 if found else at
+
     def ledgers(self, check: Callable[[Ledger, Any], object] = lambda *_: None) -> list[Ledger]:
         """A fresh fold of all claims; `check` is called after each record."""
         folded = []
         for partition in sorted(self.log.ends(CLAIMS)):
             ledger = Ledger(partition, self.log.topics()[CLAIMS])
-            for record in self.log.read(CLAIMS, partition, 0, 1_000_000, 1 << 30):
+            for record in self.records(CLAIMS, partition):
                 check(ledger, ledger.apply(record.offset, record.time_ms, record.key, record.value))
             folded.append(ledger)
         return folded
@@ -102,9 +110,9 @@ class World(Struct):
         folded = []
         for partition in sorted(self.log.ends(REQUESTS)):
             placements = Placements(partition, self.log.topics()[REQUESTS])
-            for record in self.log.read(RESULTS, partition, 0, 1_000_000, 1 << 30):
+            for record in self.records(RESULTS, partition):
                 placements.apply_result(record.offset, record.time_ms, record.key, record.value)
-            for record in self.log.read(REQUESTS, partition, 0, 1_000_000, 1 << 30):
+            for record in self.records(REQUESTS, partition):
                 placements.apply_request(record.offset, record.time_ms, record.key, record.value)
             folded.append(placements)
         return folded

@@ -101,6 +101,14 @@ class Fleet:
         """Whether this claim is in flight."""
         return claim_id in self._laid
 
+    def laid(self) -> frozenset[str]:
+        """The claims in flight."""
+        return frozenset(self._laid)
+
+    def is_any_laid(self, claim_ids: frozenset[str]) -> bool:
+        """Whether one of these claims is in flight."""
+        return bool(claim_ids) and not claim_ids.isdisjoint(self._laid)
+
     def rooms(self) -> list[Room]:
         """The room of every known node, in order of `node_id`. The list is the fleet's own: read it, and do not keep it."""
         if self._dirty:

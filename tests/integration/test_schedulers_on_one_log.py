@@ -53,13 +53,17 @@ class Driver:
         finally:
             self.busy.discard(name)
 
+    def ask(self, name: str) -> None:
+        """Somebody asks for a few instances."""
+        self.here.request(name, vcpus=self.rng.randint(1, 4), count=self.rng.choice([1, 1, 1, 2, 5]))
+
     def run(self, requests: int) -> None:
         """Requests come, are cancelled and answered; then all is calm and everybody finishes."""
         made: list[str] = []
         for _ in range(ROUNDS):
             while len(made) < requests and self.rng.random() < 0.4:
                 made.append(f"r{len(made)}")
-                self.here.request(made[-1], vcpus=self.rng.randint(1, 4), count=self.rng.choice([1, 1, 1, 2, 5]))
+                self.ask(made[-1])
                 if self.rng.random() < 0.1:
                     self.here.say(REQUESTS, self.here.requests[-1])
             if made and self.rng.random() < self.cancels:

@@ -362,6 +362,22 @@ def test_an_append_without_acknowledgement_is_made_again_byte_for_byte() -> None
     assert wrongs(here) == []
 
 
+def test_what_own_claims_in_flight_leave_no_room_for_is_decided_again_when_they_are_read_back() -> None:
+    here = hosts("n1", "n2", vcpus=1, claims=1)
+    for name in ("r0", "r1", "r2"):
+        here.request(name)
+    scheduler = here.scheduler()
+    scheduler.turn()
+    while_in_flight = said(here, RESULTS, PlacementFailed)
+
+    settle(scheduler)
+
+    (failed,) = said(here, RESULTS, PlacementFailed)
+    assert while_in_flight == []
+    assert (failed.request_id, failed.decisions[0].overlay, failed.decisions[0].attempt) == ("r2", (), 1)
+    assert scheduler.placer.counters.decisions == 4
+
+
 def test_a_dry_run_is_a_result_without_claims() -> None:
     here = hosts("n1")
     here.request("r", dry_run=True)
