@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streams.log.kafka_client import Clients
 
-# Longest sleep in one call; the answer ends it at once.
-POLL_SECONDS = 0.1
+# Sleeps in one call, the first and the longest. The answer is heard in a call but does not end it, and comes after a millisecond or two.
+POLL_SECONDS_FIRST, POLL_SECONDS_MAX = 0.001, 0.1
 
 
 Places = dict[tuple[str, int], int]
@@ -39,6 +39,7 @@ class _Member:
     def commit(self, stored: Sequence[TopicPartition], timeout_seconds: float) -> None:
         """Store these and wait for the answer. Raises KafkaException."""
         wanted, until = _offsets(stored), time.monotonic() + timeout_seconds
+        sleep_seconds = POLL_SECONDS_FIRST
         self._answers.clear()
         self.consumer.commit(offsets=list(stored), asynchronous=True)
         while True:
@@ -51,7 +52,8 @@ class _Member:
             left = until - time.monotonic()
             if left <= 0:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
-            self.consumer.poll(min(left, POLL_SECONDS))
+            self.consumer.poll(min(left, sleep_seconds))
+            sleep_seconds = min(2 * sleep_seconds, POLL_SECONDS_MAX)
 
 
 class GroupOffsets:
