@@ -18,7 +18,7 @@ import sys
 import time
 from xml.sax.saxutils import escape, quoteattr
 
-from producers.libvirt_audit import Options
+from producers.libvirt_system import Options
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_host import LibvirtHost
 from projections.ledger import Ledger

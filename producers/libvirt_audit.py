@@ -1,182 +1,173 @@
 """Audits of one hypervisor through libvirt: what it has, and every domain with its defined size.
 
-No call in here needs a guest's monitor, so a frozen guest cannot hold it up: sizes come from the XML, power from the state. What the
-driver does not support is "not reported"; what fails for one domain makes the audit incomplete; anything else makes it a failed one.
+An audit of a host where nothing changed is some ten calls, however many guests it has. None of them needs a guest's monitor, so a frozen
+guest cannot hold it up; and if one guest's XML still hangs at the deadline, the audit is made of all the others. A guest that does not
+answer is listed as last known, marked since when it is unknown, and the audit is not complete. What the driver does not support is "not
+reported"; where there is not even a list, the audit has failed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import libvirt
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from producers.libvirt_connect import Connection, HypervisorUnreachable
-from producers.libvirt_xml import Capabilities, Disk, Domain, read_capabilities, read_domain, read_pci, read_system_uuid
-from producers.source import AuditSource
-from schemas.audits import AuditRecord, InstanceReport, PowerState
-from schemas.inventory import Hypervisor, PciDevice, Physical
+from producers.libvirt_connect import Connection, HypervisorUnreachable, said
+from producers.libvirt_disks import Disks, DiskSize, Guest, occupied_ms
+from producers.libvirt_domains import Known, Listed, Survey
+from producers.libvirt_rounds import Rounds, Stuck
+from producers.libvirt_system import Facts, Options, look_at_host
+from schemas.audits import InstanceReport
+from schemas.inventory import Hypervisor, Physical
 
 AUDIT_TIMEOUT_SECONDS = 30.0
 """An audit of 500 domains takes 0.1 s over a socket; libvirt itself gives up on a held state lock after 30 s."""
-MIB = 1 << 20
 
-POWER_STATES: dict[int, PowerState] = {
-    libvirt.VIR_DOMAIN_NOSTATE: "unknown",
-    libvirt.VIR_DOMAIN_RUNNING: "running",
-    libvirt.VIR_DOMAIN_BLOCKED: "running",
-    libvirt.VIR_DOMAIN_PAUSED: "paused",
-    libvirt.VIR_DOMAIN_SHUTDOWN: "running",
-    libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
-    libvirt.VIR_DOMAIN_CRASHED: "crashed",
-    libvirt.VIR_DOMAIN_PMSUSPENDED: "suspended",
-}
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """What libvirt cannot know. `pools` are the storage pools that hold instances' disks (None: every active one)."""
-
-    pools: tuple[str, ...] | None = None
-    dedicated_cpus: frozenset[int] = frozenset()
-    host_ip: str = ""
+XML_FULL_EVERY = 20
+"""Every 20th audit reads all domains anew although no event spoke of them: at one a minute a lost event is made good after 20 minutes."""
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """What one look found."""
+    """What one look found; `unknown_instances` are those of which it could not be asked whether they are still as last known."""
 
     hypervisor: Hypervisor
     instances: tuple[InstanceReport, ...]
     unknown_instances: tuple[str, ...]
+    hostname: str
 
 
-def take_audit(
-    connection: Connection,
-    source: AuditSource,
-    options: Options,
-    *,
-    taken_at_ms: int,
-    mono_ms: int,
-    timeout_seconds: float = AUDIT_TIMEOUT_SECONDS,
-) -> AuditRecord:
-    """One audit record, a failed one if libvirt does not answer in time. Both clocks were read before this call."""
-    try:
-        found = connection.ask(lambda handle: look(handle, options), timeout_seconds)
-    except (HypervisorUnreachable, ValueError) as error:
-        return source.failed(str(error), taken_at_ms=taken_at_ms, mono_ms=mono_ms)
-    return source.audited(
-        found.hypervisor, found.instances, taken_at_ms=taken_at_ms, mono_ms=mono_ms, unknown_instances=found.unknown_instances
-    )
+class Auditor:
+    """Looks at one hypervisor through whatever connection it is given, and keeps what need not be asked each time."""
 
+    def __init__(
+        self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int], xml_full_every: int = XML_FULL_EVERY
+    ) -> None:
+        """`xml_full_every` 1 reads every domain in every audit."""
+        self.rounds = Rounds(options, wall_ms, mono_ms)
+        self.disks = Disks()
+        self._options = options
+        self._xml_full_every = xml_full_every
+        self._known: dict[str, Known] = {}
+        self._listed: tuple[Listed, ...] = ()
+        self._facts: Facts | None = None
+        self._host: Hypervisor | None = None
+        self._reading: dict[str, Stuck] = {}
+        self._changed: set[str] = set()
+        self._unread_since_ms: dict[str, int] = {}
+        self._until_full = 0
+        self._last_ms: int | None = None
 
-def look(handle: Any, options: Options) -> Look:
-    """Everything there is to see through an open libvirt handle. Raises libvirtError, and ValueError for XML that says nothing."""
-    instances: list[InstanceReport] = []
-    unknown: list[str] = []
-    for domain in handle.listAllDomains(0):
+    def connected(self) -> None:
+        """There is a new connection: nobody told what happened before it, so everything is asked for again."""
+        self._facts, self._until_full = None, 0
+        self._reading.clear()
+        self.rounds.abandon()
+
+    def devices_changed(self) -> None:
+        """libvirt told of a device that came or went."""
+        self._facts = None
+
+    def guests(self) -> list[Guest]:
+        """The domains that the last look found, for a round of looking at disks."""
+        here = [(listed, self._known.get(listed.instance_id)) for listed in self._listed]
+        return [Guest(listed.instance_id, known.domain, listed.is_active) for listed, known in here if known is not None]
+
+    def keep_disks(self, sizes: dict[str, DiskSize]) -> None:
+        """Take in what a round found."""
+        self.disks.keep(sizes, [known.domain for known in self._known.values()])
+
+    def look(self, connection: Connection, *, taken_at_ms: int, timeout_seconds: float, changed: AbstractSet[str] = frozenset()) -> None:
+        """Look; `result` then says what was found. Domains in `changed` are read anew.
+
+        Raises HypervisorUnreachable if there is no list of domains within the deadline, and ValueError for XML that says nothing.
+        """
+        self._changed |= changed
+        self._reading = {i: stuck for i, stuck in self._reading.items() if stuck.pending is not None and not stuck.pending.done}
+        is_full = self._until_full <= 0
+        survey = Survey(self._known, self.disks, changed=set(self._changed), skipped=set(self._reading), everything=is_full)
+        answer: dict[str, Any] = {}
+        options, facts = self._options, None if is_full else self._facts
+        occupied = [instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.pending is None]
+
+        def job(handle: Any) -> None:
+            answer["host"] = look_at_host(handle, options, facts)
+            answer["free_again"] = [instance_id for instance_id in occupied if not _is_occupied(handle, instance_id)]
+            survey.run(handle)
+
+        pending = connection.start(job)
         try:
-            instances.append(report_of(handle, domain, options))
+            pending.answer(timeout_seconds)
         except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # gone since the list was made: then it is not there
-                unknown.append(domain.UUIDString())
-        except ValueError:
-            unknown.append(domain.UUIDString())
-    return Look(hypervisor=look_at_host(handle, options), instances=tuple(instances), unknown_instances=tuple(unknown))
-
-
-def report_of(handle: Any, domain: Any, options: Options, power_state: PowerState | None = None) -> InstanceReport:
-    """One domain; its present power state unless another is given. Raises libvirtError, ValueError."""
-    defined = read_domain(domain.XMLDesc(0))
-    state = power_state or POWER_STATES.get(domain.state()[0], "unknown")
-    return defined.report(state, disk_mib_of(handle, defined), options.dedicated_cpus)
-
-
-def disk_mib_of(handle: Any, domain: Domain) -> int | None:
-    """Capacities of the domain's disks, rounded up; None if one of them is in no pool, so that its size is not known."""
-    total = 0
-    for disk in domain.disks:
-        capacity = _capacity_bytes(handle, disk)
-        if capacity is None:
-            return None
-        total += -(-capacity // MIB)
-    return total
-
-
-def look_at_host(handle: Any, options: Options) -> Hypervisor:
-    """The host itself. Raises libvirtError."""
-    _, memory_mib, cpus, _, cells, sockets, cores, threads = handle.getInfo()
-    capabilities: Capabilities = read_capabilities(handle.getCapabilities(), (cells, sockets, cores, threads), options.dedicated_cpus)
-    capacity_mib, available_mib = _pools_mib(handle, options.pools)
-    devices, system_uuid = _devices(handle)
-    memory_kib = _supported(lambda: handle.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)) or {}
-    dedicated = len(options.dedicated_cpus)
-    return Hypervisor(
-        vcpus=max(0, cpus - dedicated),
-        pcpus=dedicated or None,
-        memory_mib=memory_mib,
-        disk_mib=capacity_mib,
-        host_uuid=capabilities.host_uuid or system_uuid,
-        host_ip=options.host_ip,
-        hypervisor_type=handle.getType(),
-        hypervisor_version=handle.getVersion(),
-        cpu_info=capabilities.cpu_info,
-        supported_guests=capabilities.guests,
-        numa_cells=capabilities.cells,
-        pci_devices=devices,
-        physical=Physical(
-            memory_mib_total=memory_kib["total"] // 1024 if "total" in memory_kib else None,
-            memory_mib_free=memory_kib["free"] // 1024 if "free" in memory_kib else None,
-            disk_mib_free=available_mib,
-        ),
-    )
-
-
-def _capacity_bytes(handle: Any, disk: Disk) -> int | None:
-    try:
-        if disk.volume:
-            volume = handle.storagePoolLookupByName(disk.pool).storageVolLookupByName(disk.volume)
-        elif disk.path:
-            volume = handle.storageVolLookupByPath(disk.path)
-        else:
-            return None
-        return int(volume.info()[1])
-    except libvirt.libvirtError as error:
-        if error.get_error_code() in {libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_STORAGE_POOL, libvirt.VIR_ERR_NO_SUPPORT}:
-            return None
-        raise
-
-
-def _pools_mib(handle: Any, names: tuple[str, ...] | None) -> tuple[int | None, int | None]:
-    """Capacity and what is available of the active pools, None without any. Raises libvirtError, ValueError for a missing pool."""
-    pools = _supported(lambda: handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE))
-    chosen = {pool.name(): pool.info() for pool in pools or () if names is None or pool.name() in names}
-    if missing := set(names or ()) - set(chosen):
-        raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
-    # Pools of one file system show its capacity to the byte each; counted once, at worst too little is offered, never too much.
-    by_capacity = {info[1]: info[3] for info in chosen.values()}
-    if not by_capacity:
-        return None, None
-    return sum(by_capacity) // MIB, sum(by_capacity.values()) // MIB
-
-
-def _devices(handle: Any) -> tuple[tuple[PciDevice, ...], str]:
-    """PCI devices by address, and the machine's uuid, if the driver knows of devices."""
-    kinds = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_SYSTEM
-    texts = []
-    for device in _supported(lambda: handle.listAllDevices(kinds)) or ():
-        try:
-            texts.append(device.XMLDesc(0))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:  # unplugged since the list was made
+            raise HypervisorUnreachable(f"{connection.uri}: {said(error)}") from error
+        except HypervisorUnreachable:
+            if survey.listed is None:
                 raise
-    found = [device for device in map(read_pci, texts) if device is not None]
-    return tuple(sorted(found, key=lambda each: each.address)), next(filter(None, map(read_system_uuid, texts)), "")
+            # The list is there, and one domain does not let itself be read: it is passed by until its call returns.
+            if hanging := survey.reading:
+                self._reading[hanging] = Stuck(self._last_ms or taken_at_ms, pending)
+        self._host, self._facts = answer["host"]
+        for instance_id in answer["free_again"]:
+            self.rounds.stuck.pop(instance_id, None)
+        self._keep(survey, taken_at_ms)
+        self._until_full = self._xml_full_every - 1 if is_full else self._until_full - 1
+
+    def result(self) -> Look:
+        """What the last look found, with what the rounds know by now. Raises AssertionError before the first look."""
+        assert self._host is not None
+        assert self._facts is not None
+        since_ms = self._unread_since_ms | {instance_id: stuck.since_ms for instance_id, stuck in self.rounds.stuck.items()}
+        reports = [self._report(listed, since_ms.get(listed.instance_id)) for listed in self._listed]
+        return Look(
+            hypervisor=structs.replace(self._host, physical=self._physical(self._host.physical)),
+            instances=tuple(sorted(reports, key=lambda each: each.instance_id)),
+            unknown_instances=tuple(sorted(report.instance_id for report in reports if report.unknown_since_ms is not None)),
+            hostname=self._facts.hostname,
+        )
+
+    def _keep(self, survey: Survey, taken_at_ms: int) -> None:
+        found, unread, gone = dict(survey.found), set(survey.unread), set(survey.gone)
+        self._listed = tuple(listed for listed in survey.listed or () if listed.instance_id not in gone)
+        here = {listed.instance_id for listed in self._listed}
+        self._known = {i: known for i, known in (self._known | found).items() if i in here}
+        # What was to be read and was not is read next time.
+        self._changed = unread & here
+        self._unread_since_ms = {
+            i: self._unread_since_ms.get(i, taken_at_ms if self._last_ms is None else self._last_ms) for i in unread & here
+        }
+        self.rounds.forget(here)
+        self._last_ms = taken_at_ms
+
+    def _report(self, listed: Listed, since_ms: int | None) -> InstanceReport:
+        """The domain as listed; its size as last known, or not reported."""
+        known = self._known.get(listed.instance_id)
+        power_state = "unknown" if listed.instance_id in self.rounds.stuck else listed.power_state
+        if known is None:
+            return InstanceReport(instance_id=listed.instance_id, name=listed.name, power_state=power_state, unknown_since_ms=since_ms)
+        return known.domain.report(power_state, self.disks.capacity_mib(known.domain), self._options.dedicated_cpus, since_ms)
+
+    def _physical(self, host: Physical) -> Physical:
+        """The host's own figures with what its guests add up to."""
+        active = [self._known.get(listed.instance_id) for listed in self._listed if listed.is_active]
+        grows_mib = self.disks.overcommitted_mib(known.domain for known in self._known.values())
+        all_known = len(self._known) == len(self._listed)
+        least_mib = None if host.disk_mib_free is None or grows_mib is None or not all_known else host.disk_mib_free - grows_mib
+        return structs.replace(
+            host,
+            vcpus_used=None if None in active else sum(known.domain.vcpus for known in active if known is not None),
+            instances_running=len(active),
+            workload=sum(listed.is_at_work for listed in self._listed),
+            disk_mib_available_least=least_mib,
+        )
 
 
-def _supported(call: Any) -> Any:
-    """The call's answer, or None if this driver does not have it. Raises libvirtError for anything else."""
+def _is_occupied(handle: Any, instance_id: str) -> bool:
+    """Whether the guest is still at a command that it was at before."""
     try:
-        return call()
+        return occupied_ms(handle.lookupByUUIDString(instance_id)) > 0
     except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
-            return None
-        raise
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+        return False

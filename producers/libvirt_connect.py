@@ -1,59 +1,112 @@
 """A connection to libvirt that cannot hang its caller: asked in a worker with a deadline, kept alive, its events run by a thread.
 
-libvirt has no time-outs of its own: opening a stopped daemon, or asking one without keepalive, waits without end.
+libvirt has no time-outs of its own: opening a stopped daemon, or asking one without keepalive, waits without end. A call that missed its
+deadline cannot be ended from outside; its worker is left behind with it, its answer is dropped, and a few of them are borne at once.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import libvirt
 
 Answer = TypeVar("Answer")
 
 OPEN_TIMEOUT_SECONDS = 10.0
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Closing is no more than a message to the daemon; what takes longer is left to its worker."""
 KEEPALIVE_SECONDS = 5
 KEEPALIVE_TRIES = 3
 """A daemon that is silent for 20 s is given up: then its pending calls fail, and the close callback tells."""
 TICK_MS = 200
 """libvirt's event loop blocks without handlers; a timer makes it look at `stop` five times a second."""
+STUCK_MAX = 3
+"""Calls of one connection that may hang at once: libvirtd serves five of a client (`max_client_requests`), so two are left to ask with."""
+OPENING_MAX = 3
+OPENING_PAUSE_SECONDS = 600.0
+"""Attempts to open that may hang at once; after that one more every ten minutes, so that a host that never answers costs little."""
 
 
 class HypervisorUnreachable(Exception):
     """The hypervisor could not be opened or asked in time; the message names the URI and what libvirt said."""
 
 
-class Worker:
-    """Makes blocking calls in a thread of its own, one at a time, each with a deadline.
+class TooManyStuck(HypervisorUnreachable):
+    """The connection is there, but as many calls hang on it as are borne."""
 
-    A call that missed its deadline cannot be ended from outside. Until it returns, further calls are refused at once, so that one stuck
-    hypervisor costs one thread.
-    """
+
+class Pending(Generic[Answer]):
+    """A call under way in a worker."""
+
+    def __init__(self, job: Callable[[], Answer], name: str) -> None:
+        self._job, self._name = job, name
+        self._over = threading.Event()
+        self._outcome: tuple[Answer | None, BaseException | None] = (None, None)
+
+    @property
+    def done(self) -> bool:
+        """Whether the call has returned."""
+        return self._over.is_set()
+
+    def answer(self, timeout_seconds: float) -> Answer:
+        """What the call returned, or raised. Raises HypervisorUnreachable if it takes longer."""
+        if not self._over.wait(timeout_seconds):
+            raise HypervisorUnreachable(f"{self._name}: no answer in {timeout_seconds:g} s")
+        found, error = self._outcome
+        if error is not None:
+            raise error
+        return found  # type: ignore[return-value]  # there is an answer where there is no error
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for the call to return, for so long at most; what it returns or raises is dropped."""
+        self._over.wait(timeout_seconds)
+
+    def run(self) -> None:
+        """Make the call; in the worker's thread."""
+        try:
+            self._outcome = (self._job(), None)
+        except Exception as error:
+            self._outcome = (None, error)
+        del self._job  # it holds the connection, which must not outlive its last caller
+        self._over.set()
+
+
+class Worker:
+    """Makes blocking calls in a thread of its own, one at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[tuple[Any, BaseException | None]]] | None] = SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
-        threading.Thread(target=self._run, name=f"libvirt {name}", daemon=True).start()
+        self._jobs: SimpleQueue[Pending[Any] | None] = SimpleQueue()
+        self._last: Pending[Any] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"libvirt {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last call has returned."""
+        return self._last is None or self._last.done
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is still there."""
+        return self._thread.is_alive()
+
+    def start(self, job: Callable[[], Answer]) -> Pending[Answer]:
+        """Begin a call. Raises HypervisorUnreachable while an earlier one has not returned."""
+        if not self.idle:
+            raise HypervisorUnreachable(f"{self._name}: an earlier call is still waiting for an answer")
+        pending = self._last = Pending(job, self._name)
+        self._jobs.put(pending)
+        return pending
 
     def call(self, job: Callable[[], Answer], timeout_seconds: float) -> Answer:
         """The job's answer, or what it raised. Raises HypervisorUnreachable if it takes too long, or an earlier one still does."""
-        if not self._idle.is_set():
-            raise HypervisorUnreachable(f"{self._name}: an earlier call is still waiting for an answer")
-        self._idle.clear()
-        answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self._jobs.put((job, answers))
-        if not self._idle.wait(timeout_seconds):
-            raise HypervisorUnreachable(f"{self._name}: no answer in {timeout_seconds:g} s")
-        answer, error = answers.get()
-        if error is not None:
-            raise error
-        result: Answer = answer
-        return result
+        return self.start(job).answer(timeout_seconds)
 
     def close(self) -> None:
         """The thread ends when it is done with what it does."""
@@ -61,12 +114,7 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                outcome: tuple[Any, BaseException | None] = (job[0](), None)
-            except Exception as error:
-                outcome = (None, error)
-            job[1].put(outcome)
-            self._idle.set()
+            job.run()
 
 
 class EventLoop:
@@ -99,62 +147,114 @@ class Connection:
         self.handle = handle
         self.closed = ""
         self._worker = worker
+        self._left_behind: list[Worker] = []
+        self._leaving: list[Callable[[], Any]] = []
+
+    def start(self, job: Callable[[Any], Answer]) -> Pending[Answer]:
+        """Begin `job(handle)` beside the calls that hang. Raises HypervisorUnreachable if the connection is lost or too many hang."""
+        if self.closed:
+            raise HypervisorUnreachable(f"{self.uri}: {self.closed}")
+        if not self._worker.idle:
+            self._left_behind = [worker for worker in self._left_behind if worker.alive]
+            if len(self._left_behind) >= STUCK_MAX:
+                raise TooManyStuck(f"{self.uri}: {len(self._left_behind) + 1} earlier calls are still waiting for an answer")
+            self._worker.close()
+            self._left_behind.append(self._worker)
+            self._worker = Worker(self.uri)
+        handle = self.handle
+        return self._worker.start(lambda: job(handle))
 
     def ask(self, job: Callable[[Any], Answer], timeout_seconds: float) -> Answer:
         """`job(handle)` with a deadline. Raises HypervisorUnreachable, also for what libvirt raises."""
-        if self.closed:
-            raise HypervisorUnreachable(f"{self.uri}: {self.closed}")
         try:
-            return self._worker.call(lambda: job(self.handle), timeout_seconds)
+            return self.start(job).answer(timeout_seconds)
         except libvirt.libvirtError as error:
             raise HypervisorUnreachable(f"{self.uri}: {said(error)}") from error
 
+    def at_close(self, leave: Callable[[], Any]) -> None:
+        """Have `leave` called before the connection is closed: libvirt keeps one open as long as somebody listens on it."""
+        self._leaving.append(leave)
+
     def close(self) -> None:
-        """Give it up. A connection that is stuck is left to its worker."""
-        handle = self.handle
+        """Give it up, whatever state it is in. What hangs is left to its worker, which lets go of the connection when it returns."""
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        self.closed = self.closed or "closed by us"
+        leaving, self._leaving = [*self._leaving, handle.unregisterCloseCallback, handle.close], []
 
         def leave() -> None:
-            handle.close()
+            for each in leaving:
+                # That the other side is gone, or never had it, is no reason to keep the rest; there is nobody left to tell.
+                with suppress(libvirt.libvirtError):
+                    each()
 
-        if not self.closed:
-            self.closed = "closed by us"
-            try:
-                self._worker.call(leave, OPEN_TIMEOUT_SECONDS)
-            except (HypervisorUnreachable, libvirt.libvirtError) as error:
-                self.closed = f"closed by us, badly: {error}"
         self._worker.close()
+        worker = Worker(self.uri)
+        worker.start(leave).wait(CLOSE_TIMEOUT_SECONDS)
+        worker.close()
 
 
 CLOSE_REASONS = ("error", "end of file: the daemon went away", "keepalive: the daemon is silent", "closed by the client")
 
 
-def connect(uri: str, *, timeout_seconds: float = OPEN_TIMEOUT_SECONDS, read_only: bool = True) -> Connection:
-    """Open `uri` with keepalive where the driver has it; an EventLoop must run. Raises HypervisorUnreachable within the deadline."""
-    worker = Worker(uri)
+class Opener:
+    """Opens one URI again and again, and bears attempts that hang: a stopped daemon, or a host that fell silent in mid-sentence."""
 
-    def opened() -> Any:
-        handle = libvirt.openReadOnly(uri) if read_only else libvirt.open(uri)
+    def __init__(self, uri: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds and only runs."""
+        self._uri, self._clock = uri, clock
+        self._hanging: list[Worker] = []
+        self._last = 0.0
+
+    def open(self, *, timeout_seconds: float = OPEN_TIMEOUT_SECONDS, read_only: bool = True) -> Connection:
+        """Open with keepalive where the driver has it; an EventLoop must run. Raises HypervisorUnreachable within the deadline."""
+        now = self._clock()
+        self._hanging = [worker for worker in self._hanging if worker.alive]
+        if len(self._hanging) >= OPENING_MAX and now - self._last < OPENING_PAUSE_SECONDS:
+            raise HypervisorUnreachable(f"{self._uri}: {len(self._hanging)} earlier attempts to open it are still waiting for an answer")
+        self._last = now
+        uri, too_late, worker = self._uri, threading.Event(), Worker(self._uri)
+
+        def opened() -> Any:
+            handle = libvirt.openReadOnly(uri) if read_only else libvirt.open(uri)
+            try:
+                handle.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_TRIES)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:  # in-process drivers have nobody to keep alive
+                    raise
+            if too_late.is_set():
+                handle.close()
+            return handle
+
+        pending = worker.start(opened)
         try:
-            handle.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_TRIES)
+            connection = Connection(uri, pending.answer(timeout_seconds), worker)
         except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:  # in-process drivers have nobody to keep alive
-                raise
-        return handle
+            worker.close()
+            raise HypervisorUnreachable(f"{uri}: {said(error)}") from error
+        except HypervisorUnreachable:
+            too_late.set()
+            worker.close()
+            self._hanging.append(worker)
+            raise
+        self._hear_of_its_end(connection, max(0.1, now + timeout_seconds - self._clock()))
+        return connection
 
-    try:
-        connection = Connection(uri, worker.call(opened, timeout_seconds), worker)
-    except libvirt.libvirtError as error:
-        worker.close()
-        raise HypervisorUnreachable(f"{uri}: {said(error)}") from error
-    except HypervisorUnreachable:
-        worker.close()
-        raise
+    def _hear_of_its_end(self, connection: Connection, timeout_seconds: float) -> None:
+        def lost(_: Any, reason: int, __: Any) -> None:
+            connection.closed = connection.closed or (CLOSE_REASONS[reason] if 0 <= reason < len(CLOSE_REASONS) else f"reason {reason}")
 
-    def lost(_: Any, reason: int, __: Any) -> None:
-        connection.closed = CLOSE_REASONS[reason] if 0 <= reason < len(CLOSE_REASONS) else f"reason {reason}"
+        try:
+            connection.ask(lambda handle: handle.registerCloseCallback(lost, None), timeout_seconds)
+        except HypervisorUnreachable:
+            connection.close()
+            raise
 
-    connection.ask(lambda handle: handle.registerCloseCallback(lost, None), timeout_seconds)
-    return connection
+
+def connect(uri: str, *, timeout_seconds: float = OPEN_TIMEOUT_SECONDS, read_only: bool = True) -> Connection:
+    """Open `uri` once; see `Opener.open`."""
+    return Opener(uri).open(timeout_seconds=timeout_seconds, read_only=read_only)
 
 
 def said(error: Any) -> str:

@@ -6,17 +6,39 @@ lost. A host that does not answer is reported as unknown, never as empty.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
-from producers.libvirt_audit import AUDIT_TIMEOUT_SECONDS, Options, take_audit
-from producers.libvirt_connect import OPEN_TIMEOUT_SECONDS, Connection, HypervisorUnreachable, connect
-from producers.libvirt_lifecycle import DomainWatch
+from msgspec import structs
+
+from producers.libvirt_audit import AUDIT_TIMEOUT_SECONDS, Auditor, Look
+from producers.libvirt_connect import OPEN_TIMEOUT_SECONDS, Connection, HypervisorUnreachable, Opener
+from producers.libvirt_lifecycle import DomainWatch, Overrun
+from producers.libvirt_rounds import ANSWER_MS
+from producers.libvirt_system import Options
 from producers.source import AuditSource, EventSource, Publish, epoch_after, send
 from schemas.audits import AuditRecord
 from schemas.topics import AUDITS, LIFECYCLE
 
 LastEpoch = Callable[[str, str], int | None]
 """`last_epoch(topic, node_id)`: the highest epoch that this producer used there, None if it never did."""
+
+BACK_OFF_MS_MIN = 1_000
+BACK_OFF_MS_MAX = 60_000
+"""The pause after a failed connection doubles from one second to a minute; a part of it is chance, so that hosts do not come in step."""
+
+FAILED_LOOKS_MAX = 3
+"""A connection that lets as many audits in a row fail without being lost is given up for a new one."""
+
+DISKS_EVERY_MS = 300_000
+"""Images grow slowly, and a round asks every guest's QEMU: once in five minutes."""
+
+DRIFT_MIB = 1024
+"""How far what images may still grow to has to move for an unchanged audit to be sent in full: the scheduler's weighers read it."""
+
+
+class _Waiting(HypervisorUnreachable):
+    """It was not tried again yet."""
 
 
 class LibvirtHost:
@@ -35,44 +57,71 @@ class LibvirtHost:
         producer: str = "libvirt",
         audit_timeout_seconds: float = AUDIT_TIMEOUT_SECONDS,
         open_timeout_seconds: float = OPEN_TIMEOUT_SECONDS,
+        disks_every_ms: int = DISKS_EVERY_MS,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        """`node_id` empty: the hostname as libvirt gives it, known after the first connection. An EventLoop must run."""
+        """`node_id` empty: the hostname as libvirt gives it, known after the first connection. An EventLoop must run.
+
+        `mono_ms` only runs; `chance` gives numbers from 0 to 1.
+        """
         self.uri = uri
         self.node_id = node_id
         self.events_published = 0
         self._publish = publish
         self._options = options
         self._last_epoch = last_epoch
-        self._wall_ms, self._mono_ms = wall_ms, mono_ms
+        self._wall_ms, self._mono_ms, self._chance = wall_ms, mono_ms, chance
         self._producer = producer
         self._audit_timeout_seconds = audit_timeout_seconds
         self._open_timeout_seconds = open_timeout_seconds
-        self._connection: Connection | None = None
+        self._disks_every_ms = disks_every_ms
+        self._opener = Opener(uri)
+        self._auditor = Auditor(options, wall_ms, mono_ms)
+        self._named = bool(node_id)
+        self._hostname = ""
+        self._calls: Connection | None = None
+        self._events: Connection | None = None
         self._watch: DomainWatch | None = None
         self._audits: AuditSource | None = None
         self._event_epoch: int | None = None
+        self._failures = 0
+        self._failed_looks = 0
+        self._retry_at_ms = 0
+        self._trouble = f"{uri}: never reached"
+        self._disks_due_ms = 0
+        self._least_mib: int | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that was not found lost."""
+        return self._calls is not None and self._events is not None and not self._calls.closed and not self._events.closed
+
+    @property
+    def retry_in_ms(self) -> int:
+        """How long until it makes sense to try a lost host again; 0 is now."""
+        return max(0, self._retry_at_ms - self._mono_ms())
 
     def audit(self) -> AuditRecord:
-        """Connect if need be, publish one audit (or its failure) and return it.
+        """Connect if need be, publish one audit (or its failure) within the audit's time-out, and return it.
 
-        Raises HypervisorUnreachable only while not even the node's name is known.
+        A new connection is told of first: everything there, as a resync. Raises HypervisorUnreachable only while not even the node's
+        name is known.
         """
         taken_at_ms, mono_ms = self._wall_ms(), self._mono_ms()
+        due_ms = mono_ms + int(self._audit_timeout_seconds * 1000)
         try:
-            connection = self._connected()
-        except HypervisorUnreachable as error:
-            self._leave()
+            found = self._look(taken_at_ms, due_ms)
+        except (HypervisorUnreachable, ValueError) as error:
+            self._note_failure(error)
             if not self.node_id:
-                raise
+                raise HypervisorUnreachable(str(error)) from error
             record: AuditRecord = self._audit_source().failed(str(error), taken_at_ms=taken_at_ms, mono_ms=mono_ms)
         else:
-            record = take_audit(
-                connection,
-                self._audit_source(),
-                self._options,
-                taken_at_ms=taken_at_ms,
-                mono_ms=mono_ms,
-                timeout_seconds=self._audit_timeout_seconds,
+            self._failed_looks = 0
+            source = self._audit_source()
+            self._say_in_full_if_drifted(source, found)
+            record = source.audited(
+                found.hypervisor, found.instances, taken_at_ms=taken_at_ms, mono_ms=mono_ms, unknown_instances=found.unknown_instances
             )
         try:
             send(self._publish, AUDITS, record)
@@ -84,47 +133,116 @@ class LibvirtHost:
     def pump(self, wait_seconds: float) -> int:
         """Publish the events of up to `wait_seconds`, from the first on without waiting for more; returns how many.
 
-        A connection found lost is left; the next audit makes a new one.
+        Goes on with looking at disks on the side. A connection found lost is left; a later audit makes a new one.
         """
-        if self._watch is None or self._connection is None:
+        if self._watch is None:
             return 0
         try:
             events = self._watch.drain(wait_seconds)
-        except HypervisorUnreachable:
-            self._leave()
+            self._tend_disks()
+        except (HypervisorUnreachable, Overrun) as problem:
+            self._leave(str(problem))
             return 0
         for event in events:
             send(self._publish, LIFECYCLE, event)
         self.events_published += len(events)
-        if self._connection.closed:
-            self._leave()
+        if not self.connected:
+            self._leave(self._why_lost())
         return len(events)
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection that was not found lost."""
-        return self._connection is not None and not self._connection.closed
 
     def close(self) -> None:
         """Leave the hypervisor."""
-        self._leave()
+        self._leave("closed by us")
 
-    def _connected(self) -> Connection:
-        """The connection, or a new one: with its watch started and its resync published. Raises HypervisorUnreachable."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        self._leave()
-        connection = self._connection = connect(self.uri, timeout_seconds=self._open_timeout_seconds)
-        hostname: str = connection.ask(lambda handle: handle.getHostname(), self._open_timeout_seconds)
-        self.node_id = self.node_id or hostname
+    def _look(self, taken_at_ms: int, due_ms: int) -> Look:
+        """Look, through a new connection if there is none. Raises HypervisorUnreachable, ValueError."""
+        if self.connected and self._calls is not None and self._watch is not None:
+            if self._watch.devices_changed:
+                self._watch.devices_changed = False
+                self._auditor.devices_changed()
+            changed = self._watch.changed()
+            self._auditor.look(self._calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms), changed=changed)
+            self._tend_disks()
+            return self._named_as_before(self._auditor.result())
+        if self._calls is not None:
+            self._leave(self._why_lost())
+        if (wait_ms := self.retry_in_ms) > 0:
+            raise _Waiting(f"{self._trouble}; trying again in {-(-wait_ms // 1000)} s")
+        calls = self._calls = self._open(due_ms)
+        events = self._events = self._open(due_ms)
+        watch = DomainWatch(events, calls, options=self._options, disks=self._auditor.disks, clock_ms=self._wall_ms)
+        watch.register()
+        self._auditor.connected()
+        seen_at_ms = self._wall_ms()
+        self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms))
+        self._ask_disks_first(events, due_ms)
+        found = self._named_as_before(self._auditor.result())
+        self.node_id = self.node_id or found.hostname
+        self._resync(watch, found, seen_at_ms)
+        self._watch, self._failures, self._trouble = watch, 0, ""
+        return found
+
+    def _open(self, due_ms: int) -> Connection:
+        read_only = not self._options.refresh_pools
+        return self._opener.open(timeout_seconds=min(self._open_timeout_seconds, self._left_seconds(due_ms)), read_only=read_only)
+
+    def _left_seconds(self, due_ms: int) -> float:
+        return max(0.1, (due_ms - self._mono_ms()) / 1000)
+
+    def _event_source(self) -> EventSource:
+        """The source of a new connection's events, whose epoch is above those before it."""
         last = self._last_epoch(LIFECYCLE, self.node_id) if self._event_epoch is None else self._event_epoch
         self._event_epoch = epoch_after(last, self._wall_ms())
-        source = EventSource(self.node_id, self._producer, self._event_epoch)
-        self._watch = DomainWatch(connection, source, self._options, self._wall_ms)
-        for event in self._watch.start():
+        return EventSource(self.node_id, self._producer, self._event_epoch)
+
+    def _resync(self, watch: DomainWatch, found: Look, seen_at_ms: int) -> None:
+        """Say everything that is there; what came meanwhile waits behind it."""
+        for event in watch.resync(self._event_source(), found.instances, seen_at_ms):
             send(self._publish, LIFECYCLE, event)
             self.events_published += 1
-        return connection
+
+    def _named_as_before(self, found: Look) -> Look:
+        """The look, if it is of the node that it was. Raises ValueError for a host that calls itself otherwise now."""
+        if not self._named and self._hostname and found.hostname != self._hostname:
+            raise ValueError(
+                f"{self.uri} calls itself {found.hostname} now, and was {self._hostname}: that is another node. "
+                "Start the producer anew to report it under its new name, or give it its old one with --node"
+            )
+        self._hostname = found.hostname
+        if self._named and found.hostname != self.node_id:
+            stats = {**found.hypervisor.stats, "hypervisor_hostname": found.hostname}
+            return structs.replace(found, hypervisor=structs.replace(found.hypervisor, stats=stats))
+        return found
+
+    def _ask_disks_first(self, events: Connection, due_ms: int) -> None:
+        """The first audit of a connection waits for the sizes of disks, as long as all guests answer and there is time."""
+        until_ms = min(due_ms, self._mono_ms() + ANSWER_MS)
+        self._auditor.rounds.start(events, self._auditor.guests())
+        self._disks_due_ms = self._mono_ms() + self._disks_every_ms
+        while (left_ms := until_ms - self._mono_ms()) > 0:
+            self._auditor.rounds.wait(left_ms / 1000)
+            sizes = self._auditor.rounds.tend()
+            if sizes is not None:
+                self._auditor.keep_disks(sizes)
+                return
+
+    def _tend_disks(self) -> None:
+        """Go on with a round of looking at disks, or begin one that is due. Raises HypervisorUnreachable."""
+        rounds = self._auditor.rounds
+        sizes = rounds.tend()
+        if sizes is not None:
+            self._auditor.keep_disks(sizes)
+        if not rounds.running and self._mono_ms() >= self._disks_due_ms and self._events is not None:
+            self._disks_due_ms = self._mono_ms() + self._disks_every_ms
+            rounds.start(self._events, self._auditor.guests())
+
+    def _say_in_full_if_drifted(self, source: AuditSource, found: Look) -> None:
+        """What images may grow to is part of no digest, since it moves all the time; when it has moved far it is worth a full audit."""
+        least_mib, before_mib = found.hypervisor.physical.disk_mib_available_least, self._least_mib
+        moved = least_mib is None or before_mib is None or abs(least_mib - before_mib) >= DRIFT_MIB
+        if moved and least_mib != before_mib:
+            self._least_mib = least_mib
+            source.forget()
 
     def _audit_source(self) -> AuditSource:
         if self._audits is None:
@@ -132,7 +250,27 @@ class LibvirtHost:
             self._audits = AuditSource(self.node_id, self._producer, epoch)
         return self._audits
 
-    def _leave(self) -> None:
-        connection, self._connection, self._watch = self._connection, None, None
-        if connection is not None:
-            connection.close()
+    def _note_failure(self, error: Exception) -> None:
+        """A look failed. Without a connection the next try waits; one that is there may be given up."""
+        if isinstance(error, _Waiting):
+            return
+        self._failed_looks += isinstance(error, HypervisorUnreachable)
+        if self.connected and self._watch is not None and self._failed_looks < FAILED_LOOKS_MAX:
+            return
+        pause_ms = min(BACK_OFF_MS_MAX, BACK_OFF_MS_MIN << min(self._failures, 16))
+        self._failures += 1
+        self._retry_at_ms = self._mono_ms() + int(pause_ms * (0.5 + self._chance() / 2))
+        self._leave(str(error))
+
+    def _why_lost(self) -> str:
+        lost = [connection.closed for connection in (self._calls, self._events) if connection is not None and connection.closed]
+        return f"{self.uri}: {lost[0]}" if lost else self._trouble
+
+    def _leave(self, why: str) -> None:
+        self._trouble = why
+        connections, self._calls, self._events, self._watch = (self._calls, self._events), None, None, None
+        self._failed_looks = 0
+        self._auditor.rounds.abandon()
+        for connection in connections:
+            if connection is not None:
+                connection.close()

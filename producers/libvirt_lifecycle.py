@@ -2,20 +2,24 @@
 
 libvirt's callback only puts down what came and when; `drain`, in the caller's thread, looks the domain up and says it in our words.
 At the start callbacks are registered first, then everything there is sent as a resync: nothing falls between the two. libvirt does not
-number its events and replays none, so each start has an epoch of its own.
+number its events and replays none, so each start has an epoch of its own. Events come over one connection and questions go over another:
+libvirtd serves a client's requests in turn, and one that hangs must not hold up the news.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import libvirt
 from msgspec import structs
 
-from producers.libvirt_audit import Options, report_of
-from producers.libvirt_connect import Connection
+from producers.libvirt_connect import Connection, HypervisorUnreachable
+from producers.libvirt_disks import Disks
+from producers.libvirt_domains import POWER_STATES
+from producers.libvirt_system import Options, supported
+from producers.libvirt_xml import read_domain
 from producers.source import EventSource
 from schemas.audits import InstanceReport, PowerState
 from schemas.lifecycle import (
@@ -28,7 +32,19 @@ from schemas.lifecycle import (
     LifecycleEvent,
 )
 
-LOOKUP_TIMEOUT_SECONDS = 30.0
+LOOKUP_TIMEOUT_SECONDS = 5.0
+"""A domain that cannot be read within this is said as last known; the next audit says more."""
+REGISTER_TIMEOUT_SECONDS = 10.0
+
+SEEN_MAX = 10_000
+"""Events that may wait to be told, while nothing can be published; with more the watch has overrun, and starts anew with a resync."""
+
+ALSO_CHANGES = tuple(
+    number
+    for name in ("DEVICE_ADDED", "DEVICE_REMOVED", "METADATA_CHANGE", "TUNABLE", "MEMORY_DEVICE_SIZE_CHANGE")
+    if (number := getattr(libvirt, f"VIR_DOMAIN_EVENT_ID_{name}", None)) is not None
+)
+"""Other events after which a domain's XML differs. What this libvirt has not, a full pass of the audits finds."""
 
 STATES: dict[int, tuple[type[LifecycleEvent], PowerState]] = {
     libvirt.VIR_DOMAIN_EVENT_STARTED: (InstanceStarted, "running"),
@@ -53,32 +69,60 @@ class Seen(NamedTuple):
     time_ms: int
 
 
+class Found(NamedTuple):
+    """What a domain was found to be when it was looked up: there (with its report), gone, or, with neither, not to be had now."""
+
+    report: InstanceReport | None = None
+    is_gone: bool = False
+
+
+class Overrun(Exception):
+    """More events came than could wait: some are lost. Start anew with a resync."""
+
+
 class DomainWatch:
     """Life-cycle events of one connection's domains, in one epoch."""
 
-    def __init__(self, connection: Connection, source: EventSource, options: Options, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        events: Connection,
+        calls: Connection,
+        *,
+        options: Options,
+        disks: Disks,
+        clock_ms: Callable[[], int],
+        seen_max: int = SEEN_MAX,
+    ) -> None:
         """`clock_ms` is the wall clock: libvirt's events carry no time, so each gets the time at which it came."""
-        self._connection = connection
-        self._source = source
-        self._options = options
+        self.devices_changed = False
+        self._events, self._calls = events, calls
+        self._source: EventSource | None = None
+        self._options, self._disks = options, disks
         self._clock_ms = clock_ms
         self._seen: SimpleQueue[Seen] = SimpleQueue()
+        self._seen_max = seen_max
+        self._has_overrun = False
+        self._changed: dict[str, None] = {}
         self._present: dict[str, InstanceReport] = {}
-        self._callback: int | None = None
 
-    def start(self) -> list[LifecycleEvent]:
-        """Register, then what is there now as a resync. Raises HypervisorUnreachable."""
-        self._callback = self._connection.ask(
-            lambda handle: handle.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._came, None),
-            LOOKUP_TIMEOUT_SECONDS,
-        )
-        now_ms = self._clock_ms()
-        reports = self._connection.ask(self._all, LOOKUP_TIMEOUT_SECONDS)
+    def register(self) -> None:
+        """From here on nothing is missed. Raises HypervisorUnreachable."""
+        self._events.ask(self._register, REGISTER_TIMEOUT_SECONDS)
+
+    def resync(self, source: EventSource, reports: Iterable[InstanceReport], time_ms: int) -> list[LifecycleEvent]:
+        """What a look after `register` found there, as arrivals that nobody saw happen; `time_ms` was read before that look.
+
+        From here on `source`, of a new epoch, numbers the events.
+        """
+        self._source = source
         self._present = {report.instance_id: report for report in reports}
-        return [self._source.event(InstanceArrived, report, now_ms, resync=True) for report in reports]
+        return [source.event(InstanceArrived, report, time_ms, resync=True) for report in self._present.values()]
 
     def drain(self, wait_seconds: float = 0.0) -> list[LifecycleEvent]:
-        """The events since the last call, in order; waits up to `wait_seconds` for the first. Raises HypervisorUnreachable."""
+        """The events since the last call, in order, after `resync`; waits up to `wait_seconds` for the first.
+
+        Raises HypervisorUnreachable, Overrun.
+        """
         events: list[LifecycleEvent] = []
         try:
             seen = self._seen.get(timeout=wait_seconds) if wait_seconds > 0 else self._seen.get_nowait()
@@ -86,55 +130,79 @@ class DomainWatch:
                 events.extend(self._said(seen))
                 seen = self._seen.get_nowait()
         except Empty:
-            return events
+            pass
+        if self._has_overrun:
+            raise Overrun(f"{self._events.uri}: more than {self._seen_max} events waited to be told, and some are lost")
+        return events
 
-    def stop(self) -> None:
-        """No more events. Raises HypervisorUnreachable."""
-        if self._callback is not None:
-            callback, self._callback = self._callback, None
-            self._connection.ask(lambda handle: handle.domainEventDeregisterAny(callback), LOOKUP_TIMEOUT_SECONDS)
+    def changed(self) -> set[str]:
+        """The domains that something was told of since the last call."""
+        found = set()
+        while self._changed:  # emptied one by one: libvirt's thread adds meanwhile, and what it adds is not to be lost
+            found.add(self._changed.popitem()[0])
+        return found
+
+    def _register(self, handle: Any) -> None:
+        def listen(register: Callable[..., int], deregister: Callable[[int], Any], number: int, heard: Callable[..., None]) -> None:
+            callback = supported(lambda: register(None, number, heard, None))
+            if callback is not None:
+                self._events.at_close(lambda: deregister(callback))
+
+        domains = (handle.domainEventRegisterAny, handle.domainEventDeregisterAny)
+        listen(*domains, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._came)
+        for number in ALSO_CHANGES:
+            listen(*domains, number, self._differs)
+        devices = (handle.nodeDeviceEventRegisterAny, handle.nodeDeviceEventDeregisterAny)
+        listen(*devices, libvirt.VIR_NODE_DEVICE_EVENT_ID_LIFECYCLE, self._device_came)
 
     def _came(self, _: Any, domain: Any, event: int, detail: int, __: Any) -> None:
         """In libvirt's thread: no call to libvirt, no waiting."""
-        self._seen.put(Seen(domain.UUIDString(), domain.name(), event, detail, self._clock_ms()))
+        instance_id = domain.UUIDString()
+        self._changed[instance_id] = None
+        if self._seen.qsize() < self._seen_max:
+            self._seen.put(Seen(instance_id, domain.name(), event, detail, self._clock_ms()))
+        else:
+            self._has_overrun = True
 
-    def _all(self, handle: Any) -> list[InstanceReport]:
-        reports = [report for domain in handle.listAllDomains(0) if (report := self._read(handle, domain)) is not None]
-        return sorted(reports, key=lambda each: each.instance_id)
+    def _differs(self, _: Any, domain: Any, *__: Any) -> None:
+        self._changed[domain.UUIDString()] = None
 
-    def _read(self, handle: Any, domain: Any, power_state: PowerState | None = None) -> InstanceReport | None:
-        """The domain; None if it is gone. If only its size cannot be had, it is reported without: that is not zero."""
-        try:
-            return report_of(handle, domain, self._options, power_state)
-        except ValueError:
-            pass
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
-            if not handle.isAlive():
-                raise
-        return InstanceReport(instance_id=domain.UUIDString(), name=domain.name(), power_state=power_state or "unknown")
+    def _device_came(self, *_: Any) -> None:
+        self.devices_changed = True
 
-    def _find(self, seen: Seen, power_state: PowerState | None) -> InstanceReport | None:
-        """The domain as it is now, in the power state that the event tells of (later events tell of later ones); None if it is gone."""
+    def _find(self, seen: Seen, power_state: PowerState | None) -> Found:
+        """The domain as it is now, in the power state that the event tells of (later events tell of later ones)."""
 
-        def find(handle: Any) -> InstanceReport | None:
+        def find(handle: Any) -> Found:
             try:
                 domain = handle.lookupByUUIDString(seen.instance_id)
+                defined = read_domain(domain.XMLDesc(0))
+                self._disks.learn(handle, defined)
+                state = power_state or POWER_STATES.get(domain.state()[0], "unknown")
             except libvirt.libvirtError as error:
                 if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                    return None
-                raise
-            return self._read(handle, domain, power_state)
+                    return Found(is_gone=True)
+                if not handle.isAlive():
+                    raise
+                return Found()
+            except ValueError:
+                return Found()
+            return Found(defined.report(state, self._disks.capacity_mib(defined), self._options.dedicated_cpus))
 
-        return self._connection.ask(find, LOOKUP_TIMEOUT_SECONDS)
+        try:
+            return self._calls.ask(find, LOOKUP_TIMEOUT_SECONDS)
+        except HypervisorUnreachable:
+            if self._calls.closed:
+                raise
+            return Found()  # it does not answer now; that is no departure
 
     def _said(self, seen: Seen) -> Iterator[LifecycleEvent]:
         """Our events of one of libvirt's: none, one, or an arrival before it if nobody told of one."""
+        assert self._source is not None
         kind, power_state = STATES.get(seen.event, (None, None))
         found = self._find(seen, power_state)
         known = self._present.get(seen.instance_id)
-        if found is None and seen.event in GONE_OR_STOPPED:
+        if found.is_gone and seen.event in GONE_OR_STOPPED:
             # A transient domain that stopped, or the last of a persistent one. It may be back, so this is no deletion.
             if known is not None:
                 del self._present[seen.instance_id]
@@ -145,7 +213,7 @@ class DomainWatch:
             return
         # Gone by now, but an event on its way says so; until then its last known form stands, or its name alone.
         last = known or InstanceReport(instance_id=seen.instance_id, name=seen.name)
-        report = found or structs.replace(last, power_state=power_state or last.power_state)
+        report = found.report or structs.replace(last, power_state=power_state or last.power_state)
         self._present[seen.instance_id] = report
         if known is None:
             yield self._source.event(InstanceArrived, report, seen.time_ms)

@@ -6,7 +6,7 @@ target), because that is what the host has promised. Field by field after Nova's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from xml.etree import ElementTree as ET
 
 from msgspec import Struct
@@ -57,6 +57,11 @@ class Disk(Struct, frozen=True, kw_only=True):
     pool: str = ""
     volume: str = ""
 
+    @property
+    def key(self) -> str:
+        """What it is called wherever it is looked up; empty if it is not on this host."""
+        return f"{self.pool}/{self.volume}" if self.volume else self.path
+
 
 class Domain(Struct, frozen=True, kw_only=True):
     """A domain as its XML defines it."""
@@ -70,8 +75,16 @@ class Domain(Struct, frozen=True, kw_only=True):
     pci_addresses: tuple[str, ...]
     disks: tuple[Disk, ...]
     project_id: str = ""
+    flavor_disk_mib: int | None = None
+    """What Nova's metadata say the guest was promised of the host's disk: the size of disks that libvirt cannot measure."""
 
-    def report(self, power_state: PowerState, disk_mib: int | None, dedicated_cpus: frozenset[int] = frozenset()) -> InstanceReport:
+    def report(
+        self,
+        power_state: PowerState,
+        disk_mib: int | None,
+        dedicated_cpus: frozenset[int] = frozenset(),
+        unknown_since_ms: int | None = None,
+    ) -> InstanceReport:
         """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are vcpus only."""
         pcpus = sum(cpu in dedicated_cpus for cpu in self.pinned_cpus)
         return InstanceReport(
@@ -85,6 +98,7 @@ class Domain(Struct, frozen=True, kw_only=True):
             numa_cells=self.numa_cells,
             pinned_cpus=self.pinned_cpus,
             pci_addresses=self.pci_addresses,
+            unknown_since_ms=unknown_since_ms,
         )
 
 
@@ -132,8 +146,9 @@ def read_domain(text: str) -> Domain:
         pinned_cpus=tuple(sorted(_pinned(root))),
         numa_cells=tuple(sorted({cell for place in root.iterfind("numatune/*[@nodeset]") for cell in cpuset(place.get("nodeset", ""))})),
         pci_addresses=tuple(sorted(_hostdevs(root))),
-        disks=tuple(_disk(disk) for disk in root.iterfind("devices/disk") if disk.get("device", "disk") in {"disk", "lun"}),
-        project_id=_project(root),
+        disks=tuple(map(_disk, _local_disks(root, is_novas=(nova := _nova(root)) is not None))),
+        project_id="" if nova is None else _project(nova),
+        flavor_disk_mib=None if nova is None else _flavor_disk_mib(nova),
     )
 
 
@@ -245,13 +260,35 @@ def _disk(disk: ET.Element) -> Disk:
     return Disk(path=attributes.get("file") or attributes.get("dev") or "")
 
 
-def _project(root: ET.Element) -> str:
-    """The project in Nova's metadata, whatever version of its namespace."""
+def _local_disks(root: ET.Element, *, is_novas: bool) -> Iterator[ET.Element]:
+    """Disks that may be the host's. Nova gives a volume's id as serial to what is on Cinder's volumes, and to nothing else."""
+    for disk in root.iterfind("devices/disk"):
+        if disk.get("device", "disk") in {"disk", "lun"} and not (is_novas and disk.findtext("serial")):
+            yield disk
+
+
+def _nova(root: ET.Element) -> ET.Element | None:
+    """Nova's metadata, whatever version of its namespace."""
     metadata = root.find("metadata")
-    for element in () if metadata is None else metadata.iter():
-        if element.tag.startswith(NOVA_NAMESPACE) and element.tag.endswith("}project"):
-            return element.get("uuid", "")
-    return ""
+    return next((each for each in (() if metadata is None else metadata) if each.tag.startswith(NOVA_NAMESPACE)), None)
+
+
+def _project(nova: ET.Element) -> str:
+    return next((element.get("uuid", "") for element in nova.iter() if element.tag.endswith("}project")), "")
+
+
+def _flavor_disk_mib(nova: ET.Element) -> int | None:
+    """Root, ephemeral and swap of the flavor as Nova's tracker counts them; no root where it is not from an image, but on a volume."""
+    flavor = next((element for element in nova if element.tag.endswith("}flavor")), None)
+    if flavor is None:
+        return None
+    found = {element.tag.rpartition("}")[2]: element.text or "" for element in flavor}
+    try:
+        root_gib, ephemeral_gib, swap_mib = (int(found[name]) for name in ("disk", "ephemeral", "swap"))
+    except (KeyError, ValueError):
+        return None
+    has_root = any(element.tag.endswith("}root") for element in nova)
+    return ((root_gib if has_root else 0) + ephemeral_gib) * 1024 + swap_mib
 
 
 def _hex_id(element: ET.Element | None) -> str:

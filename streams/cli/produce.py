@@ -103,9 +103,9 @@ def libvirt(
 ) -> int:
     """Audits and life-cycle events of one hypervisor, from libvirt itself."""
     try:
-        from producers.libvirt_audit import Options
         from producers.libvirt_connect import EventLoop
         from producers.libvirt_host import LibvirtHost
+        from producers.libvirt_system import Options
         from producers.libvirt_xml import cpuset
     except ModuleNotFoundError as missing:
         if missing.name != "libvirt":

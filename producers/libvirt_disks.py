@@ -1,0 +1,167 @@
+"""Sizes of guests' disks: how large each may grow, and how much of the host's storage it takes now.
+
+A disk in a storage pool is asked of the pool, which needs no guest. Any other is asked of the running guest's QEMU, the only question here
+that waits for a guest to answer; so it is asked guest by guest, on a slower timer, in a worker that may be left behind. It is asked of
+guests without such disks too: that is how a frozen guest is noticed. After Nova's `_get_disk_over_committed_size_total`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import libvirt
+from msgspec import Struct
+
+from producers.libvirt_xml import Disk, Domain
+
+MIB = 1 << 20
+
+OCCUPIED_MS_MAX = 5_000
+"""A guest that has been at one command for this long is not asked a second one, which would only wait behind it."""
+
+NOT_THERE = {libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_STORAGE_POOL, libvirt.VIR_ERR_NO_SUPPORT}
+
+
+class DiskSize(Struct, frozen=True):
+    """`capacity_bytes` is what the guest sees, `physical_bytes` what the image takes on the host now."""
+
+    capacity_bytes: int
+    physical_bytes: int
+
+
+class Disks:
+    """Sizes of disks as last learnt, by `Disk.key`; None is a disk that nobody could tell the size of."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, DiskSize | None] = {}
+
+    def learn(self, handle: Any, domain: Domain) -> None:
+        """Ask the pools for disks not asked for yet. Raises libvirtError."""
+        for disk in domain.disks:
+            if disk.key and disk.key not in self._sizes:
+                self._sizes[disk.key] = of_volume(handle, disk)
+
+    def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
+        """Take in what a look found, and forget what is no disk of `domains`."""
+        wanted = {disk.key for domain in domains for disk in domain.disks if disk.key}
+        self._sizes = {key: sizes.get(key) or self._sizes.get(key) for key in wanted if key in sizes or key in self._sizes}
+
+    def capacity_mib(self, domain: Domain) -> int | None:
+        """Capacities of the domain's disks, rounded up; where one is not known, what its flavor was promised, else None: not reported."""
+        total = 0
+        for disk in domain.disks:
+            size = self._sizes.get(disk.key)
+            if size is None:
+                return domain.flavor_disk_mib
+            total += -(-size.capacity_bytes // MIB)
+        return total
+
+    def overcommitted_mib(self, domains: Iterable[Domain]) -> int | None:
+        """How much the images of `domains` may still grow; None if of one disk that is not known. One image of several counts once."""
+        sizes = {disk.key: self._sizes.get(disk.key) for domain in domains for disk in domain.disks}
+        grown_bytes = 0
+        for size in sizes.values():
+            if size is None:
+                return None
+            grown_bytes += max(0, size.capacity_bytes - size.physical_bytes)
+        return -(-grown_bytes // MIB)
+
+
+class Guest(Struct, frozen=True):
+    """One domain whose disks are to be looked at."""
+
+    instance_id: str
+    domain: Domain
+    is_active: bool
+
+
+class DiskLook:
+    """One look at the disks of several guests, one after the other, in a worker.
+
+    What it found so far may be read while it runs: `at` is the guest it is asking and when it began to (`clock_ms`), so that its caller
+    sees which guest does not answer. `occupied` has, by guest that was not asked because of it, for how long it has been at one command.
+    """
+
+    def __init__(self, guests: Sequence[Guest], clock_ms: Callable[[], int]) -> None:
+        self.at: tuple[str, int] | None = None
+        self.answered: list[str] = []
+        self.occupied: dict[str, int] = {}
+        self.sizes: dict[str, DiskSize] = {}
+        self._guests = guests
+        self._clock_ms = clock_ms
+
+    def run(self, handle: Any) -> None:
+        """Look; a guest that is gone by now is left out. Raises libvirtError if the connection is lost."""
+        for guest in self._guests:
+            self.at = (guest.instance_id, self._clock_ms())
+            try:
+                self._ask(handle, guest)
+            except libvirt.libvirtError:
+                # Gone since it was listed, or it died while it was asked: then the next audit says so.
+                if not handle.isAlive():
+                    raise
+        self.at = None
+
+    def left(self) -> list[Guest]:
+        """The guests after the one that it is asking: for another look, when this one waits too long."""
+        ids = [guest.instance_id for guest in self._guests]
+        return list(self._guests[ids.index(self.at[0]) + 1 :]) if self.at is not None else []
+
+    def _ask(self, handle: Any, guest: Guest) -> None:
+        for disk in guest.domain.disks:
+            if disk.key and (size := of_volume(handle, disk)) is not None:
+                self.sizes[disk.key] = size
+        if guest.is_active:
+            domain = handle.lookupByUUIDString(guest.instance_id)
+            if (busy_ms := occupied_ms(domain)) > OCCUPIED_MS_MAX:
+                self.occupied[guest.instance_id] = busy_ms
+                return
+            for key, size in of_guest(handle, domain).items():
+                self.sizes.setdefault(key, size)
+        self.answered.append(guest.instance_id)
+
+
+def occupied_ms(domain: Any) -> int:
+    """For how long the guest's QEMU has been at one command; 0 if it is not, or the driver cannot say. Waits for no guest."""
+    try:
+        state, _, since_ms = domain.controlInfo()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in {libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_INVALID}:
+            return 0
+        raise
+    return int(since_ms) if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED else 0
+
+
+def of_volume(handle: Any, disk: Disk) -> DiskSize | None:
+    """The disk's size as its pool has it; None if it is in none. Raises libvirtError."""
+    try:
+        if disk.volume:
+            volume = handle.storagePoolLookupByName(disk.pool).storageVolLookupByName(disk.volume)
+        elif disk.path:
+            volume = handle.storageVolLookupByPath(disk.path)
+        else:
+            return None
+        _, capacity, allocation = volume.info()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in NOT_THERE:
+            return None
+        raise
+    return DiskSize(int(capacity), int(allocation))
+
+
+def of_guest(handle: Any, domain: Any) -> dict[str, DiskSize]:
+    """Sizes by path as a running guest's QEMU has them. Waits for the guest. Raises libvirtError."""
+    try:
+        ((_, said),) = handle.domainListGetStats([domain], libvirt.VIR_DOMAIN_STATS_BLOCK, 0) or [(None, {})]
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return {}
+        raise
+    found = {}
+    for number in range(said.get("block.count", 0)):
+        path, capacity, physical = (said.get(f"block.{number}.{name}") for name in ("path", "capacity", "physical"))
+        # A backing image is listed too, under a higher number and its own path, which is no disk of any domain.
+        if path and capacity is not None and physical is not None:
+            found[str(path)] = DiskSize(int(capacity), int(physical))
+    return found

@@ -1,0 +1,157 @@
+"""Which domains a hypervisor has, each read anew only when something about it changed.
+
+One bulk call lists all with their states; neither it nor the XML needs a guest's monitor. A domain is read again if it was started anew
+(its libvirt id changed), if an event spoke of it, or in a full pass, which guards against events that were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from hashlib import blake2b
+from typing import Any
+
+import libvirt
+from msgspec import Struct
+
+from producers.libvirt_disks import Disks
+from producers.libvirt_xml import Domain, read_domain
+from schemas.audits import PowerState
+
+POWER_STATES: dict[int, PowerState] = {
+    libvirt.VIR_DOMAIN_NOSTATE: "unknown",
+    libvirt.VIR_DOMAIN_RUNNING: "running",
+    libvirt.VIR_DOMAIN_BLOCKED: "running",
+    libvirt.VIR_DOMAIN_PAUSED: "paused",
+    libvirt.VIR_DOMAIN_SHUTDOWN: "running",
+    libvirt.VIR_DOMAIN_SHUTOFF: "stopped",
+    libvirt.VIR_DOMAIN_CRASHED: "crashed",
+    libvirt.VIR_DOMAIN_PMSUSPENDED: "suspended",
+}
+
+AT_WORK = {
+    libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
+    libvirt.VIR_DOMAIN_PAUSED_SAVE,
+    libvirt.VIR_DOMAIN_PAUSED_DUMP,
+    libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT,
+    libvirt.VIR_DOMAIN_PAUSED_STARTING_UP,
+    libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
+}
+"""Reasons of a pause that say that something is being done to the guest."""
+
+DIGEST_BYTES = 16
+
+
+class Known(Struct, frozen=True):
+    """A domain as last read: `xml_digest` of the text it was read from, so that the same text is not parsed again."""
+
+    domain_id: int
+    xml_digest: bytes
+    domain: Domain
+
+
+class Listed(Struct, frozen=True):
+    """A domain as the list has it. `domain_id` is libvirt's number of this start, -1 for one that does not run."""
+
+    instance_id: str
+    name: str
+    domain_id: int
+    power_state: PowerState
+    is_at_work: bool
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a running QEMU (or what else the driver has), paused or not."""
+        return self.domain_id >= 0
+
+
+class Survey:
+    """One look at all domains, made in a worker.
+
+    What it found so far may be read while it still runs: `listed` is None until there is a list; `reading` is the domain whose XML it is
+    waiting for; `unread` are those that are still to be read, or could not be.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, Known],
+        disks: Disks,
+        *,
+        changed: AbstractSet[str] = frozenset(),
+        skipped: AbstractSet[str] = frozenset(),
+        everything: bool = True,
+    ) -> None:
+        """`changed` are read anew, `skipped` are not read whatever changed, `everything` reads all others too."""
+        self.listed: tuple[Listed, ...] | None = None
+        self.found: dict[str, Known] = {}
+        self.reading = ""
+        self.unread: set[str] = set()
+        self.gone: set[str] = set()
+        self._known, self._disks = known, disks
+        self._changed, self._skipped, self._everything = changed, skipped, everything
+
+    def run(self, handle: Any) -> None:
+        """Look. Raises libvirtError if the list cannot be had, or the connection is lost."""
+        domains = list_domains(handle)
+        due = {listed.instance_id: domain for domain, listed in domains if self._is_due(listed)}
+        self.unread = set(due) - self._skipped | {listed.instance_id for _, listed in domains if listed.instance_id in self._skipped}
+        self.listed = tuple(listed for _, listed in domains)
+        for instance_id, domain in due.items():
+            if instance_id not in self._skipped:
+                self.reading = instance_id
+                self._read(handle, instance_id, domain)
+        self.reading = ""
+
+    def _is_due(self, listed: Listed) -> bool:
+        known = self._known.get(listed.instance_id)
+        return self._everything or known is None or known.domain_id != listed.domain_id or listed.instance_id in self._changed
+
+    def _read(self, handle: Any, instance_id: str, domain: Any) -> None:
+        try:
+            text: str = domain.XMLDesc(0)
+            digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+            before = self._known.get(instance_id)
+            read = before.domain if before is not None and before.xml_digest == digest else read_domain(text)
+            self._disks.learn(handle, read)
+            self.found[instance_id] = Known(domain.ID(), digest, read)
+            self.unread.discard(instance_id)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:  # gone since the list was made: then it is not there
+                self.gone.add(instance_id)
+                self.unread.discard(instance_id)
+            elif not handle.isAlive():
+                raise
+        except ValueError:
+            pass  # it says of itself nothing that can be read: it stays among the unread, and the audit is not complete
+
+
+def list_domains(handle: Any) -> list[tuple[Any, Listed]]:
+    """Every domain, running or not, with its state. Raises libvirtError."""
+    try:
+        rows = [(domain, said.get("state.state"), said.get("state.reason")) for domain, said in _states(handle)]
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        rows = [(domain, *_state(domain)) for domain in handle.listAllDomains(0)]
+    return [(domain, _listed(domain, state, reason)) for domain, state, reason in rows]
+
+
+def _states(handle: Any) -> list[tuple[Any, dict[str, Any]]]:
+    found: list[tuple[Any, dict[str, Any]]] = handle.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, 0)
+    return found
+
+
+def _state(domain: Any) -> tuple[int | None, int | None]:
+    try:
+        state, reason = domain.state()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+        return None, None  # gone since the list was made; reading it tells
+    return int(state), int(reason)
+
+
+def _listed(domain: Any, state: int | None, reason: int | None) -> Listed:
+    power_state = POWER_STATES.get(libvirt.VIR_DOMAIN_NOSTATE if state is None else state, "unknown")
+    is_at_work = state == libvirt.VIR_DOMAIN_PAUSED and reason in AT_WORK
+    return Listed(domain.UUIDString(), domain.name(), domain.ID(), power_state, is_at_work)

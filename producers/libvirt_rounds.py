@@ -1,0 +1,126 @@
+"""Rounds of the slow question: every guest's disks, guest by guest, beside the audits and never in their way.
+
+A guest that does not answer is passed by: its call is left to its worker, the round goes on behind it, and it is unknown since it last
+answered, until the call returns. So one frozen guest costs one thread and no audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import libvirt
+from msgspec import Struct
+
+from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, TooManyStuck
+from producers.libvirt_disks import DiskLook, DiskSize, Guest
+from producers.libvirt_system import Options, refresh_pools
+
+ANSWER_MS = 5_000
+"""A guest answers in some milliseconds; one under heavy load may take a second."""
+
+
+class Stuck(Struct):
+    """A guest that does not answer. `pending` is our call that waits for it, None where somebody else's command occupies it."""
+
+    since_ms: int
+    pending: Pending[None] | None = None
+
+
+class Rounds:
+    """The rounds of one hypervisor. `wall_ms` stamps, `mono_ms` measures."""
+
+    def __init__(self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int]) -> None:
+        self.stuck: dict[str, Stuck] = {}
+        self._options = options
+        self._wall_ms, self._mono_ms = wall_ms, mono_ms
+        self._connection: Connection | None = None
+        self._look: DiskLook | None = None
+        self._pending: Pending[None] | None = None
+        self._answered_ms: dict[str, int] = {}
+        self._sizes: dict[str, DiskSize] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether a round is under way."""
+        return self._look is not None
+
+    def start(self, connection: Connection, guests: Iterable[Guest]) -> None:
+        """Begin a round, unless one is under way. Raises HypervisorUnreachable."""
+        if self._look is not None and connection is self._connection:
+            return
+        self._connection, self._sizes = connection, {}
+        self._go_on([guest for guest in guests if guest.instance_id not in self.stuck], refresh=self._options.refresh_pools)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until the round is over, or one guest has kept it waiting, or the time is up."""
+        if self._pending is not None:
+            self._pending.wait(min(timeout_seconds, ANSWER_MS / 1000))
+
+    def tend(self) -> dict[str, DiskSize] | None:
+        """See how the round goes, without waiting: past a guest that hangs, and what it found when it is over, else None.
+
+        Raises HypervisorUnreachable if the connection is lost; then there is no round any more.
+        """
+        self._release()
+        if self._look is None or self._pending is None:
+            return None
+        look, pending = self._look, self._pending
+        if pending.done:
+            self._look = self._pending = None
+            self._take(look)
+            try:
+                pending.answer(0)
+            except libvirt.libvirtError as error:
+                raise HypervisorUnreachable(f"looking at disks: {error}") from error
+            return self._sizes
+        at = look.at
+        if at is not None and self._mono_ms() - at[1] > ANSWER_MS:
+            instance_id, began_ms = at
+            self._take(look)
+            began_wall_ms = self._wall_ms() - (self._mono_ms() - began_ms)
+            self.stuck[instance_id] = Stuck(self._answered_ms.get(instance_id, began_wall_ms), pending)
+            self._look = self._pending = None
+            self._go_on(look.left())
+        return None
+
+    def abandon(self) -> None:
+        """The connection is gone: no round, and nothing waits for an answer. Who was stuck is so until a new connection tells."""
+        self._look = self._pending = self._connection = None
+        for stuck in self.stuck.values():
+            stuck.pending = None
+
+    def forget(self, present: Iterable[str]) -> None:
+        """Only `present` guests are there."""
+        here = set(present)
+        self.stuck = {instance_id: stuck for instance_id, stuck in self.stuck.items() if instance_id in here}
+        self._answered_ms = {instance_id: ms for instance_id, ms in self._answered_ms.items() if instance_id in here}
+
+    def _go_on(self, guests: list[Guest], *, refresh: bool = False) -> None:
+        assert self._connection is not None
+        look, pools = DiskLook(guests, self._mono_ms), self._options.pools
+
+        def run(handle: object) -> None:
+            if refresh:
+                refresh_pools(handle, pools)
+            look.run(handle)
+
+        try:
+            self._pending = self._connection.start(run)
+            self._look = look
+        except TooManyStuck:
+            # The rest is asked in the next round; until then it stays as last known.
+            self._pending = self._look = None
+
+    def _take(self, look: DiskLook) -> None:
+        now_ms = self._wall_ms()
+        self._sizes |= look.sizes
+        for instance_id in list(look.answered):
+            self._answered_ms[instance_id] = now_ms
+        for instance_id, busy_ms in dict(look.occupied).items():
+            self.stuck.setdefault(instance_id, Stuck(now_ms - busy_ms))
+
+    def _release(self) -> None:
+        """A call that returned, whatever it brought, is a guest that answers again."""
+        for instance_id in [i for i, stuck in self.stuck.items() if stuck.pending is not None and stuck.pending.done]:
+            del self.stuck[instance_id]
+            self._answered_ms[instance_id] = self._wall_ms()

@@ -1,0 +1,181 @@
+"""The hypervisor itself: its totals, CPU, NUMA cells, huge pages, PCI devices and storage pools, and its own word on what is in use.
+
+What seldom changes (capabilities, devices) is kept from audit to audit and asked for again in a full pass, when the totals move, or when
+libvirt tells of a device. What the driver does not support is "not reported", which is None and never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import libvirt
+from msgspec import Struct, structs
+
+from producers.libvirt_disks import MIB
+from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, read_system_uuid
+from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What libvirt cannot know. `pools` are the storage pools that hold instances' disks (None: every active one).
+
+    `service_host` is the host of Nova's compute service where one service has several nodes. `refresh_pools`: have libvirt look at the
+    pools' file systems again before each look at disks, which it allows on read-write connections only.
+    """
+
+    pools: tuple[str, ...] | None = None
+    dedicated_cpus: frozenset[int] = frozenset()
+    host_ip: str = ""
+    service_host: str = ""
+    refresh_pools: bool = False
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is kept of a hypervisor from audit to audit; `node_info` tells when to ask again."""
+
+    node_info: tuple[Any, ...]
+    capabilities: Capabilities
+    devices: tuple[PciDevice, ...]
+    system_uuid: str
+    hypervisor_type: str
+    hypervisor_version: int
+    hostname: str
+
+
+def read_facts(handle: Any, node_info: Sequence[Any], dedicated_cpus: frozenset[int]) -> Facts:
+    """What seldom changes. Raises libvirtError, and ValueError for XML that says nothing."""
+    cells, sockets, cores, threads = node_info[4:8]
+    devices, system_uuid = _devices(handle)
+    return Facts(
+        node_info=tuple(node_info),
+        capabilities=read_capabilities(handle.getCapabilities(), (cells, sockets, cores, threads), dedicated_cpus),
+        devices=devices,
+        system_uuid=system_uuid,
+        hypervisor_type=handle.getType(),
+        hypervisor_version=handle.getVersion(),
+        hostname=handle.getHostname(),
+    )
+
+
+def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> tuple[Hypervisor, Facts]:
+    """The host as it is now, and what to keep of it. Raises libvirtError, ValueError."""
+    node_info = handle.getInfo()
+    facts = known if known is not None and known.node_info == tuple(node_info) else read_facts(handle, node_info, options.dedicated_cpus)
+    _, memory_mib, cpus = node_info[:3]
+    pools = _pools(handle, options.pools)
+    dedicated = len(options.dedicated_cpus)
+    capabilities = facts.capabilities
+    cells = tuple(_with_free_pages(handle, cell) for cell in capabilities.cells)
+    memory = _memory(handle)
+    return (
+        Hypervisor(
+            vcpus=max(0, cpus - dedicated),
+            pcpus=dedicated or None,
+            memory_mib=memory_mib,
+            disk_mib=None if pools is None else pools.capacity_mib,
+            host_uuid=capabilities.host_uuid or facts.system_uuid,
+            host_ip=options.host_ip,
+            hypervisor_type=facts.hypervisor_type,
+            hypervisor_version=facts.hypervisor_version,
+            cpu_info=capabilities.cpu_info,
+            supported_guests=capabilities.guests,
+            numa_cells=cells,
+            pci_devices=facts.devices,
+            service_host=options.service_host,
+            physical=Physical(
+                memory_mib_total=memory.get("total"),
+                memory_mib_free=memory.get("free"),
+                memory_mib_used=memory["total"] - memory["free"] if {"total", "free"} <= memory.keys() else None,
+                disk_mib_free=None if pools is None else pools.available_mib,
+                disk_mib_used=None if pools is None else pools.allocation_mib,
+                cells=_cells_free(handle, cells),
+            ),
+        ),
+        facts,
+    )
+
+
+class Pools(Struct, frozen=True, kw_only=True):
+    """Storage of the chosen pools together."""
+
+    capacity_mib: int
+    allocation_mib: int
+    available_mib: int
+
+
+def _pools(handle: Any, names: tuple[str, ...] | None) -> Pools | None:
+    """The active pools together, None without any. Raises libvirtError, ValueError for a missing pool."""
+    found = {pool.name(): pool.info() for pool in _active_pools(handle, names)}
+    if missing := set(names or ()) - set(found):
+        raise ValueError(f"storage pools {', '.join(sorted(missing))}: not active on this host; start them or name others")
+    # Pools of one file system show its capacity to the byte each; counted once, at worst too little is offered, never too much.
+    by_capacity = {info[1]: info for info in found.values()}
+    if not by_capacity:
+        return None
+    _, capacity, allocation, available = map(sum, zip(*by_capacity.values(), strict=True))
+    return Pools(capacity_mib=capacity // MIB, allocation_mib=-(-allocation // MIB), available_mib=available // MIB)
+
+
+def _active_pools(handle: Any, names: tuple[str, ...] | None) -> list[Any]:
+    pools = supported(lambda: handle.listAllStoragePools(libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_ACTIVE))
+    return [pool for pool in pools or () if names is None or pool.name() in names]
+
+
+def refresh_pools(handle: Any, names: tuple[str, ...] | None) -> None:
+    """Have libvirt look at the pools' storage again: what others wrote there moves its figures only then. May hang on a dead NFS server."""
+    for pool in _active_pools(handle, names):
+        pool.refresh(0)
+
+
+def _memory(handle: Any) -> dict[str, int]:
+    """Total and free MiB by the host's meminfo, free with buffers and cache as Nova counts it; nothing where the driver has none."""
+    kib = supported(lambda: handle.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)) or {}
+    found = {"total": kib["total"] // 1024} if "total" in kib else {}
+    if "free" in kib:
+        found["free"] = (kib["free"] + kib.get("buffers", 0) + kib.get("cached", 0)) // 1024
+    return found
+
+
+def _cells_free(handle: Any, cells: Sequence[NumaCell]) -> tuple[CellMemory, ...]:
+    if not cells:
+        return ()
+    first, last = cells[0].cell_id, cells[-1].cell_id
+    free_bytes = supported(lambda: handle.getCellsFreeMemory(first, last - first + 1)) or ()
+    return tuple(
+        CellMemory(cell_id=cell_id, memory_mib_free=int(free) // MIB) for cell_id, free in enumerate(free_bytes, first) if free is not None
+    )
+
+
+def _with_free_pages(handle: Any, cell: NumaCell) -> NumaCell:
+    """The cell with the free ones of its huge pages, where it has any and the driver can say."""
+    sizes = [pages.size_kib for pages in cell.pages if pages.total]
+    if not sizes:
+        return cell
+    said = supported(lambda: handle.getFreePages(sizes, cell.cell_id, 1)) or {}
+    free = said.get(cell.cell_id, {})
+    return structs.replace(cell, pages=tuple(structs.replace(pages, free=free.get(pages.size_kib)) for pages in cell.pages))
+
+
+def _devices(handle: Any) -> tuple[tuple[PciDevice, ...], str]:
+    """PCI devices by address, and the machine's uuid, if the driver knows of devices."""
+    kinds = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_SYSTEM
+    texts = []
+    for device in supported(lambda: handle.listAllDevices(kinds)) or ():
+        try:
+            texts.append(device.XMLDesc(0))
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:  # unplugged since the list was made
+                raise
+    found = [device for device in map(read_pci, texts) if device is not None]
+    return tuple(sorted(found, key=lambda each: each.address)), next(filter(None, map(read_system_uuid, texts)), "")
+
+
+def supported(call: Any) -> Any:
+    """The call's answer, or None if this driver does not have it. Raises libvirtError for anything else."""
+    try:
+        return call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return None
+        raise

@@ -1,0 +1,195 @@
+"""A real libvirtd with real QEMU guests for tests: one of our own in a folder of its own, as an unprivileged user's session.
+
+It touches nothing of a libvirt that is installed and in use, needs no service manager, and several run beside each other. Guests are
+QEMU's emulation (`type='qemu'`), 64 MiB, without an operating system, started paused: they cost some 40 MiB and no CPU.
+Whatever becomes of the tests, a reaper ends daemon and guests when the process that started them has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+NEEDED = ("libvirtd", "qemu-system-x86_64", "qemu-img")
+NOBODY = 65534
+START_SECONDS = 60.0
+GUEST = """<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mib}</memory><vcpu>{vcpus}</vcpu>
+<os><type arch='x86_64' machine='pc'>hvm</type></os><on_poweroff>destroy</on_poweroff>
+<devices>{devices}<memballoon model='none'/></devices></domain>"""
+DISK = (
+    "<disk type='file' device='disk'><driver name='qemu' type='{kind}'/><source file='{path}'/><target dev='{target}' bus='virtio'/></disk>"
+)
+CONFIG = """listen_tls = 0
+listen_tcp = 1
+listen_addr = "127.0.0.1"
+tcp_port = "{port}"
+auth_tcp = "none"
+auth_unix_rw = "none"
+auth_unix_ro = "none"
+host_uuid = "6f1d2c8e-0b6a-4c59-9a55-3a1be1f0c0de"
+log_outputs = "3:file:{folder}/libvirtd.log"
+"""
+# Waits on its standard input, which ends with the process that holds it; then ends the guests and the daemon by their own pid files.
+REAPER = """read -r _
+for file in {folder}/libvirtd.pid {folder}/run/libvirt/qemu/run/*.pid; do
+    [ -s "$file" ] && kill -9 "$(cat "$file")" 2>/dev/null
+done
+sleep 0.2
+rm -rf {folder}"""
+
+
+def missing() -> list[str]:
+    """The programs that are not here: the packages are in .ci/run."""
+    return [name for name in NEEDED if shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin") is None]
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+
+def guest_xml(name: str, *, vcpus: int = 1, memory_mib: int = 64, devices: str = "") -> str:
+    return GUEST.format(name=name, uuid=uuid_of(name), vcpus=vcpus, memory_mib=memory_mib, devices=devices)
+
+
+def until(holds: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `holds` gives as soon as it is true; waits for no longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.02)
+    return found
+
+
+class Daemon:
+    """One libvirtd and its guests. Made by `running`."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        self.socket = folder / "run" / "libvirt" / "libvirt-sock"
+        self.process: subprocess.Popen[bytes] | None = None
+        for name in ("run", "config/libvirt", "cache", "home", "images"):
+            (folder / name).mkdir(parents=True)
+        (folder / "config" / "libvirt" / "qemu.conf").write_text('stdio_handler = "file"\n')  # no virtlogd
+        (folder / "libvirtd.conf").write_text(CONFIG.format(port=port, folder=folder))
+        if os.getuid() == 0:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, NOBODY, NOBODY)
+
+    @property
+    def uri(self) -> str:
+        return f"qemu+unix:///session?socket={self.socket}"
+
+    @property
+    def tcp_uri(self) -> str:
+        return f"qemu+tcp://127.0.0.1:{self.port}/session"
+
+    def test_uri(self, path: str = "/default") -> str:
+        """The test driver behind this daemon: a remote host that runs nothing."""
+        return f"test+unix://{path}?socket={self.socket}"
+
+    def start(self) -> None:
+        names = {"XDG_RUNTIME_DIR": "run", "XDG_CONFIG_HOME": "config", "XDG_CACHE_HOME": "cache", "HOME": "home"}
+        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+        environment = {"PATH": path} | {name: str(self.folder / value) for name, value in names.items()}
+        command = ["libvirtd", "--config", f"{self.folder}/libvirtd.conf", "--pid-file", f"{self.folder}/libvirtd.pid", "--listen"]
+        if os.getuid() == 0:
+            command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
+        with (self.folder / "libvirtd.out").open("ab") as out:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        until(self._answers, START_SECONDS)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "libvirtd.out").read_text()
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(self.socket))
+            libvirt.open(self.uri).close()
+        except (OSError, libvirt.libvirtError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """kill -9 of libvirtd alone: its guests go on."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within, libvirtd is stopped (SIGSTOP): its connections are there, and nobody answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Within, the guest's QEMU is stopped: libvirtd answers, it does not."""
+        pid = int((self.folder / "run" / "libvirt" / "qemu" / "run" / f"{name}.pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def image(self, name: str, kind: str, size: str) -> str:
+        """A disk image that a guest may use; its path."""
+        path = self.folder / "images" / name
+        subprocess.run(["qemu-img", "create", "-q", "-f", kind, str(path), size], check=True)
+        if os.getuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+        return str(path)
+
+
+def destroyed(handle: Any) -> None:
+    """End and forget every guest, so that the next test finds none. A guest that is gone by itself is as good."""
+    for domain in handle.listAllDomains(0):
+        for act in (domain.destroy, domain.undefine):
+            try:
+                act()
+            except libvirt.libvirtError as error:
+                assert error.get_error_code() in {libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_DOMAIN}, error
+
+
+@contextmanager
+def running() -> Iterator[Daemon]:
+    """A libvirtd of one's own; skips, which fails on CI, where the programs are not installed."""
+    if lacking := missing():
+        pytest.skip(f"{', '.join(lacking)} not installed; .ci/run names the packages")
+    folder = Path(tempfile.mkdtemp(prefix="claimlog-libvirt-", dir="/tmp"))  # short: a socket's path has 108 characters
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    daemon = Daemon(folder, port)
+    script = REAPER.format(folder=shlex.quote(str(folder)))
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True) as reaper:
+        try:
+            daemon.start()
+            yield daemon
+        finally:
+            if daemon.process is not None and daemon.process.poll() is None:
+                daemon.process.send_signal(signal.SIGCONT)
+                daemon.process.terminate()
+                try:
+                    daemon.process.wait(10)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
