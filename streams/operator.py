@@ -6,14 +6,16 @@ Each record carries an id of its own, so that one appended twice is known for a 
 from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from schemas.claims import ClaimReleased, ClaimRenewed, NodeConfigured, NodeStatus, ReleaseReason
+from schemas.claims import ClaimReleased, ClaimRenewed, NodeConfigured, NodeStatus, ReleaseReason, RulesChanged
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.inventory import OperatorFields
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.topics import CLAIMS, REQUESTS
 from streams.log.base import Message
+from streams.topology import own_key
 
 SOURCE = "claimlog/operator"
 
@@ -45,6 +47,13 @@ def renew(claim_id: str, node_id: str, stamp: Stamp, *, ttl_ms: int) -> Message:
     return _message(CLAIMS, event, stamp, subject=claim_id)
 
 
+def change_rules(version: int, partition: int, partitions: int, stamp: Stamp) -> Message:
+    """Move one partition of the ledger to the next version of the rules (rule 11)."""
+    event = RulesChanged(record_id=stamp.record_id, rules_version=version)
+    message = _message(CLAIMS, event, stamp, subject=f"rules {version}", key=own_key(partition, partitions))
+    return replace(message, partition=partition)
+
+
 def ask(request: PlacementRequested, stamp: Stamp) -> Message:
     """Publish a request; its id is the request's own, so that the same request asked twice has one answer."""
     return _message(REQUESTS, request, Stamp(request.request_id, stamp.time_ms), subject=request.request_id)
@@ -56,8 +65,8 @@ def cancel(request_id: str, stamp: Stamp, *, reason: str = "") -> Message:
     return _message(REQUESTS, event, stamp, subject=request_id)
 
 
-def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str) -> Message:
-    key = key_of(event)
+def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: bytes | None = None) -> Message:
+    key = key_of(event) if key is None else key
     if key is None:
         raise ValueError(f"{event_type(event)} has no key of its own; it is not an operator's record")
     envelope = Envelope(

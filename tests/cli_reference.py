@@ -35,6 +35,8 @@ def commands() -> Iterator[Command]:
         sub = app[verb.name]
         children = [name for name in sub if not name.startswith("-")]
         if children:
+            if sub.default_command is not None:
+                yield Command(verb.name, sub)
             yield from (Command(f"{verb.name} {name}", sub[name]) for name in children)
         else:
             yield Command(verb.name, sub)

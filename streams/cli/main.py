@@ -41,6 +41,7 @@ VERBS = (
     Verb("doctor", "streams.cli.doctor:doctor", "is everything as it should be, and if not, what to do"),
     Verb("dead-letters", "streams.cli.dead_letters:app", "messages that count for nothing, why, and their way back"),
     Verb("topics", "streams.cli.topics:app", "make the topics of a ledger, and say where those of a cluster differ"),
+    Verb("rules", "streams.cli.rules:app", "which rules the ledger follows; move it to the next version"),
     Verb("schemas", "streams.cli.schemas:app", "the JSON Schema of every record"),
 )
 
