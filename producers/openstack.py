@@ -1,0 +1,248 @@
+"""Nova's notifications as a source: an existing OpenStack cloud is followed read-only, and what its instances use is adopted.
+
+Each message is put in order by its content (`openstack_messages.Key`), each instance is folded from its own facts (`openstack_places`), and
+what changed of it on a node becomes a life-cycle event of that node. So the end does not depend on the order of arrival, messages that come
+twice change nothing, and a follower that starts again and reads everything again says nothing that it said before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec import Struct
+
+from producers.openstack_fleet import Services
+from producers.openstack_messages import Notification, read_notification
+from producers.openstack_payloads import AggregateFact, HostFact, InstanceFact, ServiceFact, read_fact
+from producers.openstack_places import History, Place
+from producers.source import EventSource
+from schemas.audits import InstanceReport
+from schemas.claims import NodeConfigured
+from schemas.codec import Unreadable
+from schemas.lifecycle import (
+    InstanceArrived,
+    InstanceDeleted,
+    InstanceDeparted,
+    InstancePaused,
+    InstanceResized,
+    InstanceStarted,
+    InstanceStopped,
+    LifecycleEvent,
+)
+from schemas.resources import ObservedResources, Resources
+
+PRODUCER = "nova"
+TOMBSTONE_US = 86_400_000_000
+"""A day: a message about a deleted instance that comes later than that is taken for a new one's, and mended by `instance.exists`."""
+POWERED: dict[str, type[LifecycleEvent]] = {
+    "running": InstanceStarted,
+    "stopped": InstanceStopped,
+    "crashed": InstanceStopped,
+    "paused": InstancePaused,
+    "suspended": InstancePaused,
+}
+SEEN_HAPPENING = (
+    "instance.create", "instance.update", "instance.resize", "instance.live_migration", "instance.rebuild", "instance.unshelve",
+    "instance.evacuate",
+)  # fmt: skip
+"""Actions that bring an instance to a node; any other finds it there (a resync)."""
+
+
+class Told(Struct):
+    """The last that was said of an instance on a node. `before` marks what an earlier process of this producer said."""
+
+    time_ms: int
+    report: InstanceReport | None
+    """None: gone from there."""
+    is_deleted: bool = False
+    before: bool = False
+
+
+class Reach(Struct, frozen=True):
+    """What could not be said: hosts whose node no message named, instances with room there, messages too late to be put in order."""
+
+    hosts: tuple[str, ...] = ()
+    instances: int = 0
+    too_late: int = 0
+
+
+class OpenStack:
+    """Folds notifications, in whatever order they come, into life-cycle events of nodes, numbered in this process's epoch."""
+
+    def __init__(
+        self,
+        epoch_of: Callable[[str], int],
+        *,
+        producer: str = PRODUCER,
+        swap_mib: Mapping[str, int] | None = None,
+        told: Mapping[tuple[str, str], Told] | None = None,
+    ) -> None:
+        """`epoch_of` gives the epoch for a node, `swap_mib` the swap of flavors by name for legacy messages.
+
+        `told` is what is in the log already, by instance and node: nothing older than that is said again.
+        """
+        self.services = Services()
+        self._epoch_of, self._producer, self._swap_mib = epoch_of, producer, swap_mib or {}
+        self._sources: dict[str, EventSource] = {}
+        self._histories: dict[str, History] = {}
+        self._told: dict[str, dict[str, Told]] = {}
+        for (instance_id, node_id), last in (told or {}).items():
+            self._told.setdefault(instance_id, {})[node_id] = last
+        self._at_host: dict[str, set[str]] = {}
+        self._unnamed: dict[str, set[str]] = {}
+        """Hosts where instances have room and whose node their messages do not name; and the other way round."""
+        self._deleted: dict[str, int] = {}
+        self._tombstones: deque[tuple[int, str]] = deque()
+        self._newest_us = self._too_late = 0
+
+    def take(self, value: bytes) -> list[LifecycleEvent] | Unreadable:
+        """The events that follow from one message as it stands on the bus, or why it is none."""
+        said = read_notification(value)
+        return said if isinstance(said, Unreadable) else self.took(said)
+
+    def took(self, said: Notification) -> list[LifecycleEvent] | Unreadable:
+        """The events that follow from one notification; none if it is not about instances, or says nothing new."""
+        fact = read_fact(said, self._swap_mib)
+        if isinstance(fact, InstanceFact):
+            return list(self._lived(fact))
+        if isinstance(fact, HostFact):
+            return list(self._located(fact.host, fact.node))
+        if isinstance(fact, ServiceFact):
+            self.services.service(fact)
+        elif isinstance(fact, AggregateFact):
+            self.services.aggregate(fact)
+        return fact if isinstance(fact, Unreadable) else []
+
+    def located(self, host: str, node: str) -> list[LifecycleEvent]:
+        """A service's host has this node, as somebody else knows."""
+        return list(self._located(host, node))
+
+    def configured(self) -> list[NodeConfigured]:
+        """What services and aggregates say of nodes and was not said before; to be asked when all that there is was read."""
+        return self.services.configured()
+
+    def reach(self) -> Reach:
+        """What could not be said until now."""
+        waiting = {host for host, instances in self._at_host.items() if instances and not self.services.node_of(host)}
+        instances = {each for host in waiting for each in self._at_host[host]}
+        hosts = waiting | set(self.services.waiting_hosts())
+        return Reach(tuple(sorted(hosts)), len(instances), self._too_late)
+
+    def _lived(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
+        self._newest_us = max(self._newest_us, fact.key.time_us)
+        if fact.host and fact.node:
+            yield from self._located(fact.host, fact.node)
+        instance_id = fact.instance_id
+        if instance_id in self._deleted:
+            return
+        history = self._histories.setdefault(instance_id, History())
+        if not history.add(fact):
+            self._too_late += history.is_too_late(fact)
+            return
+        yield from self._changed(instance_id, history, fact)
+        if history.now.is_deleted:
+            self._bury(instance_id, history.now.newest or fact)
+
+    def _located(self, host: str, node: str) -> Iterator[LifecycleEvent]:
+        if self.services.has_node(host, node):
+            for instance_id in sorted(self._at_host.get(host, ())):
+                history = self._histories[instance_id]
+                if history.now.newest is not None:
+                    yield from self._changed(instance_id, history, history.now.newest)
+
+    def _changed(self, instance_id: str, history: History, fact: InstanceFact) -> Iterator[LifecycleEvent]:
+        """What is to be said of an instance on each node where it is, or was the last time."""
+        newest = history.now.newest or fact
+        here = dict(self._places(instance_id, history))
+        told = self._told.setdefault(instance_id, {})
+        for node_id in sorted(here.keys() | told.keys()):
+            place, last = here.get(node_id), told.get(node_id)
+            if place is None:
+                event = self._gone(node_id, instance_id, last, newest, is_deleted=history.now.is_deleted)
+            else:
+                event = self._there(node_id, place, last, newest, is_found=not fact.action.startswith(SEEN_HAPPENING))
+            if event is not None:
+                yield event
+
+    def _places(self, instance_id: str, history: History) -> Iterator[tuple[str, Place]]:
+        """The places whose node is known; which of them are so only by their host is noted."""
+        places = history.now.places
+        self._note_unnamed(instance_id, {host for host, place in places.items() if not place.node})
+        for host, place in places.items():
+            node_id = place.node or self.services.node_of(host)
+            if node_id:
+                yield node_id, place
+
+    def _note_unnamed(self, instance_id: str, hosts: set[str]) -> None:
+        before = self._unnamed.get(instance_id, set())
+        for host in hosts - before:
+            self._at_host.setdefault(host, set()).add(instance_id)
+        for host in before - hosts:
+            self._at_host[host].discard(instance_id)
+        if hosts:
+            self._unnamed[instance_id] = hosts
+        elif before:
+            del self._unnamed[instance_id]
+
+    def _there(self, node_id: str, place: Place, last: Told | None, newest: InstanceFact, *, is_found: bool) -> LifecycleEvent | None:
+        report = _report(place.takes, newest)
+        before = last.report if last is not None else None
+        if before == report:
+            return None
+        if before is None:
+            kind: type[LifecycleEvent] = InstanceArrived
+        elif before.resources != report.resources:
+            kind = InstanceResized
+        elif before.power_state != report.power_state:
+            kind = POWERED.get(report.power_state, InstanceResized)
+        else:
+            return None  # A new name moves nothing.
+        time_us = newest.key.time_us if kind in POWERED.values() else place.since_us
+        return self._say(kind, node_id, report, last, time_us // 1000, is_found=is_found and before is None)
+
+    def _gone(self, node_id: str, instance_id: str, last: Told | None, newest: InstanceFact, *, is_deleted: bool) -> LifecycleEvent | None:
+        if last is None or last.is_deleted or (last.report is None and not is_deleted):
+            return None
+        report = last.report or InstanceReport(instance_id=instance_id, name=newest.name)
+        kind = InstanceDeleted if is_deleted else InstanceDeparted
+        return self._say(kind, node_id, report, last, newest.key.time_us // 1000)
+
+    def _say(
+        self, kind: type[LifecycleEvent], node_id: str, report: InstanceReport, last: Told | None, time_ms: int, *, is_found: bool = False
+    ) -> LifecycleEvent | None:
+        """The event, never older than what was said of the instance there; None if an earlier process said it, or something newer."""
+        if last is not None and last.before and time_ms < last.time_ms:
+            return None
+        time_ms = max(time_ms, last.time_ms if last is not None else 0)
+        is_gone, is_deleted = kind in (InstanceDeparted, InstanceDeleted), kind is InstanceDeleted
+        self._told[report.instance_id][node_id] = Told(time_ms, None if is_gone else report, is_deleted)
+        return self._source(node_id).event(kind, report, time_ms, resync=is_found)
+
+    def _source(self, node_id: str) -> EventSource:
+        source = self._sources.get(node_id)
+        if source is None:
+            source = self._sources[node_id] = EventSource(node_id, self._producer, self._epoch_of(node_id))
+        return source
+
+    def _bury(self, instance_id: str, fact: InstanceFact) -> None:
+        """Nothing more is to be said of it; that it is gone is remembered for a day of the cloud's own time."""
+        del self._histories[instance_id]
+        self._told.pop(instance_id, None)
+        self._note_unnamed(instance_id, set())
+        self._deleted[instance_id] = fact.key.time_us
+        self._tombstones.append((max(fact.key.time_us, self._newest_us), instance_id))
+        while self._tombstones[0][0] < self._newest_us - TOMBSTONE_US:
+            del self._deleted[self._tombstones.popleft()[1]]
+
+
+def _report(size: Resources, fact: InstanceFact) -> InstanceReport:
+    amounts = ObservedResources(vcpus=size.vcpus, pcpus=size.pcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
+    return InstanceReport(
+        instance_id=fact.instance_id,
+        resources=amounts,
+        name=fact.name,
+        power_state=fact.power_state,
+        task_state=fact.task,
+        project_id=fact.project_id,
+    )

@@ -1,0 +1,343 @@
+"""What Nova's notifications say, in the few words that claimlog needs of them: instances, services, aggregates, hosts' nodes.
+
+Versioned and legacy payloads come to the same facts. Amounts follow Nova's resource tracker (release 34, `_get_usage_dict`): root,
+ephemeral and swap disk count, a root on a volume does not. Dedicated CPUs are counted apart, as in Placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from producers.openstack_messages import Key, Notification
+from schemas.audits import PowerState
+from schemas.codec import Unreadable
+from schemas.resources import Resources
+from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
+
+DEDICATED, MIXED = "dedicated", "mixed"
+SLOTS_MAX = 4096
+"""No guest has more CPUs: a mask that names more is a mistake, and not to be counted out."""
+
+# Amounts in GiB become MiB, and must stay amounts.
+Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 12)]
+
+POWER_STATES: dict[str, PowerState] = {
+    "pending": "unknown",
+    "running": "running",
+    "paused": "paused",
+    "shutdown": "stopped",
+    "crashed": "crashed",
+    "suspended": "suspended",
+}
+"""Nova's power states; a `pending` one is what the driver has not told yet."""
+STATES: dict[str, PowerState] = {"paused": "paused", "suspended": "suspended", "stopped": "stopped", "shelved": "stopped"}
+"""States of an instance that say by themselves how its guest is."""
+
+
+class FlavorSaid(Struct, frozen=True, gc=False):
+    """A flavor as notifications write it, with Nova's units: MiB of memory and swap, GiB of disk."""
+
+    vcpus: Count
+    memory_mb: Amount
+    root_gb: Gib
+    ephemeral_gb: Gib = 0
+    swap: Amount | None = 0
+    name: Text | None = None
+    flavorid: Text | None = None
+    extra_specs: dict[str, str] | None = None
+
+    @property
+    def pcpus(self) -> int:
+        """How many of its CPUs are dedicated (`hw:cpu_policy`). Raises ValueError for a mask that cannot be read."""
+        specs = self.extra_specs or {}
+        policy = specs.get("hw:cpu_policy", "")
+        if policy == DEDICATED:
+            return self.vcpus
+        return min(self.vcpus, len(cpus_of(specs.get("hw:cpu_dedicated_mask", "")))) if policy == MIXED else 0
+
+    def resources(self, *, root_on_volume: bool, swap_mib: int | None = None) -> Resources:
+        """What an instance of it takes. Raises ValueError as `pcpus`."""
+        root_gib = 0 if root_on_volume else self.root_gb
+        swap = self.swap if swap_mib is None else swap_mib
+        return Resources(
+            vcpus=self.vcpus - self.pcpus,
+            pcpus=self.pcpus,
+            memory_mib=self.memory_mb,
+            disk_mib=(root_gib + self.ephemeral_gb) * 1024 + (swap or 0),
+        )
+
+
+class _Device(Struct):
+    boot_index: int | None = None
+    volume_id: Text | None = None
+
+
+class _Instance(Struct):
+    """The payload of a versioned notification; `block_devices` is empty unless Nova's `bdms_in_notifications` is set."""
+
+    uuid: Name
+    flavor: FlavorSaid
+    host: Text | None = None
+    node: Text | None = None
+    state: Text | None = None
+    task_state: Text | None = None
+    power_state: Text | None = None
+    display_name: Text | None = None
+    tenant_id: Text | None = None
+    image_uuid: Text | None = None
+    block_devices: list[_Device] | None = None
+    new_flavor: FlavorSaid | None = None
+
+    def root_on_volume(self) -> bool:
+        """Nova starts an instance without an image from a volume; `boot_index` 0 is its root."""
+        return not self.image_uuid or any(each.boot_index == 0 and each.volume_id for each in self.block_devices or ())
+
+
+class _LegacyInstance(Struct):
+    """The payload of a legacy notification: flat, without swap and extra specs; `state_description` is the task."""
+
+    instance_id: Name
+    memory_mb: Amount
+    vcpus: Count
+    root_gb: Gib
+    ephemeral_gb: Gib = 0
+    host: Text | None = None
+    node: Text | None = None
+    state: Text | None = None
+    state_description: Text | None = None
+    display_name: Text | None = None
+    tenant_id: Text | None = None
+    instance_type: Text | None = None
+    instance_flavor_id: Text | None = None
+    image_ref_url: Text | None = None
+    image_meta: dict[str, Any] | None = None
+
+    def root_on_volume(self) -> bool:
+        """As for versioned ones: an image's address without an image's id at its end."""
+        if self.image_meta and "base_image_ref" in self.image_meta:
+            return not self.image_meta["base_image_ref"]
+        return self.image_ref_url is not None and self.image_ref_url.rpartition("/")[2] in {"", "None"}
+
+
+class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
+    """What one notification says of one instance: where its record stands and how large it is.
+
+    `compute` is the host of the compute service that said it ("" for others): of a move it is often the other side than `host`.
+    `size` is by the instance's own flavor, `new_size` by the one that a resize is preparing. `flavor_id` with `is_exact` False: swap and
+    dedicated CPUs are not said (legacy).
+    """
+
+    key: Key
+    action: str
+    phase: str
+    instance_id: str
+    size: Resources
+    compute: str = ""
+    host: str = ""
+    node: str = ""
+    state: str = ""
+    task: str = ""
+    new_size: Resources | None = None
+    flavor_id: str = ""
+    is_exact: bool = True
+    name: str = ""
+    project_id: str = ""
+    power_state: PowerState = "running"
+
+
+class ServiceFact(Struct, frozen=True, kw_only=True, gc=False):
+    """A compute service as its record stands: whether the operator or a fence has put it out of use, and why."""
+
+    key: Key
+    host: str
+    is_deleted: bool
+    is_disabled: bool
+    reason: str
+    zone: str
+
+
+class AggregateFact(Struct, frozen=True, kw_only=True, gc=False):
+    """A host aggregate as its record stands."""
+
+    key: Key
+    aggregate_id: str
+    is_deleted: bool
+    name: str
+    hosts: tuple[str, ...]
+    metadata: dict[str, str]
+
+
+class HostFact(Struct, frozen=True, kw_only=True, gc=False):
+    """Which node a compute service's host has."""
+
+    host: str
+    node: str
+
+
+Fact = InstanceFact | ServiceFact | AggregateFact | HostFact
+
+
+class _Service(Struct):
+    host: Name
+    binary: Text
+    disabled: bool = False
+    forced_down: bool = False
+    disabled_reason: Text | None = None
+    availability_zone: Text | None = None
+
+
+class _Aggregate(Struct):
+    uuid: Name
+    name: Name
+    hosts: list[Name] | None = None
+    metadata: dict[Name, Text] | None = None
+
+
+class _Metrics(Struct):
+    host: Name
+    nodename: Name
+
+
+def read_fact(said: Notification, swap_mib: Mapping[str, int]) -> Fact | Unreadable | None:
+    """What a notification says; None if it is none of ours, `Unreadable` if it should have been.
+
+    `swap_mib` is the swap of flavors by name, for legacy messages, which do not say it.
+    """
+    read = _READERS.get(said.action) or (_instance if said.action.startswith("instance.") else None)
+    if read is None or said.action in NOT_OF_INSTANCES:
+        return None
+    try:
+        return read(said, swap_mib)
+    except ValueError as error:
+        return Unreadable("invalid", f"{said.event}: {error}")
+
+
+def cpus_of(mask: str) -> frozenset[int]:
+    """The CPUs of a mask such as `0-3,^1`. Raises ValueError."""
+    added: set[int] = set()
+    removed: set[int] = set()
+    for part in filter(None, (part.strip() for part in mask.split(","))):
+        low, _, high = part.removeprefix("^").partition("-")
+        if not low.isdecimal() or (high and not high.isdecimal()) or int(high or low) > SLOTS_MAX:
+            raise ValueError(f"hw:cpu_dedicated_mask: expected CPUs such as 0-3,^1, got {mask[:80]!r}")
+        (removed if part.startswith("^") else added).update(range(int(low), int(high or low) + 1))
+    return frozenset(added - removed)
+
+
+NOT_OF_INSTANCES = frozenset({"instance.libvirt_error"})
+"""Named like an instance's action, and none."""
+
+
+def _instance(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact | None:
+    if "flavor" not in said.payload and "memory_mb" not in said.payload:
+        if said.is_versioned or "uuid" in said.payload:
+            raise ValueError("Object missing required field `flavor`")
+        return None  # A legacy message about an instance, not of it: `compute.instance.booting`, a list of ids.
+    return _versioned(said) if "flavor" in said.payload else _legacy(said, swap_mib)
+
+
+def _versioned(said: Notification) -> InstanceFact:
+    payload = msgspec.convert(said.payload, _Instance)
+    on_volume = payload.root_on_volume()
+    new = payload.new_flavor
+    return InstanceFact(
+        key=said.key,
+        action=said.action,
+        phase=said.phase,
+        instance_id=payload.uuid,
+        size=payload.flavor.resources(root_on_volume=on_volume),
+        compute=said.compute_host,
+        host=payload.host or "",
+        node=payload.node or "",
+        state=payload.state or "",
+        task=payload.task_state or "",
+        new_size=None if new is None else new.resources(root_on_volume=on_volume),
+        flavor_id=payload.flavor.flavorid or "",
+        name=payload.display_name or "",
+        project_id=payload.tenant_id or "",
+        power_state=_power_state(payload.state or "", payload.power_state or ""),
+    )
+
+
+def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
+    payload = msgspec.convert(said.payload, _LegacyInstance)
+    flavor = FlavorSaid(payload.vcpus, payload.memory_mb, payload.root_gb, payload.ephemeral_gb)
+    swap = swap_mib.get(payload.instance_type or "")
+    return InstanceFact(
+        key=said.key,
+        action=said.action,
+        phase=said.phase,
+        instance_id=payload.instance_id,
+        size=flavor.resources(root_on_volume=payload.root_on_volume(), swap_mib=swap),
+        compute=said.compute_host,
+        host=payload.host or "",
+        node=payload.node or "",
+        state=payload.state or "",
+        task=payload.state_description or "",
+        flavor_id=payload.instance_flavor_id or "",
+        is_exact=False,
+        name=payload.display_name or "",
+        project_id=payload.tenant_id or "",
+        power_state=_power_state(payload.state or "", "running"),
+    )
+
+
+def _power_state(state: str, power_state: str) -> PowerState:
+    return STATES.get(state) or POWER_STATES.get(power_state, "unknown")
+
+
+def _service(said: Notification, _: Mapping[str, int]) -> ServiceFact | None:
+    payload = msgspec.convert(said.payload, _Service)
+    if payload.binary != "nova-compute":
+        return None
+    reason = payload.disabled_reason or ("forced down" if payload.forced_down else "")
+    return ServiceFact(
+        key=said.key,
+        host=payload.host,
+        is_deleted=said.action == "service.delete",
+        is_disabled=payload.disabled or payload.forced_down,
+        reason=reason,
+        zone=payload.availability_zone or "",
+    )
+
+
+def _aggregate(said: Notification, _: Mapping[str, int]) -> AggregateFact | None:
+    if not said.is_versioned or said.phase != "end":
+        return None  # A start tells the record as it was; a legacy one tells a change without the whole.
+    payload = msgspec.convert(said.payload, _Aggregate)
+    return AggregateFact(
+        key=said.key,
+        aggregate_id=payload.uuid,
+        is_deleted=said.action == "aggregate.delete",
+        name=payload.name,
+        hosts=tuple(sorted(payload.hosts or ())),
+        metadata=payload.metadata or {},
+    )
+
+
+def _metrics(said: Notification, _: Mapping[str, int]) -> HostFact | None:
+    if not said.is_versioned:
+        return None
+    payload = msgspec.convert(said.payload, _Metrics)
+    return HostFact(host=payload.host, node=payload.nodename)
+
+
+_READERS = {
+    **dict.fromkeys(("service.create", "service.update", "service.delete"), _service),
+    **dict.fromkeys(
+        (
+            "aggregate.create",
+            "aggregate.delete",
+            "aggregate.add_host",
+            "aggregate.remove_host",
+            "aggregate.update_prop",
+            "aggregate.update_metadata",
+        ),
+        _aggregate,
+    ),
+    "metrics.update": _metrics,
+}

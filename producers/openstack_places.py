@@ -1,0 +1,311 @@
+"""Where one instance takes room, from what notifications say of it: the fold of its facts in their own order, whatever order they come in.
+
+The rules are those of Nova's resource tracker (release 34): an instance takes room where its record stands, unless it is deleted, or
+shelved and offloaded; while it is being resized, rebuilt or live-migrated also where it goes to or came from. A compute service speaks for
+its own host, so what it says there is not taken back by anybody's word of an earlier time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, insort
+from collections.abc import Callable
+from operator import attrgetter
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from producers.openstack_messages import Key
+from producers.openstack_payloads import InstanceFact
+from schemas.resources import Resources, addition
+
+FACTS_MAX = 64
+"""Facts kept to be put in order with late ones: a day's worth of one instance, a few actions of a dozen messages each."""
+DELETED, OFFLOADED, RESIZED, SPAWNING = "deleted", "shelved_offloaded", "resized", "spawning"
+RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "resize_finish", "resize_reverting", "resize_confirming"})
+REBUILDING = frozenset({"rebuilding", "rebuild_block_device_mapping", "rebuild_spawning"})
+MIGRATING = "migrating"
+
+
+class Place(Struct):
+    """What the instance takes of one host: `own` while its record stands there, `move` for a move that comes here or may come back.
+
+    `node` is empty where only the service's host is known. `since_us` is when this last changed.
+    """
+
+    node: str = ""
+    own: Resources | None = None
+    move: Resources | None = None
+    since_us: int = 0
+
+    @property
+    def takes(self) -> Resources:
+        """Both together: during a resize on one host the tracker counts the old size and the new one."""
+        if self.own is None or self.move is None:
+            return self.own or self.move or Resources()
+        return addition(self.own, self.move)
+
+
+class Standing(Struct):
+    """One instance after some of its facts, in their order."""
+
+    places: dict[str, Place] = field(default_factory=dict)
+    """By service host."""
+    newest: InstanceFact | None = None
+    is_deleted: bool = False
+    exact: dict[str, Resources] = field(default_factory=dict)
+    """Sizes by flavor, as versioned messages say them."""
+
+    def copy(self) -> Standing:
+        """Another one to go on from."""
+        places = {host: replace(place) for host, place in self.places.items()}
+        return Standing(places, self.newest, self.is_deleted, dict(self.exact))
+
+
+class History:
+    """The facts of one instance. Whatever order they are added in, `now` is the same once all of them are there."""
+
+    def __init__(self) -> None:
+        self._base = Standing()
+        self._facts: list[InstanceFact] = []
+        self.now = Standing()
+
+    def is_too_late(self, fact: InstanceFact) -> bool:
+        """Whether what came after the fact is no longer kept one by one, so that it cannot be put in order."""
+        return self._base.newest is not None and fact.key <= self._base.newest.key
+
+    def add(self, fact: InstanceFact) -> bool:
+        """Put the fact where it belongs; False if it was there before, or is too late."""
+        facts = self._facts
+        at = bisect(facts, fact.key, key=_key)
+        if (at and facts[at - 1].key == fact.key) or self.is_too_late(fact):
+            return False
+        insort(facts, fact, key=_key)
+        if at == len(facts) - 1:
+            step(self.now, fact)
+        else:
+            self.now = self._base.copy()
+            for each in facts:
+                step(self.now, each)
+        if len(facts) > FACTS_MAX:
+            self._shorten()
+        return True
+
+    def _shorten(self) -> None:
+        """Half of the facts become the state that the others are added to."""
+        half = len(self._facts) // 2
+        for each in self._facts[:half]:
+            step(self._base, each)
+        del self._facts[:half]
+
+
+def step(standing: Standing, fact: InstanceFact) -> None:
+    """Fold the next fact of an instance. A deletion is final: no uuid of Nova's comes back."""
+    standing.newest = fact
+    if standing.is_deleted:
+        return
+    if fact.state == DELETED or (fact.action, fact.phase) == ("instance.delete", "end"):
+        standing.is_deleted = True
+        standing.places.clear()
+        return
+    size = _size(standing, fact)
+    if (fact.state == OFFLOADED and fact.task != SPAWNING) or not fact.host:
+        standing.places.clear()
+        return
+    special = ACTIONS.get((fact.action, fact.phase))
+    if special is None or not special(standing, fact, size):
+        _stands(standing, fact, size)
+
+
+def is_settled(fact: InstanceFact) -> bool:
+    """Whether no move goes on that the tracker would count besides the instance itself (`_instance_in_resize_state` and migrating)."""
+    return not (fact.state == RESIZED or fact.task == MIGRATING or fact.task in RESIZING or fact.task in REBUILDING)
+
+
+def _size(standing: Standing, fact: InstanceFact) -> Resources:
+    """The instance's size. A legacy message says it without swap and dedicated CPUs; a versioned one of the same flavor said it better."""
+    if fact.is_exact:
+        if fact.flavor_id:
+            standing.exact[fact.flavor_id] = fact.size
+        return fact.size
+    return standing.exact.get(fact.flavor_id, fact.size)
+
+
+def _stands(standing: Standing, fact: InstanceFact, size: Resources) -> None:
+    """The instance's record stands on a host: it takes room there, and nowhere else unless a move goes on."""
+    if is_settled(fact):
+        _only_at(standing, fact, fact.host, fact.node, size)
+        return
+    there = standing.places.get(fact.host)
+    if fact.state == RESIZED:
+        _resize_finished(standing, fact, size)
+    elif there is not None:
+        _name(there, fact.node)
+    elif any(place.own is not None for place in standing.places.values()):
+        _move(standing, fact, fact.host, fact.node, size)
+    else:
+        _own(standing, fact, fact.host, fact.node, size)
+
+
+def _only_at(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
+    for other in [each for each in standing.places if each != host]:
+        del standing.places[other]
+    place = _own(standing, fact, host, node, size)
+    if place.move is not None:
+        place.move, place.since_us = None, fact.key.time_us
+
+
+def _own(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> Place:
+    place = standing.places.setdefault(host, Place())
+    _name(place, node)
+    if place.own != size:
+        place.own, place.since_us = size, fact.key.time_us
+    return place
+
+
+def _move(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
+    place = standing.places.setdefault(host, Place())
+    _name(place, node)
+    if place.move != size:
+        place.move, place.since_us = size, fact.key.time_us
+
+
+def _came_from(place: Place, fact: InstanceFact) -> None:
+    """The record stands elsewhere now; the room is kept for the way back."""
+    place.move, place.own = place.own if place.move is None else place.move, None
+    place.since_us = fact.key.time_us
+
+
+def _name(place: Place, node: str) -> None:
+    place.node = node or place.node
+
+
+def _failed_build(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+    """The claim is given back before this is said; the record may still name the host."""
+    standing.places.pop(fact.compute or fact.host, None)
+    return True
+
+
+def _resize_prepared(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The destination claims the new size. Said before the claim; the end comes also after a failure, so it says nothing of it."""
+    _stands(standing, fact, size)
+    if fact.phase == "start" and fact.compute and fact.new_size is not None:
+        _move(standing, fact, fact.compute, "", fact.new_size)
+    return True
+
+
+def _resize_failed(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The destination gave its claim back: nothing is kept there but what is the instance's own."""
+    _stands(standing, fact, size)
+    place = standing.places.get(fact.compute)
+    if place is not None and place.move is not None:
+        place.move, place.since_us = None, fact.key.time_us
+        if place.own is None:
+            del standing.places[fact.compute]
+    return True
+
+
+def _resize_moved(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The source has sent the guest away: the record names the destination already, still with the old size."""
+    if fact.compute and fact.compute != fact.host:
+        source = standing.places.setdefault(fact.compute, Place())
+        if source.own is None and source.move is None:
+            source.own = size
+        if source.own is not None:
+            _came_from(source, fact)
+        place = standing.places.get(fact.host)
+        if place is None:
+            _move(standing, fact, fact.host, fact.node, size)
+        else:
+            _name(place, fact.node)
+        return True
+    return False
+
+
+def _resize_finished(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The guest runs in its new size, to be confirmed or reverted: the old size is kept where it was, on the same host beside the new.
+
+    The record may say so several times (`instance.update`, the end, the start of what comes next): it is kept once.
+    """
+    others = [place for host, place in standing.places.items() if host != fact.host]
+    for place in others:
+        if place.own is not None:
+            _came_from(place, fact)
+    before = standing.places.get(fact.host, Place())
+    said_before = before.own == size and before.move is not None
+    old = None if others else before.move if said_before else before.own
+    place = _own(standing, fact, fact.host, fact.node, size)
+    if place.move != old:
+        place.move, place.since_us = old, fact.key.time_us
+    return True
+
+
+def _migration_prepared(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The destination of a live migration gets ready."""
+    _stands(standing, fact, size)
+    if fact.compute and fact.compute != fact.host and fact.host in standing.places:
+        _move(standing, fact, fact.compute, "", size)
+    return True
+
+
+def _migrated_away(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+    """The source has cleaned up; its view of the record is older than the destination's."""
+    if fact.task != MIGRATING:
+        return False
+    standing.places.pop(fact.compute or fact.host, None)
+    return True
+
+
+def _migration_rolled_back(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """The destination has cleaned up."""
+    _stands(standing, fact, size)
+    if fact.compute and fact.compute != fact.host:
+        standing.places.pop(fact.compute, None)
+    return True
+
+
+def _rebuild_started(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """A rebuild that another host than the record's is at is an evacuation."""
+    if not fact.compute or fact.compute == fact.host:
+        return False
+    if fact.host not in standing.places:
+        _own(standing, fact, fact.host, fact.node, size)
+    _move(standing, fact, fact.compute, "", size)
+    return True
+
+
+def _rebuilt(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+    """Evacuated: Nova writes the new host into the record just after it says so."""
+    if not fact.compute or fact.compute == fact.host:
+        return False
+    node = standing.places[fact.compute].node if fact.compute in standing.places else ""
+    _only_at(standing, fact, fact.compute, node, size)
+    return True
+
+
+def _rebuild_failed(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+    if not fact.compute or fact.compute == fact.host:
+        return False
+    standing.places.pop(fact.compute, None)
+    return True
+
+
+_key: Callable[[InstanceFact], Key] = attrgetter("key")
+Rule = Callable[[Standing, InstanceFact, Resources], bool]
+ACTIONS: dict[tuple[str, str], Rule] = {
+    ("instance.create", "error"): _failed_build,
+    ("instance.resize_prep", "start"): _resize_prepared,
+    ("instance.resize_prep", "end"): _resize_prepared,
+    ("instance.resize", "error"): _resize_failed,
+    ("instance.resize", "end"): _resize_moved,
+    ("instance.resize_finish", "end"): _resize_finished,
+    ("instance.live_migration_pre", "start"): _migration_prepared,
+    ("instance.live_migration_pre", "end"): _migration_prepared,
+    ("instance.live_migration_post_dest", "start"): _migration_prepared,
+    ("instance.live_migration_post", "end"): _migrated_away,
+    ("instance.live_migration_rollback_dest", "start"): _migration_rolled_back,
+    ("instance.live_migration_rollback_dest", "end"): _migration_rolled_back,
+    ("instance.rebuild", "start"): _rebuild_started,
+    ("instance.rebuild", "end"): _rebuilt,
+    ("instance.rebuild", "error"): _rebuild_failed,
+}
+"""Events that say more than where the record stands. A rule that answers False leaves it at that."""

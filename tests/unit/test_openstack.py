@@ -1,0 +1,262 @@
+"""Scripted histories of a cloud: followed in every order that keeps each publisher's, they end in what Nova's tracker counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from random import Random
+
+import pytest
+
+from producers.openstack import OpenStack, Reach, Told
+from producers.openstack_places import FACTS_MAX
+from schemas.audits import InstanceReport
+from schemas.codec import Unreadable
+from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceResized, InstanceStarted, InstanceStopped
+from schemas.resources import ObservedResources
+from tests.nova_cloud import LARGE, SMALL, START_S, NovaCloud, Sent, Size
+from tests.nova_following import Following, first, followed, interleavings, parsed, some_interleaving
+
+EXHAUSTIVE_MAX = 400
+"""Histories with more orders than this are tried in as many drawn ones."""
+H1, H2, H3 = (f"h{number}.example.org" for number in (1, 2, 3))
+Script = Callable[[NovaCloud], Iterable[Iterable[Sent]]]
+
+SCRIPTS: dict[str, Script] = {
+    "created": lambda c: (c.create("a", "h1", LARGE),),
+    "created on a volume": lambda c: (c.create("a", "h1", LARGE, on_volume=True),),
+    "failed to build": lambda c: (c.fail_to_create("a", "h1"),),
+    "failed to build, then built elsewhere": lambda c: (c.fail_to_create("a", "h1"), c.create("a", "h2")),
+    "stopped": lambda c: (c.create("a", "h1"), c.change("a", "power_off", "stopped", "shutdown")),
+    "resized and waiting": lambda c: (c.create("a", "h1"), c.resize("a", "h2", LARGE)),
+    "resized and confirmed": lambda c: (c.create("a", "h1"), c.resize("a", "h2", LARGE), c.confirm("a")),
+    "resized and reverted": lambda c: (c.create("a", "h1"), c.resize("a", "h2", LARGE), c.revert("a")),
+    "resized on its host and waiting": lambda c: (c.create("a", "h1"), c.resize("a", "h1", LARGE)),
+    "resized on its host and confirmed": lambda c: (c.create("a", "h1"), c.resize("a", "h1", LARGE), c.confirm("a")),
+    "resized on its host and reverted": lambda c: (c.create("a", "h1"), c.resize("a", "h1", LARGE), c.revert("a")),
+    "cold migrated": lambda c: (c.create("a", "h1"), c.resize("a", "h2", SMALL), c.confirm("a")),
+    "resize that fails": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.fail_to_resize("a", "h2", LARGE)),
+    "resize in preparation": lambda c: (c.create("b", "h2"), c.create("a", "h1"), first(c.resize("a", "h2", LARGE), 3)),
+    "live migrated": lambda c: (c.create("a", "h1"), c.live_migrate("a", "h2")),
+    "live migrated and back": lambda c: (c.create("a", "h1"), c.live_migrate("a", "h2"), c.live_migrate("a", "h1")),
+    "live migration under way": lambda c: (c.create("b", "h2"), c.create("a", "h1"), first(c.live_migrate("a", "h2"), 3)),
+    "live migration rolled back": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.fail_to_live_migrate("a", "h2")),
+    "evacuated": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.evacuate("a", "h2")),
+    "evacuated and returned": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.evacuate("a", "h2"), c.live_migrate("a", "h1")),
+    "evacuation that fails": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.fail_to_evacuate("a", "h2")),
+    "rebuilt": lambda c: (c.create("a", "h1"), c.rebuild("a")),
+    "shelved": lambda c: (c.create("a", "h1"), c.shelve("a", offload=False)),
+    "shelved and offloaded": lambda c: (c.create("a", "h1"), c.shelve("a")),
+    "unshelved elsewhere": lambda c: (c.create("a", "h1"), c.shelve("a"), c.unshelve("a", "h2")),
+    "soft deleted": lambda c: (c.create("a", "h1"), c.change("a", "soft_delete", "soft-delete")),
+    "soft deleted and restored": lambda c: (
+        c.create("a", "h1"), c.change("a", "soft_delete", "soft-delete"), c.change("a", "restore", "active"),
+    ),
+    "deleted": lambda c: (c.create("a", "h1"), c.delete("a")),
+    "deleted while the compute was down": lambda c: (c.create("a", "h1"), c.delete("a", locally=True)),
+    "never scheduled and deleted": lambda c: (first(c.fail_to_create("a", "h1"), 1), c.delete("a")),
+    "deleted during a resize": lambda c: (c.create("a", "h1"), first(c.resize("a", "h2", LARGE), 5), c.delete("a")),
+    "deleted before a resize was confirmed": lambda c: (c.create("a", "h1"), c.resize("a", "h2", LARGE), c.delete("a")),
+    "deleted during a live migration": lambda c: (c.create("a", "h1"), first(c.live_migrate("a", "h2"), 2), c.delete("a")),
+    "deleted after an evacuation": lambda c: (c.create("b", "h2"), c.create("a", "h1"), c.evacuate("a", "h2"), c.delete("a")),
+}  # fmt: skip
+
+
+def played(script: Script) -> tuple[NovaCloud, list[Sent]]:
+    cloud = NovaCloud()
+    return cloud, [sent for operation in script(cloud) for sent in operation]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_history_ends_in_what_novas_tracker_counts_in_every_order_that_keeps_each_publishers(name: str, seed: int) -> None:
+    cloud, messages = played(SCRIPTS[name])
+    ended = followed(messages)
+    orders = list(islice(interleavings(messages), EXHAUSTIVE_MAX + 1))
+    if len(orders) > EXHAUSTIVE_MAX:
+        orders = [some_interleaving(messages, Random(seed + number)) for number in range(EXHAUSTIVE_MAX // 4)]
+
+    found = [followed(order) for order in orders]
+
+    assert ended.used() == ended.tracked() == cloud.usage()
+    for other in found:
+        assert other.state() == ended.state()
+        assert other.used() == other.tracked() == cloud.usage()
+
+
+@pytest.mark.parametrize("name", ["resized and confirmed", "live migrated and back", "evacuated and returned", "deleted during a resize"])
+def test_without_any_order_and_with_copies_the_end_is_the_same(name: str, seed: int) -> None:
+    cloud, messages = played(SCRIPTS[name])
+    random = Random(seed)
+
+    for _ in range(30):
+        shuffled = random.sample(messages * 2, 2 * len(messages))
+        assert followed(shuffled).tracked() == cloud.usage()
+
+
+def test_what_a_script_takes_is_what_one_counts_by_hand() -> None:
+    small, large = (1, 512, 1024), (4, 4096, 25 * 1024 + 256)
+
+    assert played(SCRIPTS["resized and waiting"])[0].usage() == {H1: small, H2: large}
+    assert played(SCRIPTS["resized on its host and waiting"])[0].usage() == {H1: tuple(map(sum, zip(small, large, strict=True)))}
+    assert played(SCRIPTS["created on a volume"])[0].usage() == {H1: (4, 4096, 5 * 1024 + 256)}
+    assert played(SCRIPTS["shelved and offloaded"])[0].usage() == {}
+    assert played(SCRIPTS["soft deleted"])[0].usage() == {H1: small}
+    assert played(SCRIPTS["evacuated"])[0].usage() == {H2: (2, 1024, 2048)}
+
+
+def test_events_tell_the_story_of_each_node() -> None:
+    _, messages = played(SCRIPTS["resized and confirmed"])
+
+    events = followed(messages).events
+
+    assert [(type(event), event.node_id) for event in events] == [
+        (InstanceArrived, H1), (InstanceStarted, H1), (InstanceArrived, H2), (InstanceDeparted, H1),
+    ]  # fmt: skip
+    assert [event.event_time_ms for event in events] == sorted(event.event_time_ms for event in events)
+    assert [(event.epoch, event.counter) for event in events if event.node_id == H1] == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_stopping_and_starting_is_told_and_frees_nothing() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.create("a", "h1"), *cloud.change("a", "power_off", "stopped", "shutdown"), *cloud.change("a", "power_on", "active")]
+
+    ended = followed(messages)
+
+    assert [type(event) for event in ended.events] == [InstanceArrived, InstanceStarted, InstanceStopped, InstanceStarted]
+    assert ended.used() == cloud.usage() == {H1: (1, 512, 1024)}
+
+
+def test_a_cloud_that_was_there_before_is_adopted_from_any_word_of_its_instances() -> None:
+    cloud = NovaCloud()
+    for operation in (cloud.create("a", "h1"), cloud.create("b", "h2", LARGE), cloud.create("c", "h2")):
+        list(operation)
+
+    ended = followed([*cloud.exists("a"), *cloud.change("b", "power_off", "stopped", "shutdown"), *cloud.exists("c")])
+
+    assert ended.tracked() == ended.used() == cloud.usage()
+    arrived = [event for event in ended.events if isinstance(event, InstanceArrived)]
+    assert [(event.instance.instance_id, event.resync) for event in arrived] == [("a", True), ("b", True), ("c", True)]
+
+
+@pytest.mark.parametrize(
+    ("script", "kept"),
+    [("resized and confirmed", 5), ("live migrated", 4), ("evacuated", 8), ("shelved and offloaded", 4), ("resized and reverted", 12)],
+)
+def test_the_periodic_word_mends_what_lost_messages_left_wrong(script: str, kept: int) -> None:
+    cloud, messages = played(SCRIPTS[script])
+    said = [sent for uuid, each in sorted(cloud.instances.items()) if each.host is not None for sent in cloud.exists(uuid)]
+
+    if script == "shelved and offloaded":
+        assert followed([*messages[:kept], messages[-1]]).tracked() == cloud.usage()
+    else:
+        assert followed([*messages[:kept], *said]).tracked() == cloud.usage()
+
+
+def test_an_instance_that_was_deleted_does_not_come_back_by_a_late_word() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.create("a", "h1"), *cloud.delete("a")]
+
+    ended = followed([messages[-1], *messages[:-1]])
+
+    assert ended.events == []
+    assert ended.used() == ended.tracked() == {}
+
+
+def test_a_deletion_is_said_to_every_node_that_had_the_instance() -> None:
+    _, messages = played(SCRIPTS["deleted after an evacuation"])
+
+    deletions = [event for event in followed(messages).events if isinstance(event, InstanceDeleted)]
+
+    assert [(event.node_id, event.instance.instance_id) for event in deletions] == [(H1, "a"), (H2, "a")]
+
+
+def test_a_follower_that_starts_again_and_reads_all_again_says_only_what_is_new() -> None:
+    cloud, messages = played(SCRIPTS["live migrated and back"])
+    before = followed(messages)
+    told = {
+        (event.instance.instance_id, event.node_id): Told(
+            event.event_time_ms, None if isinstance(event, InstanceDeparted) else event.instance, before=True
+        )
+        for event in before.events
+    }
+    news = list(cloud.resize("a", "h1", LARGE))
+
+    again = Following(OpenStack(lambda _: 2, told=told)).take([*messages, *news])
+
+    assert [(type(event), event.epoch) for event in again.events] == [(InstanceResized, 2)] * len(again.events)
+    assert again.events[-1].instance.resources == ObservedResources(vcpus=5, pcpus=0, memory_mib=4608, disk_mib=26 * 1024 + 256)
+
+
+def test_what_the_log_says_of_an_instance_elsewhere_is_taken_back_when_its_record_stands_here() -> None:
+    cloud = NovaCloud()
+    list(cloud.create("a", "h1"))
+    known = InstanceReport(instance_id="a", resources=ObservedResources(vcpus=1, pcpus=0, memory_mib=512, disk_mib=1024))
+    follower = OpenStack(lambda _: 2, told={("a", H3): Told(START_S * 1000, known, before=True)})
+
+    events = Following(follower).take(cloud.exists("a")).events
+
+    assert [(type(event), event.node_id) for event in events] == [(InstanceArrived, H1), (InstanceDeparted, H3)]
+
+
+def test_a_host_whose_node_nobody_named_waits_and_is_told_of_when_it_is_known() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.create("a", "h1"), *first(cloud.resize("a", "h2", LARGE), 3)]
+    following = followed(messages)
+
+    waiting = following.follower.reach()
+    events = following.follower.located("h2", H2)
+
+    assert waiting == Reach(("h2",), 1, 0)
+    assert following.follower.reach() == Reach()
+    assert [(type(event), event.node_id) for event in events] == [(InstanceArrived, H2)]
+
+
+def test_a_message_that_comes_after_all_that_it_could_be_ordered_with_is_counted() -> None:
+    cloud = NovaCloud()
+    early = list(cloud.create("a", "h1"))
+    late = [sent for _ in range(FACTS_MAX + 8) for sent in cloud.exists("a")]
+
+    following = followed([*late, *early])
+
+    assert following.follower.reach().too_late == len(early)
+    assert following.tracked() == cloud.usage()
+
+
+def test_versioned_and_legacy_messages_of_one_event_do_not_contradict_each_other() -> None:
+    size = Size("large", 4, 4096, 20, 5, 256)
+    both = zip(NovaCloud().create("a", "h1", size), NovaCloud(legacy=True).create("a", "h1", size), strict=True)
+    versioned, legacy = zip(*both, strict=True)
+    named = [sent._replace(value=sent.value.replace(b"00000000-0000", b"11111111-0000")) for sent in legacy]
+
+    ended = followed([sent for pair in zip(versioned, named, strict=True) for sent in pair])
+
+    assert ended.tracked() == {H1: (4, 4096, 25 * 1024 + 256)}
+    assert sum(isinstance(event, InstanceResized) for event in ended.events) == 0
+
+
+@pytest.mark.parametrize("script", ["resized and confirmed", "resized and reverted", "live migrated", "evacuated", "deleted"])
+def test_legacy_messages_alone_end_in_the_same_state(script: str, seed: int) -> None:
+    cloud = NovaCloud(legacy=True)
+    messages = [sent for operation in SCRIPTS[script](cloud) for sent in operation]
+    follower = OpenStack(lambda _: 1, swap_mib={"large": 256})
+
+    ended = Following(follower).take(some_interleaving(messages, Random(seed)))
+
+    assert ended.tracked() == cloud.usage()
+
+
+def test_a_message_that_is_none_is_a_value_and_changes_nothing() -> None:
+    follower = OpenStack(lambda _: 1)
+
+    fault = follower.take(b'{"event_type": "instance.exists", "payload": {"uuid": "a"}}')
+
+    assert fault == Unreadable("invalid", "instance.exists: Object missing required field `flavor`")
+    assert follower.reach() == Reach()
+
+
+def test_parsing_is_the_same_for_the_same_bytes() -> None:
+    _, messages = played(SCRIPTS["created"])
+
+    assert [parsed(sent.value).event for sent in messages] == [
+        "instance.update", "instance.create.start", "instance.update", "instance.create.end",
+    ]  # fmt: skip
