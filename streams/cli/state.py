@@ -165,12 +165,14 @@ def state_at(
     stderr: TextIO | None = None,
     now_ms: int | None = None,
     apart: Apart | None = None,
+    begun: Mapping[int, Begun] | None = None,
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
-    answer includes beyond the ledger are said on `stderr`. The fold begins at the newest snapshots, unless `each` wants every step; who
-    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
+    answer includes beyond the ledger are said on `stderr`. The fold begins at the newest snapshots, unless `each` wants every step, or
+    where an earlier state of the same log, `begun`, ends; who asks for claims and settings only needs no `views`. With `apart` a long
+    fold is shared by processes; the state is the same.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
@@ -185,11 +187,13 @@ def state_at(
     ends = _ends(log, CLAIMS, at)
     ends = {number: ends.get(number, 0) for number in range(partitions)}
     from_snapshots = each is None and CLAIMS in there
-    begun = _folded_apart(log, ends, apart, views=views, stderr=stderr) if apart is not None and from_snapshots else {}
+    begins = dict(begun or {})
+    if apart is not None and from_snapshots and not begins:
+        begins = _folded_apart(log, ends, apart, views=views, stderr=stderr)
     for number, end in ends.items():
-        if number not in begun:
-            begun[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots)
-    state = _state(begun, ends, has_views=views)
+        if number not in begins:
+            begins[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots)
+    state = _state(begins, ends, has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, calm_collector():
         for number, end in ends.items():

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from projections.changes import Changes, difference, figures, total
 from projections.ledger import Ledger, Step
 from projections.node import Claim, Node
+from projections.observed import Observed
+from projections.rows import node_resources
 from projections.snapshots import encoded, restored
 from schemas.audits import InstanceReport
 from schemas.claims import (
@@ -29,7 +32,7 @@ from schemas.claims import (
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import RESOURCES, Limits, ObservedResources, Resources
-from schemas.results import ClaimOutcome
+from schemas.results import ClaimOutcome, NodeResources
 from tests.ledger_history import START_MS, History, Size, digest_of, full_use, state
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -313,6 +316,24 @@ class LedgerMachine(RuleBasedStateMachine):
             replay.apply(*written)
         assert state(replay) == state(self.history.ledger) == state(self.long_way.ledger)
         assert encoded(replay) == encoded(restored(encoded(replay)))
+        for start in (0, len(self.history.records) // 2):
+            self._changes_add_up(start)
+
+    def _changes_add_up(self, start: int) -> None:
+        """`diff --why`: from any record on, what each record changed adds up to the difference, for every figure of every node."""
+        ledger, observed, changes, before = Ledger(0, 1), Observed(0), Changes({}), dict[str, NodeResources]()
+        for number, written in enumerate(self.history.records):
+            if number == start:
+                before = {node_id: node_resources(ledger, node_id, observed) for node_id in ledger.nodes}
+                changes = Changes(before)
+            step = ledger.apply(*written)
+            assert step is not None
+            observed.apply(ledger, step)
+            changes.apply(ledger, observed, step)
+        for node_id in ledger.nodes:
+            made = [change for change in changes.found if change.node_id == node_id]
+            old = figures(before[node_id]) if node_id in before else {}
+            assert total(made) == difference(old, figures(node_resources(ledger, node_id, observed)))
 
     # The works
 
