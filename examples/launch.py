@@ -18,9 +18,9 @@ import sys
 import time
 from xml.sax.saxutils import escape, quoteattr
 
-from producers.libvirt_system import Options
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_host import LibvirtHost
+from producers.libvirt_system import Options
 from projections.ledger import Ledger
 from projections.placements import Answered, Placements
 from schemas.codec import decode

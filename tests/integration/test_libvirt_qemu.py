@@ -1,0 +1,350 @@
+"""A real libvirtd with real QEMU guests, reported as it runs: followed, killed, stopped, frozen, and asked a thousand times."""
+
+# ruff: noqa: E402 - what is imported below the check needs libvirt, which may not be installed
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+libvirt = pytest.importorskip(
+    "libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
+)
+
+from producers.libvirt_connect import EventLoop, HypervisorUnreachable, Opener
+from producers.libvirt_host import LibvirtHost
+from producers.libvirt_system import Options
+from schemas.audits import AuditFailed, HypervisorAudited
+from schemas.codec import decode_keyed
+from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceStarted, InstanceStopped
+from schemas.topics import AUDITS
+from streams.cli.producing import last_epoch, publisher
+from tests.cli_log import FleetLog
+from tests.libvirt_daemon import DISK, Daemon, cleared, guest_xml, running, until, uuid_of
+
+PAUSED = libvirt.VIR_DOMAIN_START_PAUSED
+POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target></pool>"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    loop = EventLoop()
+    with running() as daemon:
+        yield daemon
+    loop.stop()
+
+
+@pytest.fixture
+def admin(daemon: Daemon) -> Iterator[Any]:
+    """Somebody who acts behind claimlog's back."""
+    handle = libvirt.open(daemon.uri)
+    yield handle
+    handle = handle if handle.isAlive() else libvirt.open(daemon.uri)
+    cleared(handle)
+    handle.close()
+
+
+class Reporting:
+    """A host that is reported, and what was published of it."""
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        self.audits: list[Any] = []
+        self.events: list[Any] = []
+        self.sizes: list[int] = []
+        given: dict[str, Any] = {"audit_timeout_seconds": 30.0, "disks_every_ms": 100, "chance": lambda: 0.0, "node_id": "c01"}
+        self.host = LibvirtHost(
+            uri,
+            self._publish,
+            **({"options": Options()} | given | options),
+            last_epoch=lambda *_: None,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            mono_ms=lambda: time.monotonic_ns() // 1_000_000,
+        )
+
+    def _publish(self, topic: str, key: bytes, value: bytes, headers: Any) -> None:
+        assert key == b"c01"
+        (self.audits if topic == AUDITS else self.events).append(decode_keyed(topic, key, value))
+        self.sizes += [len(value)] if topic == AUDITS else []
+
+    def audit(self) -> Any:
+        self.host.audit()
+        return self.audits[-1]
+
+    def until_told(self, count: int) -> list[Any]:
+        """The next events, `count` at least."""
+        before = len(self.events)
+
+        def told() -> bool:
+            self.host.pump(0.05)
+            return len(self.events) >= before + count
+
+        until(told)
+        return self.events[before:]
+
+    def pump_until(self, holds: Callable[[], Any]) -> None:
+        def held() -> Any:
+            self.host.pump(0.05)
+            return holds()
+
+        until(held)
+
+
+@pytest.fixture
+def reporting(daemon: Daemon) -> Iterator[Reporting]:
+    reporting = Reporting(daemon.uri)
+    yield reporting
+    reporting.host.close()
+
+
+def names(events: list[Any]) -> list[str]:
+    return [type(event).__name__.removeprefix("Instance") for event in events]
+
+
+def test_a_guest_is_followed_from_its_definition_to_its_end(admin: Any, reporting: Reporting) -> None:
+    reporting.audit()
+
+    domain = admin.defineXML(guest_xml("life", vcpus=2))
+    told = reporting.until_told(1)
+    domain.createWithFlags(PAUSED)
+    told += reporting.until_told(2)
+    shown = reporting.audit()
+    domain.resume()
+    told += reporting.until_told(1)
+    domain.suspend()
+    told += reporting.until_told(1)
+    domain.destroy()
+    told += reporting.until_told(1)
+    domain.undefine()
+    told += reporting.until_told(1)
+
+    assert [type(event) for event in told] == [
+        InstanceArrived, InstanceStarted, InstancePaused, InstanceStarted, InstancePaused, InstanceStopped, InstanceDeparted,
+    ]  # fmt: skip
+    assert {event.instance.instance_id for event in told} == {uuid_of("life")}
+    assert {(event.instance.resources.vcpus, event.instance.resources.memory_mib) for event in told} == {(2, 64)}
+    assert [event.counter for event in told] == list(range(1, 8))
+    assert [report.power_state for report in shown.instances] == ["paused"]
+    assert (shown.hypervisor.physical.vcpus_used, shown.hypervisor.physical.instances_running) == (2, 1)
+
+
+def test_an_audit_of_real_qemu_has_what_nova_reports_of_it(daemon: Daemon, admin: Any) -> None:
+    remote = Reporting(daemon.tcp_uri)
+
+    host = remote.audit().hypervisor
+    remote.host.close()
+
+    _, memory_mib, cpus, *_ = admin.getInfo()
+    assert (host.vcpus, host.memory_mib, host.hypervisor_type) == (cpus, memory_mib, "QEMU")
+    assert host.hypervisor_version == admin.getVersion()
+    assert host.cpu_info.architecture == "x86_64"
+    assert host.cpu_info.features == tuple(sorted(host.cpu_info.features))
+    assert host.cpu_info.cores * host.cpu_info.sockets * host.cpu_info.threads == cpus
+    assert ("x86_64", "qemu", "hvm") in {(each.architecture, each.hypervisor_type, each.vm_mode) for each in host.supported_guests}
+    assert [cell.cpus for cell in host.numa_cells] == [tuple(range(cpus))]
+    assert host.physical.memory_mib_used + host.physical.memory_mib_free == host.physical.memory_mib_total
+    assert 0 < host.physical.cells[0].memory_mib_free <= host.physical.memory_mib_total
+    assert host.disk_mib is None  # there is no pool, which is not a disk of size zero
+    assert host.stats == {"hypervisor_hostname": admin.getHostname()}
+    assert all(device.vendor_id for device in host.pci_devices)
+
+
+def test_disks_have_their_full_size_and_what_images_may_still_grow_is_not_available(daemon: Daemon, admin: Any) -> None:
+    qcow2, raw = daemon.image("a.qcow2", "qcow2", "64M"), daemon.image("b.raw", "raw", "16M")
+    devices = "".join(
+        DISK.format(kind=kind, path=path, target=target) for kind, path, target in (("qcow2", qcow2, "vda"), ("raw", raw, "vdb"))
+    )
+    admin.createXML(guest_xml("disks", devices=devices), PAUSED)
+    without_pool = Reporting(daemon.uri)
+    pool = admin.storagePoolCreateXML(POOL.format(path=daemon.folder / "images"))
+    with_pool = Reporting(daemon.uri)
+
+    seen = [reporting.audit() for reporting in (with_pool, without_pool)]
+    with_pool.host.close()
+    without_pool.host.close()
+    capacity, allocation, available = pool.info()[1:]
+    pool.destroy()
+    poolless = Reporting(daemon.uri)
+    seen.append(poolless.audit())
+    poolless.host.close()
+
+    assert [audit.instances[0].resources.disk_mib for audit in seen] == [80, 80, 80]
+    physical = seen[0].hypervisor.physical
+    assert (seen[0].hypervisor.disk_mib, physical.disk_mib_used) == (capacity >> 20, -(-allocation >> 20))
+    taken_mib = -(-sum(Path(path).stat().st_blocks * 512 for path in (qcow2, raw)) >> 20)
+    assert physical.disk_mib_available_least == pytest.approx((available >> 20) - (80 - taken_mib), abs=2)
+    assert (seen[2].hypervisor.disk_mib, seen[2].hypervisor.physical.disk_mib_available_least) == (None, None)
+
+
+def test_a_guest_started_and_one_destroyed_behind_claimlogs_back_are_found_by_the_second_audit(
+    daemon: Daemon, admin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+
+    def reported() -> LibvirtHost:
+        return LibvirtHost(
+            daemon.uri,
+            publisher(fleet.log),
+            options=Options(),
+            last_epoch=last_epoch(fleet.log, "libvirt"),
+            wall_ms=lambda: fleet.now_ms,
+            mono_ms=lambda: fleet.now_ms,
+            node_id="c01",
+        )
+
+    host = reported()
+    host.audit()
+    fleet.carry()
+    fleet.claim("r1/0/s-1.1", uuid_of("claimed"), "c01", memory_mib=64, vcpus=1)
+    claimed = admin.createXML(guest_xml("claimed"), PAUSED)
+    until(lambda: host.pump(0.1))
+    fleet.now_ms += 60_000
+    host.audit()
+    fleet.carry()
+    clean = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+    host.close()
+
+    claimed.destroy()
+    admin.createXML(guest_xml("stranger"), PAUSED)
+    host = reported()
+    found = []
+    for _ in range(2):
+        fleet.now_ms += 60_000
+        host.audit()
+        fleet.carry()
+        found.append({item["instance_id"]: item for item in fleet.run(capsys, "leaks", "-o", "json").json["items"]})
+    host.close()
+
+    assert clean == []
+    assert set(found[1]) == {uuid_of("claimed"), uuid_of("stranger")}
+    stale, stranger = found[1][uuid_of("claimed")], found[1][uuid_of("stranger")]
+    assert (stale["claim_id"], stale["kind"]) == ("r1/0/s-1.1", "orphan-claim")
+    assert (stranger["kind"], stranger["state"]) == ("ghost-instance", "confirmed")
+    assert (stale["state"], stale["missing"]) == ("confirmed", f"InstanceDeparted or InstanceDeleted of {uuid_of('claimed')} on c01")
+    assert {"claim-requested", "instance-observed"} <= {cause["event"] for cause in stale["causes"]}
+    assert "node-observed" in {cause["event"] for cause in stranger["causes"]}
+    for cause in (*stale["causes"], *stranger["causes"]):
+        (record,) = fleet.log.read(cause["topic"], cause["partition"], cause["offset"], 1)
+        assert f'"type":"{cause["event"]}"'.encode() in record.value
+
+
+def test_one_frozen_guest_holds_up_no_audit_and_is_unknown_since_it_last_answered(daemon: Daemon, admin: Any, reporting: Reporting) -> None:
+    for name in ("frozen", "well"):
+        admin.createXML(guest_xml(name), PAUSED)
+    first = reporting.audit()
+
+    with daemon.frozen("frozen"):
+        reporting.pump_until(lambda: reporting.host._auditor.rounds.stuck)
+        began = time.monotonic()
+        during = reporting.audit()
+        took_seconds = time.monotonic() - began
+        again = reporting.audit()
+    reporting.pump_until(lambda: not reporting.host._auditor.rounds.stuck)
+    after = reporting.audit()
+
+    assert (first.complete, after.complete) == (True, True)
+    assert took_seconds < 5  # it takes milliseconds; the machine may be busy
+    for audit in (during, again):
+        assert (audit.complete, audit.unknown_instances) == (False, (uuid_of("frozen"),))
+        by_name = {report.name: report for report in audit.instances}
+        assert (by_name["well"].power_state, by_name["well"].unknown_since_ms) == ("paused", None)
+        assert by_name["frozen"].power_state == "unknown"
+        assert by_name["frozen"].resources == by_name["well"].resources  # what it was promised is known all the same
+        assert first.taken_at_ms <= by_name["frozen"].unknown_since_ms <= during.taken_at_ms
+    assert [report.unknown_since_ms for report in after.instances] == [None, None]
+
+
+def test_while_libvirtd_is_stopped_audits_keep_their_deadline_and_say_since_when_nothing_is_known(daemon: Daemon, admin: Any) -> None:
+    admin.createXML(guest_xml("waits"), PAUSED)
+    reporting = Reporting(daemon.uri, audit_timeout_seconds=1.5)
+    known = until(lambda: not isinstance(found := reporting.audit(), AuditFailed) and found)
+
+    took_seconds = []
+    with daemon.stopped():
+        for _ in range(2):
+            began = time.monotonic()
+            reporting.audit()
+            took_seconds.append(time.monotonic() - began)
+        with pytest.raises(HypervisorUnreachable, match=r"no answer in 0\.5 s"):
+            Opener(daemon.uri).open(timeout_seconds=0.5)
+    failed = reporting.audits[-2:]
+    after = until(lambda: not isinstance(found := reporting.audit(), AuditFailed) and found)
+    reporting.host.close()
+
+    assert [type(record) for record in failed] == [AuditFailed, AuditFailed]
+    assert max(took_seconds) < 10
+    assert {record.unknown_since_ms for record in failed} == {known.taken_at_ms}
+    assert "no answer in 1.5 s" in failed[0].reason
+    assert isinstance(after, HypervisorAudited)
+    assert after.digest == known.digest
+    assert [record.counter for record in reporting.audits] == list(range(1, len(reporting.audits) + 1))
+
+
+def test_after_a_kill_of_libvirtd_its_guests_are_found_again_and_what_died_meanwhile_is_gone(
+    daemon: Daemon, admin: Any, reporting: Reporting
+) -> None:
+    admin.createXML(guest_xml("stays"), PAUSED)
+    dies = admin.createXML(guest_xml("dies"), PAUSED)
+    known = reporting.audit()
+    dies_pid = int((daemon.folder / "run/libvirt/qemu/run/dies.pid").read_text())
+    assert dies.isActive()
+
+    daemon.kill()
+    reporting.pump_until(lambda: not reporting.host.connected)
+    failed = reporting.audit()
+    os.kill(dies_pid, 9)
+    daemon.start()
+    # A snapshot in the first moment of a new daemon may still list who died while it was away; libvirt tells a moment later.
+    until(lambda: (reporting.host.pump(0.05), _listed(reporting.audit()) == [uuid_of("stays")])[1])
+
+    assert isinstance(failed, AuditFailed)
+    assert failed.unknown_since_ms == known.taken_at_ms
+    assert (known.epoch, {audit.epoch for audit in reporting.audits}) == (known.epoch, {known.epoch})
+    epochs = [event.epoch for event in reporting.events]
+    assert len(set(epochs)) == 2
+    assert epochs == sorted(epochs)
+    anew = [event for event in reporting.events if event.epoch == epochs[-1]]
+    assert (anew[0].counter, anew[0].resync) == (1, True)
+    assert uuid_of("stays") in {event.instance.instance_id for event in anew if event.resync}
+
+
+def _listed(audit: Any) -> list[str]:
+    return [] if isinstance(audit, AuditFailed) or audit.instances is None else [report.instance_id for report in audit.instances]
+
+
+def test_a_thousand_audits_take_no_memory_and_leave_no_file_and_no_thread_behind(daemon: Daemon, admin: Any) -> None:
+    admin.createXML(guest_xml("steady"), PAUSED)
+    resident_kib = []
+    gc.collect()
+    files, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    reporting = Reporting(daemon.uri, disks_every_ms=1_000)
+
+    for number in range(1_000):
+        if number % 100 == 50:
+            reporting.host.close()  # and so ten connections
+        reporting.audit()
+        reporting.host.pump(0.0)
+        reporting.audits.clear()
+        if number == 199:
+            resident_kib.append(_resident_kib())
+    resident_kib.append(_resident_kib())
+    reporting.host.close()
+
+    until(lambda: threading.active_count() <= threads)
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files
+    assert resident_kib[1] - resident_kib[0] < 5 * 1024
+    assert sum(size < 200 for size in reporting.sizes) > 900
+    assert len(reporting.sizes) == 1_000
+
+
+def _resident_kib() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
