@@ -50,20 +50,23 @@ SEEN_HAPPENING = (
 
 
 class Told(Struct):
-    """The last that was said of an instance on a node. `before` marks what an earlier process of this producer said."""
+    """The last that was said of an instance on a node."""
 
     time_ms: int
     report: InstanceReport | None
     """None: gone from there."""
     is_deleted: bool = False
-    before: bool = False
 
 
 class Reach(Struct, frozen=True):
-    """What could not be said: hosts whose node no message named, instances with room there, messages too late to be put in order."""
+    """What could not be said for want of a node's name, and how many messages came too late to be put in order.
+
+    On `hosts` there are `instances` whose use is not told; of `unnamed_services` status and aggregates are not told.
+    """
 
     hosts: tuple[str, ...] = ()
     instances: int = 0
+    unnamed_services: tuple[str, ...] = ()
     too_late: int = 0
 
 
@@ -80,7 +83,8 @@ class OpenStack:
     ) -> None:
         """`epoch_of` gives the epoch for a node, `swap_mib` the swap of flavors by name for legacy messages.
 
-        `told` is what is in the log already, by instance and node: nothing older than that is said again.
+        `told` is what is in the log already, by instance and node. Of these instances nothing is said until `caught_up`: on the way there
+        the follower is where an earlier one was already.
         """
         self.services = Services()
         self._epoch_of, self._producer, self._swap_mib = epoch_of, producer, swap_mib or {}
@@ -89,6 +93,8 @@ class OpenStack:
         self._told: dict[str, dict[str, Told]] = {}
         for (instance_id, node_id), last in (told or {}).items():
             self._told.setdefault(instance_id, {})[node_id] = last
+        self._waiting: dict[str, InstanceFact | None] | None = dict.fromkeys(self._told)
+        """Instances of which something is in the log already, with the last fact of each; None once caught up."""
         self._at_host: dict[str, set[str]] = {}
         self._unnamed: dict[str, set[str]] = {}
         """Hosts where instances have room and whose node their messages do not name; and the other way round."""
@@ -118,6 +124,14 @@ class OpenStack:
         """A service's host has this node, as somebody else knows."""
         return list(self._located(host, node))
 
+    def caught_up(self) -> list[LifecycleEvent]:
+        """All that there was has been read: what is otherwise than an earlier process of this producer said. Nothing, the next time."""
+        waiting, self._waiting = self._waiting or {}, None
+        events = [event for _, fact in sorted(waiting.items()) if fact is not None for event in self._told_of(fact)]
+        for instance_id in [each for each in waiting if all(last.is_deleted for last in self._told.get(each, {}).values())]:
+            self._told.pop(instance_id, None)
+        return events
+
     def configured(self) -> list[NodeConfigured]:
         """What services and aggregates say of nodes and was not said before; to be asked when all that there is was read."""
         return self.services.configured()
@@ -126,8 +140,7 @@ class OpenStack:
         """What could not be said until now."""
         waiting = {host for host, instances in self._at_host.items() if instances and not self.services.node_of(host)}
         instances = {each for host in waiting for each in self._at_host[host]}
-        hosts = waiting | set(self.services.waiting_hosts())
-        return Reach(tuple(sorted(hosts)), len(instances), self._too_late)
+        return Reach(tuple(sorted(waiting)), len(instances), tuple(self.services.waiting_hosts()), self._too_late)
 
     def _lived(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
         self._newest_us = max(self._newest_us, fact.key.time_us)
@@ -140,19 +153,26 @@ class OpenStack:
         if not history.add(fact):
             self._too_late += history.is_too_late(fact)
             return
-        yield from self._changed(instance_id, history, fact)
+        if self._waiting is not None and instance_id in self._waiting:
+            self._waiting[instance_id] = fact
+            return
+        yield from self._told_of(fact)
+
+    def _told_of(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
+        history = self._histories[fact.instance_id]
+        yield from self._changed(fact.instance_id, history, fact)
         if history.now.is_deleted:
-            self._bury(instance_id, history.now.newest or fact)
+            self._bury(fact.instance_id, history.now.newest or fact)
 
     def _located(self, host: str, node: str) -> Iterator[LifecycleEvent]:
         if self.services.has_node(host, node):
             for instance_id in sorted(self._at_host.get(host, ())):
-                history = self._histories[instance_id]
-                if history.now.newest is not None:
-                    yield from self._changed(instance_id, history, history.now.newest)
+                newest = self._histories[instance_id].now.newest
+                if newest is not None:
+                    yield from self._changed(instance_id, self._histories[instance_id], newest)
 
     def _changed(self, instance_id: str, history: History, fact: InstanceFact) -> Iterator[LifecycleEvent]:
-        """What is to be said of an instance on each node where it is, or was the last time."""
+        """What is to be said of an instance on each node where it is, or was the last time. `fact` made the difference."""
         newest = history.now.newest or fact
         here = dict(self._places(instance_id, history))
         told = self._told.setdefault(instance_id, {})
@@ -210,10 +230,8 @@ class OpenStack:
 
     def _say(
         self, kind: type[LifecycleEvent], node_id: str, report: InstanceReport, last: Told | None, time_ms: int, *, is_found: bool = False
-    ) -> LifecycleEvent | None:
-        """The event, never older than what was said of the instance there; None if an earlier process said it, or something newer."""
-        if last is not None and last.before and time_ms < last.time_ms:
-            return None
+    ) -> LifecycleEvent:
+        """The event, never older than what was said of the instance there."""
         time_ms = max(time_ms, last.time_ms if last is not None else 0)
         is_gone, is_deleted = kind in (InstanceDeparted, InstanceDeleted), kind is InstanceDeleted
         self._told[report.instance_id][node_id] = Told(time_ms, None if is_gone else report, is_deleted)

@@ -49,7 +49,8 @@ Batch = Annotated[
 UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
 Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
 
-app = App(name="produce", help="Bring facts from outside into the log: from libvirt, from a generated load, from a trace.")
+app = App(name="produce", help="Bring facts from outside into the log: from libvirt, OpenStack's notifications, a generated load, a trace.")
+app.command("streams.cli.produce_openstack:openstack", name="openstack")
 
 
 def check_above_0(flag: str, number: float, most: float) -> None:
@@ -127,7 +128,7 @@ def libvirt(
         loop = EventLoop()
         host = LibvirtHost(
             uri,
-            publisher(target, _persistent()),
+            publisher(target, persistence()),
             options=Options(pools=pool or None, dedicated_cpus=dedicated, host_ip=host_ip),
             last_epoch=last_epoch(target, "libvirt"),
             wall_ms=clock.wall_ms,
@@ -136,7 +137,7 @@ def libvirt(
             audit_timeout_seconds=timeout,
         )
         try:
-            with _ended_by_sigterm():
+            with ended_by_sigterm():
                 return _once(host, sys.stderr) if once else _forever(host, interval, sys.stderr)
         finally:
             host.close()
@@ -194,7 +195,7 @@ def trace(
         raise UsageProblem(str(problem)) from None
 
 
-def _persistent() -> Persistent:
+def persistence() -> Persistent:
     """Producers outlast a broker that is away: what happened meanwhile is said when it is back."""
     from streams.cli.producing import Persistent
 
@@ -207,7 +208,7 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -276,9 +277,9 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         fleet = Fleet(plan.nodes, seed=plan.seed, epoch=clock.wall_ms())
         coming = iter(()) if plan.once else events()
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
-        progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), _persistent()
+        progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), persistence()
         try:
-            with _ended_by_sigterm():
+            with ended_by_sigterm():
                 persistent(driver.step)
                 while not plan.fulfilled(driver):
                     persistent(lambda: driver.wait(WAIT_SECONDS))

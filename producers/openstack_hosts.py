@@ -1,0 +1,121 @@
+"""What a cloud's hypervisors have, from Nova's own list of them: notifications never say it.
+
+The list is the answer of `GET /os-hypervisors/detail` up to microversion 2.87, or of `openstack hypervisor list --long -f json` at such a
+version; from 2.88 on Nova no longer gives totals there. It becomes one incomplete audit a node: totals are known, of instances it says
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from producers.source import audit_digest
+from schemas.audits import HypervisorAudited
+from schemas.inventory import CpuInfo, Hypervisor, SupportedGuest
+from schemas.units import Amount, Count, Name, Text
+
+GIB_IN_MIB = 1024
+TOTALS_MISSING = "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below (2.88 dropped them)"
+
+
+class ListedHost(Struct, frozen=True):
+    """One hypervisor of the list."""
+
+    host: str
+    node_id: str
+    hypervisor: Hypervisor
+
+
+class _Service(Struct):
+    host: Name
+
+
+class _Listed(Struct):
+    hypervisor_hostname: Name
+    service: _Service | None = None
+    vcpus: Count | None = None
+    memory_mb: Amount | None = None
+    local_gb: Count | None = None
+    host_ip: Text | None = ""
+    hypervisor_type: Text = ""
+    hypervisor_version: Count = 0
+    cpu_info: dict[str, Any] | str | None = None
+
+
+CLIENT_NAMES = {
+    "Hypervisor Hostname": "hypervisor_hostname",
+    "Hypervisor Type": "hypervisor_type",
+    "Host IP": "host_ip",
+    "vCPUs": "vcpus",
+    "Memory MB": "memory_mb",
+    "Local GB": "local_gb",
+}
+"""The command line client's headings."""
+
+
+def read_hypervisors(text: bytes) -> list[ListedHost]:
+    """The hypervisors of a list. Raises ValueError that says what was expected and where."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"expected JSON: {error}") from None
+    entries = document.get("hypervisors") if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise ValueError('expected {"hypervisors": [...]} as GET /os-hypervisors/detail answers, or a list of hypervisors')
+    return [_listed(number, entry) for number, entry in enumerate(entries)]
+
+
+def audit_of(listed: ListedHost, *, producer: str, epoch: int, taken_at_ms: int) -> HypervisorAudited:
+    """The audit that tells of a node's totals, and of nothing that is on it."""
+    return HypervisorAudited(
+        node_id=listed.node_id,
+        producer=producer,
+        epoch=epoch,
+        counter=1,
+        taken_at_ms=taken_at_ms,
+        mono_ms=0,
+        digest=audit_digest(listed.hypervisor, ()),
+        complete=False,
+        hypervisor=listed.hypervisor,
+        instances=(),
+    )
+
+
+def _listed(number: int, entry: object) -> ListedHost:
+    place = f"hypervisors[{number}]"
+    named = {CLIENT_NAMES.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
+    try:
+        said = msgspec.convert(named, _Listed)
+        cpu = msgspec.json.decode(said.cpu_info) if isinstance(said.cpu_info, str) and said.cpu_info else said.cpu_info or {}
+        architecture = cpu.get("arch", "") if isinstance(cpu, dict) else ""
+        info = _cpu_info(cpu) if isinstance(cpu, dict) else CpuInfo()
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from None
+    if said.vcpus is None or said.memory_mb is None or said.local_gb is None:
+        raise ValueError(f"{place}, {said.hypervisor_hostname}: {TOTALS_MISSING}")
+    kind = said.hypervisor_type.lower()
+    host = said.service.host if said.service is not None else ""
+    hypervisor = Hypervisor(
+        vcpus=said.vcpus,
+        memory_mib=said.memory_mb,
+        disk_mib=said.local_gb * GIB_IN_MIB,
+        host_ip=said.host_ip or "",
+        hypervisor_type=said.hypervisor_type,
+        hypervisor_version=said.hypervisor_version,
+        cpu_info=info,
+        # libvirt's driver runs guests of the host's own architecture; QEMU's emulation of others is not in this list.
+        supported_guests=(SupportedGuest(architecture=architecture, hypervisor_type=kind, vm_mode="hvm"),) if architecture else (),
+        service_host=host if host != said.hypervisor_hostname else "",
+    )
+    return ListedHost(host or said.hypervisor_hostname, said.hypervisor_hostname, hypervisor)
+
+
+def _cpu_info(cpu: Mapping[str, Any]) -> CpuInfo:
+    topology = cpu.get("topology") or {}
+    fields = {"architecture": cpu.get("arch", ""), "model": cpu.get("model") or "", "vendor": cpu.get("vendor") or ""}
+    counts = {name: topology[name] for name in ("cells", "sockets", "cores", "threads") if name in topology}
+    return msgspec.convert(fields | counts | {"features": sorted(cpu.get("features") or ())}, CpuInfo)

@@ -1,0 +1,236 @@
+"""OpenStack's notifications as they are read, and what goes into the log for them: life-cycle events, or a dead letter with its place.
+
+A source hands out records with a place (`file:nova.jsonl/0@17`, a line; `versioned_notifications.info/2@1204` on a Kafka bus). The bus of
+another system is only read: nothing is committed there, every start reads all that is there again, and says only what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from producers.openstack import PRODUCER, OpenStack, Told
+from producers.source import epoch_after, said
+from schemas.codec import Unreadable, decode_keyed, encode, event_type
+from schemas.envelope import Envelope, to_headers
+from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
+from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.dead_letters import dead_letter
+from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
+
+BATCH_RECORDS = 500
+CE_SOURCE = f"claimlog/{PRODUCER}"
+
+
+class Source(Protocol):
+    """Where notifications come from."""
+
+    name: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow any more."""
+        ...
+
+    def read(self) -> list[Record]:
+        """The next messages; none if there are none now."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until there is something to read, or the time is up."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class Lines:
+    """JSON lines, or a file that is one JSON document: a message or a list of them. A record's offset is its line, or place in the list."""
+
+    def __init__(self, name: str, file: BinaryIO, time_ms: int, *, is_document: bool = False) -> None:
+        """`time_ms` is when it was read: a file keeps no time of its own for each line."""
+        self.name = name
+        self.is_over = False
+        self._file, self._time_ms = file, time_ms
+        self._values = _document(file.read()) if is_document else enumerate(file, start=1)
+
+    def read(self) -> list[Record]:
+        """See `Source`."""
+        records: list[Record] = []
+        for number, value in self._values:
+            if value.strip():
+                records.append(Record(self.name, 0, number, self._time_ms, b"", value.rstrip(b"\r\n")))
+            if len(records) == BATCH_RECORDS:
+                return records
+        self.is_over = True
+        return records
+
+    def wait(self, seconds: float) -> None:
+        """See `Source`: a file is there or not."""
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._file.close()
+
+
+def _document(text: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages of a whole file; what is no JSON at all is one message, which then says so."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return iter([(1, text)])
+    messages = document if isinstance(document, list) else [document]
+    return enumerate(map(msgspec.json.encode, messages), start=1)
+
+
+class Bus:
+    """Topics of a Kafka cluster, from the oldest message they still have. `named` gives a topic's name on the cluster."""
+
+    is_over = False
+
+    def __init__(self, log: Log, topics: Iterable[str], named: Callable[[str], str], tell: Callable[[str], None]) -> None:
+        self._log, self._named, self._tell = log, named, tell
+        counts = log.topics()
+        self._next = {Partition(topic, number): log.start(topic, number) for topic in topics for number in range(counts[topic])}
+        self.name = ", ".join(sorted({named(place.topic) for place in self._next}))
+
+    def read(self) -> list[Record]:
+        """See `Source`. Partitions take turns: a batch of each that has one."""
+        records: list[Record] = []
+        for place, offset in self._next.items():
+            found = self._from(place, offset)
+            if found:
+                self._next[place] = found[-1].offset + 1
+                records += [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in found]
+        return records
+
+    def _from(self, place: Partition, offset: int) -> list[Record]:
+        try:
+            return self._log.read(*place, offset, BATCH_RECORDS)
+        except OffsetOutOfRange:
+            start = self._log.start(*place)
+            if start <= offset:
+                raise
+            self._tell(f"{self._named(place.topic)}/{place.number}: {start - offset} messages were deleted before they were read")
+            return self._log.read(*place, start, BATCH_RECORDS)
+
+    def wait(self, seconds: float) -> None:
+        """See `Source`."""
+        self._log.wait(self._next, seconds)
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._log.close()
+
+
+class Tally(Struct):
+    """What became of the messages."""
+
+    notifications: int = 0
+    events: int = 0
+    configured: int = 0
+    dead_letters: int = 0
+
+
+class Feed:
+    """Turns records of sources into messages for the log. `known` are places whose dead letter is in the log already."""
+
+    def __init__(self, follower: OpenStack, known: Iterable[bytes] = ()) -> None:
+        self.follower = follower
+        self.tally = Tally()
+        self._known = set(known)
+
+    def take(self, records: Iterable[Record]) -> list[Message]:
+        """What to append for these records, in order."""
+        messages: list[Message] = []
+        for record in records:
+            self.tally.notifications += 1
+            found = self.follower.take(record.value)
+            if isinstance(found, Unreadable):
+                messages += self._letter(record, found)
+                continue
+            messages += self.told(found)
+        return messages
+
+    def told(self, events: Iterable[LifecycleEvent]) -> list[Message]:
+        """Events as messages."""
+        messages = []
+        for event in events:
+            self.tally.events += 1
+            each = said(LIFECYCLE, event)
+            messages.append(Message(each.topic, each.key, each.value, each.headers))
+        return messages
+
+    def settle(self) -> list[Message]:
+        """What else is to be said when all that is there now has been read: of instances told of before, and of nodes' settings."""
+        messages = self.told(self.follower.caught_up())
+        for record in self.follower.configured():
+            envelope = Envelope(event_id=record.record_id, event_type=event_type(record), source=CE_SOURCE, subject=record.node_id)
+            messages.append(Message(CLAIMS, record.node_id.encode(), encode(record), to_headers(envelope)))
+            self.tally.configured += 1
+        return messages
+
+    def _letter(self, record: Record, fault: Unreadable) -> Sequence[Message]:
+        self.tally.dead_letters += 1
+        letter = dead_letter(record, fault)
+        if letter.key in self._known:
+            return ()
+        self._known.add(letter.key)
+        return (letter,)
+
+
+class Before(Struct):
+    """What earlier processes of this producer put into the log: the last word on each instance and node, and the epochs used."""
+
+    told: dict[tuple[str, str], Told]
+    epochs: dict[str, int]
+
+    def epoch_of(self, start_ms: int) -> Callable[[str], int]:
+        """Gives each node an epoch above those used before."""
+        return lambda node_id: epoch_after(self.epochs.get(node_id), start_ms)
+
+
+def told_before(log: Log, producer: str = PRODUCER) -> Before:
+    """Read what this producer said from the whole of the life-cycle topic."""
+    before = Before({}, {})
+    mark = b'"producer":' + msgspec.json.encode(producer)
+    for record in _all(log, LIFECYCLE):
+        if mark not in record.value:
+            continue
+        event = decode_keyed(LIFECYCLE, record.key, record.value)
+        if isinstance(event, Unreadable) or event.producer != producer:
+            continue
+        is_gone = isinstance(event, InstanceDeparted | InstanceDeleted)
+        before.told[event.instance.instance_id, event.node_id] = Told(
+            event.event_time_ms, None if is_gone else event.instance, isinstance(event, InstanceDeleted)
+        )
+        before.epochs[event.node_id] = max(event.epoch, before.epochs.get(event.node_id, 0))
+    return before
+
+
+def letters_before(log: Log) -> set[bytes]:
+    """The places that have a dead letter."""
+    return {record.key for record in _all(log, DEAD_LETTERS)}
+
+
+def swaps(texts: Iterable[str]) -> Mapping[str, int]:
+    """`FLAVOR=MIB` as a table. Raises ValueError."""
+    table: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not number.isdecimal():
+            raise ValueError(f"{text!r}: expected FLAVOR=MIB, such as m1.small=512")
+        table[name] = int(number)
+    return table
+
+
+def _all(log: Log, topic: str) -> Iterator[Record]:
+    for number in range(log.topics()[topic]):
+        at, end = log.start(topic, number), log.end(topic, number)
+        while at < end and (records := log.read(topic, number, at)):
+            yield from records
+            at = records[-1].offset + 1

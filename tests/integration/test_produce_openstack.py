@@ -1,0 +1,210 @@
+"""`claimlog produce openstack` from its command line: files, standard input, and a Kafka bus as oslo.messaging writes to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
+
+from schemas.topics import LIFECYCLE
+from streams.cli.main import run
+from streams.log.base import LogError
+from streams.log.sqlite import SqliteLog
+from tests.kafka_broker import bootstrap
+from tests.nova_cloud import LARGE, NovaCloud, Sent, samples
+
+PARTITIONS = 3
+
+
+def cloud_and_messages() -> tuple[NovaCloud, list[Sent]]:
+    cloud = NovaCloud()
+    messages = [*cloud.create("a", "h1"), *cloud.resize("a", "h2", LARGE), *cloud.create("b", "h1"), *cloud.live_migrate("b", "h2")]
+    messages += [*cloud.confirm("a"), *cloud.create("c", "h1", LARGE)]
+    return cloud, messages
+
+
+def tracked(spec: str, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[int, int, int]]:
+    """The tracked view of each node that anything uses, as `claimlog nodes` answers it."""
+    capsys.readouterr()
+    assert run(["nodes", "--log", spec, "-o", "json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+    sums = {
+        row["node_id"]: tuple(row[name]["tracked"] for name in ("vcpus", "memory_mib", "disk_mib")) for row in rows if row["memory_mib"]
+    }
+    return {node_id: (used[0], used[1], used[2]) for node_id, used in sums.items() if any(used)}
+
+
+def test_a_file_is_followed_and_read_again_it_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud, messages = cloud_and_messages()
+    file, spec = tmp_path / "nova.jsonl", f"sqlite:{tmp_path}/l.db"
+    file.write_bytes(b"".join(sent.value + b"\n" for sent in messages) + b"junk\n")
+
+    first = run(["produce", "openstack", "--from", str(file), "--log", spec])
+    said = capsys.readouterr().err
+    second = run(["produce", "openstack", "--from", str(file), "--log", spec])
+    again = capsys.readouterr().err
+
+    assert (first, second) == (0, 0)
+    assert said.startswith(f"{len(messages) + 1} notifications: ")
+    assert said.endswith(" 0 settings of nodes, 1 dead letters\n")
+    assert again == f"{len(messages) + 1} notifications: 0 life-cycle events, 0 settings of nodes, 1 dead letters\n"
+    assert tracked(spec, capsys) == cloud.usage()
+    assert run(["dead-letters", "list", "--log", spec]) == 0
+    assert f"file:{file}/0@{len(messages) + 1}" in capsys.readouterr().out
+
+
+def test_novas_samples_go_in_as_files_and_the_unnamed_host_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = f"sqlite:{tmp_path}/l.db"
+    files = [argument for path in sorted(samples().glob("*.json")) for argument in ("--from", str(path))]
+
+    code = run(["produce", "openstack", *files, "--log", spec])
+
+    said = capsys.readouterr().err
+    assert code == 0
+    assert said.startswith("34 notifications: ")
+    assert "services on host1: no message named their node" in said
+
+
+def test_totals_come_from_novas_own_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud, messages = cloud_and_messages()
+    file, listed, spec = tmp_path / "nova.jsonl", tmp_path / "hypervisors.json", f"sqlite:{tmp_path}/l.db"
+    file.write_bytes(b"".join(sent.value + b"\n" for sent in messages))
+    hosts = [
+        {"hypervisor_hostname": f"{host}.example.org", "service": {"host": host}, "vcpus": 16, "memory_mb": 65_536, "local_gb": 500}
+        for host in ("h1", "h2", "h3")
+    ]
+    listed.write_text(json.dumps({"hypervisors": hosts}))
+
+    assert run(["produce", "openstack", "--from", str(file), "--hypervisors", str(listed), "--log", spec]) == 0
+
+    capsys.readouterr()
+    assert run(["nodes", "--log", spec, "-o", "json"]) == 0
+    rows = {row["node_id"]: row for row in json.loads(capsys.readouterr().out)["items"]}
+    assert {node_id: row["memory_mib"]["total"] for node_id, row in rows.items()} == dict.fromkeys(rows, 65_536)
+    assert len(rows) == 3
+    assert tracked(spec, capsys) == cloud.usage()
+
+
+def test_use_on_a_host_without_a_known_node_is_no_silent_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.create("a", "h1"), *list(cloud.resize("a", "h2", LARGE))[:3]]
+    file = tmp_path / "nova.jsonl"
+    file.write_bytes(b"".join(sent.value + b"\n" for sent in messages))
+
+    code = run(["produce", "openstack", "--from", str(file), "--log", f"sqlite:{tmp_path}/l.db"])
+
+    assert code == 6
+    assert "the node of h2 is not known: no message named it, so what 1 instances use there is not counted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--from", "/nowhere/n.jsonl"], "cannot be read: No such file or directory"),
+        (["--from", "kafka://localhost:9"], "names no topic"),
+        (["--from", "-", "--swap-mib", "m1.small"], "expected FLAVOR=MIB"),
+        (["--from", "-", "--hypervisors", "/nowhere/h.json"], "--hypervisors /nowhere/h.json: No such file or directory"),
+        ([], "--from"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(arguments: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["produce", "openstack", *arguments, "--log", f"sqlite:{tmp_path}/l.db"])
+
+    assert code == 2
+    assert reason in capsys.readouterr().err
+
+
+class NovaBus:
+    """Topics as oslo.messaging fills them: one for each priority, partitions without order between them, no keys."""
+
+    def __init__(self) -> None:
+        self.broker, self.name = bootstrap(), f"nova-{uuid4().hex[:12]}"
+        admin = AdminClient({"bootstrap.servers": self.broker})
+        made = admin.create_topics([NewTopic(f"{self.name}.{priority}", PARTITIONS, 1) for priority in ("info", "error")])
+        for future in made.values():
+            future.result()
+
+    @property
+    def spec(self) -> str:
+        return f"kafka://{self.broker}/{self.name}"
+
+    def send(self, messages: list[Sent], random: Random) -> None:
+        producer = Producer({"bootstrap.servers": self.broker})
+        for sent in messages:
+            priority = "error" if b".error" in sent.value else "info"
+            producer.produce(f"{self.name}.{priority}", sent.value, partition=random.randrange(PARTITIONS))
+        assert producer.flush(30) == 0
+
+
+def test_a_kafka_bus_without_any_order_ends_in_what_novas_tracker_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    cloud, messages = cloud_and_messages()
+    messages += cloud.fail_to_resize("b", "h1", LARGE)
+    bus, spec, random = NovaBus(), f"sqlite:{tmp_path}/l.db", Random(seed)
+    bus.send([*messages, Sent("nobody", b"junk")], random)
+
+    first = run(["produce", "openstack", "--from", bus.spec, "--log", spec, "--once"])
+    usage = tracked(spec, capsys)
+    expected = cloud.usage()
+    bus.send([*messages, *cloud.delete("b")], random)
+    second = run(["produce", "openstack", "--from", f"{bus.spec}.info", "--from", f"{bus.spec}.error", "--log", spec, "--once"])
+
+    assert (first, usage) == (0, expected)
+    assert (second, tracked(spec, capsys)) == (0, cloud.usage())
+    assert run(["dead-letters", "list", "--log", spec, "-o", "json"]) == 0
+    (letter,) = json.loads(capsys.readouterr().out)["items"]
+    assert letter["original"].startswith(f"{bus.name}.info/")
+
+
+def test_a_bus_is_followed_until_told_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    cloud, messages = cloud_and_messages()
+    bus, spec = NovaBus(), f"sqlite:{tmp_path}/l.db"
+    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "produce", "openstack", "--from", bus.spec, "--log", spec]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        bus.send(messages[:9], Random(seed))
+        wait_for_events(tmp_path, 2)
+        bus.send(messages[9:], Random(seed))
+        deadline = time.monotonic() + 60
+        while tracked(spec, capsys) != cloud.usage() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == 0, err
+    assert err.startswith(f"{len(messages)} notifications: ")
+    assert tracked(spec, capsys) == cloud.usage()
+
+
+def wait_for_events(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with SqliteLog.open(str(folder / "l.db")) as log:
+                if sum(log.ends(LIFECYCLE).values()) >= count:
+                    return
+        except (LogError, KeyError):
+            pass  # Not made yet.
+        time.sleep(0.1)
+    raise AssertionError(f"{count} events are not there after 60 s")
+
+
+def test_a_topic_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["produce", "openstack", "--from", f"kafka://{bootstrap()}/absent-{uuid4().hex}", "--log", f"sqlite:{tmp_path}/l.db"])
+
+    assert code == 2
+    assert "did Nova write to it yet?" in capsys.readouterr().err

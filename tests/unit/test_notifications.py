@@ -1,0 +1,247 @@
+"""Notifications from files, into messages for the log: events in order, dead letters with their place, nothing twice."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from producers.openstack import OpenStack, Told
+from producers.openstack_hosts import audit_of, read_hypervisors
+from schemas.audits import InstanceReport
+from schemas.claims import NodeConfigured
+from schemas.codec import decode, decode_keyed
+from schemas.inventory import Aggregate, OperatorFields
+from schemas.lifecycle import InstanceArrived
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.dead_letters import DeadLetter, read_letter
+from streams.log.base import Message, Record
+from streams.log.sqlite import SqliteLog
+from streams.notifications import BATCH_RECORDS, Feed, Lines, letters_before, swaps, told_before
+from streams.topology import open_ledger
+from tests.nova_cloud import START_S, NovaCloud, envelope, sample
+from tests.nova_following import Following
+
+NOW_MS = (START_S + 60) * 1000
+
+
+def lines(*values: bytes) -> Lines:
+    return Lines("file:n.jsonl", BytesIO(b"\n".join(values)), NOW_MS)
+
+
+def fed(feed: Feed, *values: bytes) -> list[Message]:
+    return feed.take(lines(*values).read())
+
+
+def service(host: str = "h1", *, action: str = "update", at_s: int = 0, **changes: object) -> bytes:
+    message = json.loads(sample("service-update"))
+    message["event_type"] = f"service.{action}"
+    message["payload"]["nova_object.data"] |= {"host": host, **changes}
+    return envelope(message, (START_S + at_s) * 1_000_000, f"service {host} {at_s}")
+
+
+def aggregate(hosts: list[str], *, action: str = "add_host", at_s: int = 0, **metadata: str) -> bytes:
+    message = json.loads(sample("aggregate-add_host-end"))
+    message["event_type"] = f"aggregate.{action}.end"
+    message["payload"]["nova_object.data"] |= {"hosts": hosts, "metadata": metadata}
+    return envelope(message, (START_S + at_s) * 1_000_000, f"aggregate {at_s}")
+
+
+def created(host: str = "h1", uuid: str = "a") -> list[bytes]:
+    return [sent.value for sent in NovaCloud().create(uuid, host)]
+
+
+def settings(messages: list[Message]) -> list[NodeConfigured]:
+    return [decode_keyed(CLAIMS, message.key, message.value) for message in messages if message.topic == CLAIMS]
+
+
+def test_a_file_of_lines_is_read_in_batches_and_keeps_its_lines_numbers() -> None:
+    source = lines(*([b"{}", b""] * (BATCH_RECORDS + 1)))
+
+    first, second, third = source.read(), source.read(), source.read()
+
+    assert [len(first), len(second), third] == [BATCH_RECORDS, 1, []]
+    assert (second[0].offset, source.is_over) == (2 * BATCH_RECORDS + 1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (b'{\n "a": 1\n}', [b'{"a":1}']),
+        (b'[{"a": 1}, {"b": 2}]', [b'{"a":1}', b'{"b":2}']),
+        (b"{\n", [b"{\n"]),
+    ],
+)
+def test_a_file_that_is_one_document_is_a_message_or_a_list_of_them(text: bytes, values: list[bytes]) -> None:
+    source = Lines("file:n.json", BytesIO(text), NOW_MS, is_document=True)
+
+    assert [record.value.strip() for record in source.read()] == [value.strip() for value in values]
+
+
+def test_events_are_messages_under_their_nodes_key() -> None:
+    feed = Feed(OpenStack(lambda _: 7))
+
+    messages = fed(feed, *created())
+
+    assert [(message.topic, message.key) for message in messages] == [(LIFECYCLE, b"h1.example.org")] * 2
+    arrived = decode_keyed(LIFECYCLE, messages[0].key, messages[0].value)
+    assert isinstance(arrived, InstanceArrived)
+    assert (arrived.producer, arrived.epoch, arrived.counter) == ("nova", 7, 1)
+    assert (feed.tally.notifications, feed.tally.events) == (4, 2)
+
+
+def test_what_is_no_notification_becomes_a_dead_letter_with_its_line_and_is_not_sent_twice() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+
+    (letter,) = fed(feed, created()[0], b"junk", created()[1])
+    again = Feed(OpenStack(lambda _: 1), {letter.key})
+
+    assert letter.topic == DEAD_LETTERS
+    read = read_letter(Record(letter.topic, 0, 0, NOW_MS, letter.key, letter.value, letter.headers))
+    assert isinstance(read, DeadLetter)
+    assert (read.position, read.kind, read.value) == ("file:n.jsonl/0@2", "unreadable", b"junk")
+    assert read.reason.startswith("expected JSON")
+    assert fed(again, created()[0], b"junk") == []
+    assert again.tally.dead_letters == 1
+
+
+def test_a_disabled_or_fenced_service_disables_its_node_and_a_deleted_one_withdraws_it() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, *created(), service(disabled=True, disabled_reason="fan broken"))
+
+    (disabled,) = settings(feed.settle())
+    fed(feed, service(at_s=1, forced_down=True))
+    (fenced,) = settings(feed.settle())
+    fed(feed, service(at_s=2))
+    (enabled,) = settings(feed.settle())
+    fed(feed, service(at_s=3, action="delete"))
+    (deleted,) = settings(feed.settle())
+
+    assert (disabled.node_id, disabled.status, disabled.reason) == ("h1.example.org", "disabled", "fan broken")
+    assert [(each.status, each.reason) for each in (fenced, enabled)] == [("disabled", "forced down"), ("enabled", "")]
+    assert (deleted.status, deleted.reason) == ("withdrawn", "its compute service was deleted")
+    assert settings(feed.settle()) == []
+
+
+def test_the_newest_word_on_a_service_counts_whenever_it_comes() -> None:
+    words = [service(at_s=1, disabled=True, disabled_reason="old"), service(at_s=2, disabled=True, disabled_reason="new"), service(at_s=3)]
+    said = []
+
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        feed = Feed(OpenStack(lambda _: 1))
+        fed(feed, *created(), *[words[number] for number in order])
+        said.append(settings(feed.settle()))
+
+    assert said[0] == said[1] == said[2]
+    assert (said[0][0].status, said[0][0].reason) == ("enabled", "")
+
+
+def test_aggregates_and_zones_follow_their_hosts_and_leave_with_them() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, *created("h1"), *created("h2", "b"), aggregate(["h1", "h2"], availability_zone="east", ssd="true"))
+
+    both = settings(feed.settle())
+    fed(feed, aggregate(["h2"], action="remove_host", at_s=1, availability_zone="east", ssd="true"))
+    left = settings(feed.settle())
+
+    metadata = {"availability_zone": "east", "ssd": "true"}
+    inside = OperatorFields(zone="east", aggregates=(Aggregate(name="my-aggregate", metadata=metadata),))
+    assert [(each.node_id, each.fields) for each in both] == [("h1.example.org", inside), ("h2.example.org", inside)]
+    assert [(each.node_id, each.fields) for each in left if each.node_id == "h1.example.org"] == [
+        ("h1.example.org", OperatorFields(zone="", aggregates=()))
+    ]
+
+
+def test_what_services_say_reaches_the_ledger() -> None:
+    cloud = NovaCloud()
+    following = Following().take(cloud.create("a", "h1"))
+    following.follower.take(service(disabled=True, disabled_reason="fan broken"))
+
+    following.configure()
+
+    node = following.ledger.nodes["h1.example.org"]
+    assert (node.status, node.uses["a"]) == ("disabled", (1, 0, 512, 1024))
+
+
+def test_a_service_whose_node_nobody_named_is_said_to_be_unknown() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, service("h9"))
+
+    assert feed.settle() == []
+    assert feed.follower.reach().unnamed_services == ("h9",)
+
+
+def test_what_was_said_before_is_read_from_the_log(tmp_path: Path) -> None:
+    feed = Feed(OpenStack(lambda _: 41))
+    with SqliteLog.open(str(tmp_path / "l.db"), create=True) as log:
+        open_ledger(log)
+        log.append(fed(feed, *created(), b"junk"))
+
+        before, letters = told_before(log), letters_before(log)
+
+    (key,), (told,) = before.told.keys(), before.told.values()
+    assert key == ("a", "h1.example.org")
+    assert isinstance(told, Told)
+    assert isinstance(told.report, InstanceReport)
+    assert told.report.power_state == "running"
+    assert (before.epoch_of(5)("h1.example.org"), before.epoch_of(50)("h1.example.org"), before.epoch_of(5)("h2")) == (42, 50, 5)
+    assert letters == {b"file:n.jsonl/0@5"}
+
+
+def test_swaps_are_named_by_flavor() -> None:
+    assert swaps(["m1.small=512", "odd=name=1"]) == {"m1.small": 512, "odd=name": 1}
+    for wrong in ("m1.small", "=5", "m1.small=much"):
+        with pytest.raises(ValueError, match="expected FLAVOR=MIB"):
+            swaps([wrong])
+
+
+DETAIL = {
+    "hypervisor_hostname": "h1.example.org", "service": {"host": "h1", "id": 7}, "vcpus": 64, "memory_mb": 262144, "local_gb": 2000,
+    "host_ip": "10.0.0.1", "hypervisor_type": "QEMU", "hypervisor_version": 8_002_002, "state": "up", "status": "enabled",
+    "cpu_info": '{"arch": "x86_64", "model": "EPYC", "vendor": "AMD", "topology": {"cells": 2, "sockets": 1, "cores": 16, "threads": 2}, '
+    '"features": ["sse", "aes"]}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("document", [{"hypervisors": [DETAIL]}, [DETAIL]])
+def test_novas_list_of_hypervisors_becomes_totals_and_says_nothing_of_instances(document: object) -> None:
+    (listed,) = read_hypervisors(json.dumps(document).encode())
+
+    audit = audit_of(listed, producer="nova", epoch=3, taken_at_ms=NOW_MS)
+
+    assert (listed.host, audit.node_id, audit.complete, audit.instances) == ("h1", "h1.example.org", False, ())
+    assert audit.hypervisor is not None
+    assert (audit.hypervisor.vcpus, audit.hypervisor.memory_mib, audit.hypervisor.disk_mib) == (64, 262_144, 2_000 * 1024)
+    assert (audit.hypervisor.cpu_info.features, audit.hypervisor.cpu_info.threads, audit.hypervisor.service_host) == (
+        ("aes", "sse"),
+        2,
+        "h1",
+    )
+    encoded = Feed(OpenStack(lambda _: 1))
+    assert encoded.settle() == []
+    assert decode(AUDITS, b"{}").kind == "unreadable"
+
+
+def test_the_list_of_the_command_line_client_will_do_too() -> None:
+    entry = {"Hypervisor Hostname": "n1", "vCPUs": 8, "Memory MB": 16_000, "Local GB": 100, "Host IP": "10.0.0.2", "State": "up", "ID": 1}
+
+    (listed,) = read_hypervisors(json.dumps([entry]).encode())
+
+    assert (listed.host, listed.node_id, listed.hypervisor.vcpus, listed.hypervisor.service_host) == ("n1", "n1", 8, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"{", "expected JSON"),
+        (b"{}", 'expected {"hypervisors": [...]}'),
+        (b"[1]", r"hypervisors\[0\]: Expected `object`, got `int`"),
+        (b'[{"vcpus": 1}]', r"hypervisors\[0\]: Object missing required field `hypervisor_hostname`"),
+        (b'[{"hypervisor_hostname": "n1"}]', "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below"),
+    ],
+)
+def test_a_list_that_says_too_little_says_what_is_missing(text: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason.replace("{", r"\{").replace("[...]", r"\[\.\.\.\]")):
+        read_hypervisors(text)
