@@ -20,9 +20,9 @@ from streams.topology import open_ledger
 
 if TYPE_CHECKING:
     from producers.openstack_hosts import ListedHost
+    from streams.cli.notifications import Feed, Source
     from streams.cli.producing import Persistent
     from streams.log.base import Log, Message
-    from streams.notifications import Feed, Source
 
 SOURCE_FORMS = "FILE of JSON lines, FILE.json, - for stdin, or kafka://HOST:PORT/TOPIC (versioned_notifications: all its priorities)"
 WAIT_SECONDS = 0.5
@@ -57,9 +57,9 @@ def openstack(
     from producers.openstack_hosts import audit_of
     from producers.source import said
     from schemas.topics import AUDITS
+    from streams.cli.notifications import Feed, letters_before, told_before
     from streams.cli.produce import ended_by_sigterm, persistence
     from streams.cli.producing import message
-    from streams.notifications import Feed, letters_before, told_before
 
     hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), SystemClock().wall_ms()
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ def named_sources(specs: tuple[str, ...]) -> tuple[str, ...]:
 @contextmanager
 def notifications(spec: str) -> Iterator[Source]:
     """The notifications that `--from` names. Raises UsageProblem, LogUnreachable."""
-    from streams.notifications import Lines
+    from streams.cli.notifications import Lines
 
     if spec.startswith(ALL):
         source = _bus(spec)
@@ -152,7 +152,7 @@ def notifications(spec: str) -> Iterator[Source]:
 
 def _bus(spec: str) -> Source:
     """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`."""
-    from streams.notifications import Bus
+    from streams.cli.notifications import Bus
 
     address, mark, query = spec.partition("?")
     brokers, _, name = address.removeprefix(ALL).partition("/")
@@ -186,7 +186,7 @@ def listed_hosts(path: Path | None) -> list[ListedHost]:
 
 def swap_table(texts: tuple[str, ...]) -> dict[str, int]:
     """The table of `--swap-mib`. Raises UsageProblem."""
-    from streams.notifications import swaps
+    from streams.cli.notifications import swaps
 
     try:
         return dict(swaps(texts))

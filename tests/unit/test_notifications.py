@@ -16,10 +16,10 @@ from schemas.codec import decode, decode_keyed
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.cli.notifications import BATCH_RECORDS, Feed, Lines, letters_before, swaps, told_before
 from streams.dead_letters import DeadLetter, read_letter
 from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog
-from streams.notifications import BATCH_RECORDS, Feed, Lines, letters_before, swaps, told_before
 from streams.topology import open_ledger
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
 from tests.nova_following import Following
