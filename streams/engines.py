@@ -21,6 +21,10 @@ CountDead = Callable[[str, str], None]
 BATCH_RECORDS = 2000
 """One transaction a batch: large enough that syncing costs little a record, small enough that other writers wait for milliseconds."""
 
+CARRIERS = "reconciler"
+WATCHERS = "watcher"
+"""The groups whose committed offsets say how far observations are carried, and other topics are looked through."""
+
 COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
 
@@ -84,7 +88,7 @@ class Carrier:
 
     name = "carrier"
 
-    def __init__(self, log: Log, group: str = "reconciler", *, count_dead: CountDead = not_counted) -> None:
+    def __init__(self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted) -> None:
         self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic) for topic in SOURCES]
         self._owned: frozenset[int] = frozenset()
@@ -144,7 +148,7 @@ class Watcher:
 
     name = "watcher"
 
-    def __init__(self, log: Log, group: str = "watcher", *, count_dead: CountDead = not_counted) -> None:
+    def __init__(self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted) -> None:
         self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
         self._is_sound = True

@@ -36,6 +36,7 @@ VERBS = (
     Verb("fleet", "streams.cli.fleet:app", "apply ratios, zones, aggregates and traits from a file; show them"),
     Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),
     Verb("archive", "streams.cli.archive:archive_verb", "move history below a verified snapshot into files"),
+    Verb("copy", "streams.cli.copy:copy_verb", "move a ledger to another host, record by record: SQLite to Kafka, or back"),
     Verb("place", "streams.cli.place:place", "ask for instances to be placed, and wait for the answer"),
     Verb("cancel", "streams.cli.cancel:cancel", "take a request back"),
     Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),

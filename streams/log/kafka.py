@@ -118,13 +118,24 @@ class KafkaLog:
 
     def append(self, messages: Sequence[Message]) -> list[int]:
         """See the contract. Raises also LogFatal when this process cannot go on, and LogError for a record larger than the broker takes."""
+        return self._append(messages, None)
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        """Append copies of another log's records with the times they have there, once `take_times` has opened their topics for that."""
+        self._append(messages, times_ms)
+
+    def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
+        """From now on a record's time in these topics is what its writer says, or the broker's again."""
+        self._catalog.take_times(topics, of_writers=of_writers)
+
+    def _append(self, messages: Sequence[Message], times_ms: Sequence[int] | None) -> list[int]:
         if not messages:
             return []
         self._refuse_if_closed()
         for topic in {message.topic for message in messages}:
             self._count(topic)
         numbers = route(messages, self._counts)
-        offsets = self._sender.append(messages, numbers)
+        offsets = self._sender.append(messages, numbers, times_ms)
         for message, number, offset in zip(messages, numbers, offsets, strict=True):
             place = Partition(message.topic, number)
             if offset >= self._ends.get(place, 0):

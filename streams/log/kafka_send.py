@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -55,8 +56,11 @@ class Sender:
         """Connect now: a producer waits half a second for its id, which it may do while the caller still reads."""
         self._producer = self._producer or self._clients.producer()
 
-    def append(self, messages: Sequence[Message], numbers: Sequence[int]) -> list[int]:
-        """Send each message to its partition and return their offsets, in the order given. Raises LogUnreachable, LogFatal, LogError."""
+    def append(self, messages: Sequence[Message], numbers: Sequence[int], times_ms: Sequence[int] | None = None) -> list[int]:
+        """Send each message to its partition and return their offsets, in the order given. Raises LogUnreachable, LogFatal, LogError.
+
+        `times_ms` are theirs where the topic takes the writers' times (CreateTime).
+        """
         self._refuse_too_large(messages)
         if self._clients.fatal is not None:
             raise self._clients.fatal
@@ -67,9 +71,9 @@ class Sender:
         landings: dict[tuple[str, int], _Landing] = {}
         names = {topic: self._settings.topic(topic) for topic in {message.topic for message in messages}}
         try:
-            for message, number in zip(messages, numbers, strict=True):
+            for message, number, time_ms in zip(messages, numbers, times_ms or [0] * len(messages), strict=True):
                 landing = landings.setdefault((message.topic, number), _Landing())
-                self._produce(producer, names[message.topic], message, number, landing, until)
+                self._produce(producer, names[message.topic], message, number, time_ms, landing, until)
             self._await(producer, landings, len(messages), until)
         except BaseException:
             self._give_up()
@@ -77,11 +81,14 @@ class Sender:
         streams = {place: iter(landing.offsets) for place, landing in landings.items()}
         return [next(streams[message.topic, number]) for message, number in zip(messages, numbers, strict=True)]
 
-    def _produce(self, producer: Producer, name: str, message: Message, number: int, landing: _Landing, until: float) -> None:
+    def _produce(
+        self, producer: Producer, name: str, message: Message, number: int, time_ms: int, landing: _Landing, until: float
+    ) -> None:
         headers: list[tuple[str, str | bytes | None]] = list(message.headers)
         while True:
             try:
-                producer.produce(name, message.value, message.key, number, headers=headers, on_delivery=landing.note)
+                # A time of 0 is none: the client's own.
+                producer.produce(name, message.value, message.key, number, on_delivery=landing.note, timestamp=time_ms, headers=headers)
                 return
             except BufferError:
                 # The queue is full: wait for room. Nothing is lost, the caller only sends slower.
@@ -114,6 +121,9 @@ class Sender:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""
         for message in messages:
             size = len(message.value) + len(message.key) + OVERHEAD_BYTES
+            # A name's characters take up to 4 bytes; counting values so, too, is quicker, and enough for all but the largest.
+            if size + 4 * sum(map(len, chain.from_iterable(message.headers))) <= self._record_bytes_max:
+                continue
             size += sum([len(name) * 4 + len(value) for name, value in message.headers])
             if size > self._record_bytes_max:
                 raise LogError(

@@ -8,6 +8,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -27,6 +29,7 @@ REPLICAS: Final = 3
 # Kafka's own default. A batch of one record of the largest kind has to fit.
 MESSAGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD_BYTES: Final = 100_000
+TIMESTAMPS: Final = "message.timestamp.type"
 READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
 
@@ -49,7 +52,7 @@ def wanted(spec: TopicSpec, *, single_broker: bool) -> dict[str, str]:
     value_bytes_max = known.value_bytes_max if known else 0
     config = {
         "cleanup.policy": "compact" if spec.compacted else "delete",
-        "message.timestamp.type": "LogAppendTime",
+        TIMESTAMPS: "LogAppendTime",
         "min.insync.replicas": "1" if single_broker else "2",
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(max(MESSAGE_BYTES_MAX, value_bytes_max + BATCH_OVERHEAD_BYTES)),
@@ -64,7 +67,7 @@ def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_brok
         value = found.get(setting, "")
         at_least = setting in {"min.insync.replicas", "max.message.bytes"}
         # A mirror or a restored archive keeps the original times (CreateTime).
-        fine = setting == "message.timestamp.type" or (int(value or 0) >= int(expected) if at_least else value == expected)
+        fine = setting == TIMESTAMPS or (int(value or 0) >= int(expected) if at_least else value == expected)
         if not fine:
             differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set"))
     return differences
@@ -92,10 +95,12 @@ class Catalog:
         self._refuse_differences([spec for spec in specs if spec.name in there])
         missing = [spec for spec in specs if spec.name not in there]
         if missing:
-            self._make(missing)
+            of_others = self._make(missing)
             self._await(missing)
+            self._refuse_differences([spec for spec in missing if self._settings.topic(spec.name) in of_others])
 
-    def _make(self, specs: Sequence[TopicSpec]) -> None:
+    def _make(self, specs: Sequence[TopicSpec]) -> set[str]:
+        """Returns the names on the cluster of those that another process has made since we looked."""
         brokers = len(self._clients.metadata().brokers)
         single = self._settings.single_broker
         if brokers < REPLICAS and not single:
@@ -113,14 +118,16 @@ class Catalog:
             for spec in specs
         ]
         futures = self._clients.admin.create_topics(made)
+        of_others = set()
         for name, future in futures.items():
             try:
                 future.result()
             except KafkaException as problem:
                 error = error_of(problem)
-                # Another process makes them as well; what it made is compared below.
                 if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise log_error(error, self._settings.place, f"making topic {name}", self._clients.last_seen) from None
+                of_others.add(name)
+        return of_others
 
     def _await(self, specs: Sequence[TopicSpec]) -> None:
         until = time.monotonic() + READY_SECONDS
@@ -170,6 +177,19 @@ class Catalog:
         return {
             topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
         }
+
+    def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
+        """Let records of these topics have the times that their writers say, or the broker's append times again. Raises LogError."""
+        kind = "CreateTime" if of_writers else "LogAppendTime"
+        setting = ConfigEntry(TIMESTAMPS, kind, incremental_operation=AlterConfigOpType.SET)
+        resources = [ConfigResource(ResourceType.TOPIC, self._settings.topic(topic), incremental_configs=[setting]) for topic in topics]
+        futures = self._clients.admin.incremental_alter_configs(resources)
+        self._clients.wait_for(futures.values(), f"setting {TIMESTAMPS}")
+        until = time.monotonic() + READY_SECONDS
+        while any(config.get(TIMESTAMPS) != kind for config in self.configs(topics).values()):
+            if time.monotonic() > until:
+                raise LogUnreachable(f"{self._settings.place}: {TIMESTAMPS} is not {kind} after {READY_SECONDS:.0f} s; try again")
+            time.sleep(0.02)
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the cluster keeps only the newest record of each key."""

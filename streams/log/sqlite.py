@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -101,6 +102,15 @@ class SqliteLog:
                 offsets = self._append_scattered(messages, numbers, now_ms)
         self._bell.ring()
         return offsets
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        """Append copies of another log's records with the times they have there, in one transaction. Raises as `append` does."""
+        numbers = self._route(messages)
+        self._file.fold_wal_back()
+        with self._file.writing("append"):
+            for (*to, time_ms), run in groupby(zip(map(_topic, messages), numbers, times_ms, messages, strict=True), itemgetter(0, 1, 2)):
+                self._append(self._catalog.place(*to), [message for *_, message in run], time_ms)
+        self._bell.ring()
 
     def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> list[int]:
         """Append to several partitions inside the caller's transaction; returns the offsets in the order of the messages."""

@@ -1,0 +1,120 @@
+"""Copies a ledger from one log to another, whichever hosts they are on: same offsets, same times, same bytes, so the same ledger.
+
+What is copied is what cannot be made again: everything that somebody said. What the stream processor derives it derives there anew, with
+the same ids. Nobody else may write to the new log meanwhile; if writers of the old one go on, copy again until nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from schemas import topics
+from schemas.topics import TOPICS
+from streams.engines import CARRIERS, WATCHERS
+from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
+from streams.reconciler import SOURCES
+from streams.scheduler import GROUP as SCHEDULERS
+from streams.topology import DERIVED_TOPICS, check_topics, topic_specs
+
+COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, topics.STREAM_PARTITIONS, *DERIVED_TOPICS}))
+"""Claims first: an interrupted copy already is the same ledger, and nobody opens another one there."""
+GROUPS: Final = ((CARRIERS, SOURCES), (WATCHERS, (topics.REQUESTS, topics.RESULTS)), (SCHEDULERS, (topics.REQUESTS,)))
+"""How far steps have come: who begins at 0 would carry every observation once more."""
+BATCH_RECORDS: Final = 2000
+
+Progress = Callable[[int], None]
+"""Hears how many records were copied just now."""
+
+
+class Target(Log, Protocol):
+    """A log that takes records with the times they have."""
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        """Append each with its time."""
+        ...
+
+
+@runtime_checkable
+class TakesTimes(Protocol):
+    """A log whose topics must be told that writers say the times: Kafka."""
+
+    def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
+        """From now on a record's time is what its writer says, or the log's own again."""
+        ...
+
+
+class OtherLedger(LogError):  # noqa: N818 - see streams.log.base
+    """What stands in the new log is not a copy of the old one's beginning."""
+
+
+def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> dict[Partition, int]:
+    """Copy what `target` does not have yet, check every record copied, and return how many went where. Interrupted, do it again.
+
+    Raises TopicMismatch if `source` is no ledger or `target` has other numbers of partitions, OtherLedger if it holds something else,
+    OffsetOutOfRange for history that left `source` (open it with its archive), LogError for a copy that reads back differently.
+    """
+    check_topics(source)
+    counts = source.topics()
+    stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
+    target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
+    copied: dict[Partition, int] = {}
+    if isinstance(target, TakesTimes):
+        target.take_times(COPIED, of_writers=True)
+    for topic in COPIED:
+        for number in range(counts[topic]):
+            copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), progress)
+    if isinstance(target, TakesTimes):
+        target.take_times(COPIED, of_writers=False)
+    for (group, topic), offsets in stands.items():
+        target.commit(group, topic, offsets)
+    return copied
+
+
+def _copy(source: Log, target: Target, place: Partition, progress: Progress) -> int:
+    """Copy one partition from where the target ends; returns how many records."""
+    at = begun = target.end(*place)
+    if at > source.end(*place):
+        raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
+    if source.start(*place) > at:
+        raise OffsetOutOfRange(
+            f"{place}: the old log begins at {source.start(*place)}, and {at} is next to copy; the folder with the rest goes into "
+            "CLAIMLOG_ARCHIVE"
+        )
+    latest_ms = 0
+    if at:
+        (before,), (copied,) = source.read(*place, at - 1, 1), target.read(*place, at - 1, 1)
+        if _said(before) != _said(copied):
+            raise OtherLedger(f"{place}@{at - 1} is another record than in the old log; copy to a log that is empty")
+        latest_ms = copied.time_ms
+    while records := source.read(*place, at, BATCH_RECORDS):
+        times_ms = []
+        for offset, record in enumerate(records, at):
+            if record.offset != offset:
+                raise OffsetOutOfRange(f"{place}@{offset} is missing in the old log, so what follows would get other offsets")
+            # What every fold takes a record's time for.
+            latest_ms = max(latest_ms, record.time_ms)
+            times_ms.append(latest_ms)
+        target.append_at([Message(place.topic, r.key, r.value, r.headers, place.number) for r in records], times_ms)
+        _check(target, place, records, times_ms)
+        at += len(records)
+        progress(len(records))
+    return at - begun
+
+
+def _check(target: Log, place: Partition, records: Sequence[Record], times_ms: Sequence[int]) -> None:
+    """Read back what was copied. Raises LogError if it is not the same."""
+    at = 0
+    while at < len(records):
+        for found in target.read(*place, records[at].offset, len(records) - at):
+            if _said(found) != _said(records[at]) or found.time_ms != times_ms[at]:
+                raise LogError(
+                    f"{place}@{found.offset} reads back as another record or with another time ({found.time_ms}, not {times_ms[at]}): "
+                    "does somebody else write to the new log? Delete it and copy again"
+                )
+            at += 1
+
+
+def _said(record: Record) -> tuple[int, bytes, bytes, tuple[tuple[str, bytes], ...]]:
+    """Everything of a record but its time."""
+    return record.offset, record.key, record.value, tuple(record.headers)

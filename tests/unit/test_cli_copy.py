@@ -1,0 +1,84 @@
+"""`claimlog copy`: the same answers from the copy, gaps and other targets refused. Both hosts: tests/contract/test_system_contract.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from schemas.topics import CLAIMS
+from streams.cli.main import run
+from streams.log.base import LogError, Message, OffsetOutOfRange
+from streams.log.memory import MemoryLog
+from streams.log.sqlite import SqliteLog
+from streams.mirror import mirror
+from streams.topology import open_ledger
+from tests.cli_log import FleetLog
+
+Capture = pytest.CaptureFixture[str]
+
+
+def fleet_of(folder: Path) -> FleetLog:
+    fleet = FleetLog(folder)
+    fleet.audit("c1")
+    fleet.claim("r1/0/s-1.1", "i1", "c1", memory_mib=512)
+    return fleet
+
+
+def test_the_copy_answers_as_the_log_it_was_made_of(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+
+    said = fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'copy'}", "-o", "json")
+
+    assert said.code == 0
+    assert sum(item["copied"] for item in said.json["items"] if item["topic"] == CLAIMS) == sum(fleet.log.ends(CLAIMS).values())
+    before = fleet.run(capsys, "replay", "-o", "json").json
+    assert run(["replay", "--log", f"sqlite:{tmp_path / 'copy'}", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == before
+
+
+def test_a_file_of_lines_is_no_log_to_copy_to(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    (tmp_path / "lines.jsonl").write_text("")
+
+    said = fleet.run(capsys, "copy", str(tmp_path / "lines.jsonl"))
+
+    assert said.code == 2
+    assert "a log that can be written" in said.err
+
+
+def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.log.truncate(CLAIMS, 0, 1)
+
+    with SqliteLog.open(tmp_path / "copy", create=True) as copy, pytest.raises(OffsetOutOfRange, match="CLAIMLOG_ARCHIVE"):
+        mirror(fleet.log, copy)
+
+
+class _Forgetful(MemoryLog):
+    """A log that keeps times of its own, whatever it is told."""
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        self.append(messages)
+
+
+def test_a_copy_whose_times_are_not_kept_is_refused(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path)
+
+    with pytest.raises(LogError, match="with another time"):
+        mirror(fleet.log, _Forgetful())
+
+
+def test_times_that_go_back_are_copied_as_every_fold_takes_them(tmp_path: Path) -> None:
+    times = [1000, 3000, 2000]
+    source = MemoryLog(clock=lambda: 1000)
+    open_ledger(source, ledger_partitions=1, request_partitions=1)
+    with SqliteLog.open(tmp_path / "copy", create=True) as copy:
+        copy.create([])
+        mirror(source, copy)
+
+        copy.append_at([Message(CLAIMS, b"k", b"%d" % time_ms, (), 0) for time_ms in times], times)
+
+        assert [record.time_ms for record in copy.read(CLAIMS, 0, 1)] == [1000, 3000, 3000]
