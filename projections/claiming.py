@@ -98,7 +98,8 @@ def _try(
         lack = fit.fits(node, item, event.request_id, overlay) or _closed_home(node, item)
         if not lack and node is not None:
             over = fit.overrun(node, item, overlay) if item.forced else ()
-            granted.append((item, node, over, numa_node.granted(node, item, overlay) if item.numa or item.pci else None))
+            devices = numa_node.kept(node, item.instance_id) if item.keep else None
+            granted.append((item, node, over, numa_node.granted(node, item, overlay) if item.numa or item.pci else devices))
             return
         lacks.append(lack)
     refusals.append((item.claim_id, item.nodes, tuple(lacks)))
@@ -107,7 +108,7 @@ def _try(
 def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...]:
     """A member's claim of an affinity group names its home's epoch; one that is closed here lets nobody in (rule 10)."""
     group = item.group
-    if node is None or group is None or group.policy != "affinity":
+    if node is None or group is None or group.policy != "affinity" or item.keep:
         return ()
     closed = node.homes_closed.get(group.group_id, 0)
     if group.epoch > closed:
@@ -156,6 +157,7 @@ def _held(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: 
         numa=item.numa,
         pci=item.pci,
         granted_ms=time_ms,
+        keep=item.keep,
     )
     node.io_claims += 1
     step.node_ids += (node_id,)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from projections import numa_node
-from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, observed_amounts
+from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, cut_to, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.codec import event_type
 
@@ -290,11 +290,14 @@ def _confirm(ledger: Ledger, node: Node, claim: Claim, shown: Shown, amounts: Ob
     """Let a showing speak for a claim; True if it is confirmed by it.
 
     One older than the grant or renewal less the skew, or older than a known departure, says nothing. A resize's claim is confirmed only by
-    exactly its size (rule 7).
+    exactly its size (rule 7), one that keeps a place only after its deadline: nobody has said since that the guest is to leave, so it has
+    stayed or come back, and takes what is shown.
     """
     if time_ms < claim.since_ms - SKEW_MS or time_ms < claim.gone_ms:
         return False
     if claim.resize and claim.confirmed_ms is None and not _is_size(claim, amounts, shown.amounts):
+        return False
+    if claim.keep and claim.confirmed_ms is None and time_ms < claim.deadline_ms:
         return False
     claim.seen_ms = max(claim.seen_ms, time_ms)
     claim.run_epoch = None
@@ -308,6 +311,8 @@ def _confirm(ledger: Ledger, node: Node, claim: Claim, shown: Shown, amounts: Ob
         shown.group_id = claim.group.group_id
     if claim.resize:
         _cut_older(node, claim)
+    if claim.keep:
+        claim.amounts = cut_to(claim.amounts, shown.amounts)
     if None in amounts and shown.amounts != amounts:
         shown.amounts = _as_claimed(shown.amounts, amounts, claim.amounts)
     ledger.tell(step, "confirmed", claim)

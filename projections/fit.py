@@ -19,10 +19,13 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     """Every shortfall of `item` on `node`, in a fixed order; empty means that it fits.
 
     `request_id` is the claim's request (rule 7 asks whose resize is in flight). A resource not asked for is not tested; one whose use
-    does not grow is not either. A forced claim skips the ratio limits and the limits it carries, nothing else.
+    does not grow is not either. A forced claim skips the ratio limits and the limits it carries, nothing else. One that keeps what is there
+    takes nothing.
     """
     if node is not None and not overlay and fits_at_once(node, item):
         return ()
+    if item.keep:
+        return tuple(_kept(node, item))
     if node is None or node.hypervisor is None:
         return (Shortfall(resource="node", detail="no audit of it is known"),)
     found: list[Shortfall] = []
@@ -46,7 +49,7 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
     """
     if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses:
         return False
-    if item.limits is not None or item.group is not None or item.numa or item.pci:
+    if item.limits is not None or item.group is not None or item.numa or item.pci or item.keep:
         return False
     vcpus, pcpus, memory_mib, disk_mib = amounts_of(item.resources)
     used, limits = node.used, node.limits
@@ -57,6 +60,17 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
         and (not disk_mib or used[3] + disk_mib <= limits[3])
         and node.hypervisor is not None
     )
+
+
+def _kept(node: Node | None, item: ClaimItem) -> Iterable[Shortfall]:
+    """What is kept is there already, whatever the node's status: the instance, and no more of it than it uses."""
+    use = node.uses.get(item.instance_id) if node is not None else None
+    if use is None:
+        yield Shortfall(resource="keep", detail="the instance is neither claimed nor shown here, so there is nothing to keep")
+        return
+    for resource, asked, used in zip(RESOURCES, amounts_of(item.resources), use, strict=True):
+        if asked > used:
+            yield Shortfall(resource="keep", detail=f"{resource}: {asked} to keep, the instance uses {used}")
 
 
 def overrun(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfall, ...]:

@@ -42,6 +42,12 @@ def largest(left: Amounts, right: Amounts) -> Amounts:
     return (max(left[0], right[0]), max(left[1], right[1]), max(left[2], right[2]), max(left[3], right[3]))
 
 
+def cut_to(claimed: Amounts, shown: ObservedAmounts) -> Amounts:
+    """What is claimed, cut to what is shown where that is known."""
+    cut = [most if known is None else min(most, known) for most, known in zip(claimed, shown, strict=True)]
+    return (cut[0], cut[1], cut[2], cut[3])
+
+
 class Claim(Struct, gc=False, array_like=True):
     """One held claim.
 
@@ -82,6 +88,7 @@ class Claim(Struct, gc=False, array_like=True):
     granted_ms: int = -1
     run_since_ms: int = 0
     cells: tuple[CellGrant, ...] = ()
+    keep: bool = False
 
     @property
     def resources(self) -> Resources:

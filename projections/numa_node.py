@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from projections import numa, pci
@@ -59,6 +60,19 @@ def granted(node: Node, item: ClaimItem, overlay: Overlay = ()) -> Granted | Non
     return found if isinstance(found, Granted) else None
 
 
+def kept(node: Node, instance_id: str) -> Granted | None:
+    """What the instance has there now: of its newest claim with cells or devices, else of what observations show; None if that is none."""
+    claims = [claim for claim in node.claims.get(instance_id, ()) if claim.cells or claim.pci_addresses]
+    if claims:
+        newest = max(claims, key=lambda claim: (claim.offset, claim.claim_id))
+        return Granted(cells=newest.cells, pci_addresses=newest.pci_addresses)
+    shown = node.shown.get(instance_id)
+    if shown is None:
+        return None
+    holding = _observed(node.hypervisor, shown, set())
+    return Granted(cells=holding.cells, pci_addresses=holding.addresses) if holding.cells or holding.addresses else None
+
+
 def lacking(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfall, ...]:
     """What `item` lacks of cells, CPUs, pages and devices of `node`; a forced claim skips the ratios of what floats, and nothing else."""
     found = _found(node, item, overlay)
@@ -69,6 +83,27 @@ def over_ratios(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Sho
     """What a forced claim takes beyond the ratios of the cells."""
     found = _grant(node, item, _holdings(node, overlay), forced=False)
     return () if isinstance(found, Granted) else found
+
+
+def standing(node: Node, overlay: Overlay = ()) -> bytes:
+    """All that `lacking` reads of a node for an instance that is new to it: where this is equal, so is what it says of the same item.
+
+    Which CPUs are held is no part of it, only how many of each core are free. Empty for a node without cells and devices.
+    """
+    host = node.hypervisor
+    if host is None or not (host.numa_cells or host.pci_devices):
+        return b""
+    free = _free(node, _holdings(node, overlay), "")
+    cells = [(each.cell_id, each.socket, each.pages, each.memory_mib, each.memory_mib_used, _cpus(each)) for each in free.cells]
+    devices = [(device, device.address) for device in pci.available(host.pci_devices, free.addresses)]
+    return msgspec.json.encode((cells, devices, node.vcpus.ratio_milli, node.memory_mib.ratio_milli))
+
+
+def _cpus(cell: numa.Cell) -> tuple[object, ...]:
+    free = set(cell.free_cpus)
+    left = sorted(len(free.intersection(core)) for core in cell.cores)
+    is_whole = set(cell.dedicated) == set(cell.shared)
+    return (len(cell.shared), cell.vcpus_used, len(cell.dedicated), left, max(map(len, cell.cores), default=1), is_whole)
 
 
 def reported(old: InstanceReport, new: InstanceReport, *, is_event: bool, protected: bool) -> InstanceReport:

@@ -152,5 +152,5 @@ def _gap(topic: str, partition: int, expected: int, got: int) -> OffsetGap:
 def _answer(record: InstancesPlaced | PlacementFailed, offset: int, time_ms: int) -> Answer:
     if isinstance(record, PlacementFailed):
         return Answer(record.request_id, offset, time_ms, intern(record.owner), reason=record.reason)
-    named = tuple(Named(p.claim_id, p.partition, intern(p.node_id)) for p in record.placements)
+    named = tuple(Named(p.claim_id, p.partition, intern(p.node_id)) for p in (*record.placements, *record.kept))
     return Answer(record.request_id, offset, time_ms, intern(record.owner), named, late=time_ms > record.commit_by_ms)

@@ -58,7 +58,7 @@ def event_text(event: Any, instance_id: str = "") -> str:
     match event:
         case say.ClaimRequested():
             items = [item for item in event.items if instance_id in {"", item.instance_id}] or list(event.items)
-            kind = "resize to " if items[0].resize else ""
+            kind = "resize to " if items[0].resize else "keep of " if items[0].keep else ""
             more = f" and {len(items) - 1} more" if len(items) > 1 else ""
             return f"request {event.request_id} claims {kind}{amounts_text(amounts_of(items[0].resources))}{more}"
         case say.InstanceObserved():

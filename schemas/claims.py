@@ -108,6 +108,8 @@ class ClaimItem(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     """One instance's claim: granted on the first of `nodes` (best first, all of this partition) where it fits.
 
     `resize`: `resources` is the whole new size of an instance already there. `forced`: ratio limits are skipped and the overrun is named.
+    `keep`: it keeps what the instance has on a node that it is about to leave, until the move is confirmed (a release with reason
+    `migrated`) or reverted: no departure closes it, and no showing before its deadline confirms it.
     """
 
     claim_id: ClaimId
@@ -116,6 +118,7 @@ class ClaimItem(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     resources: Resources
     resize: bool = False
     forced: bool = False
+    keep: bool = False
     limits: Limits | None = None
     group: GroupMember | None = None
     numa: tuple[NumaWant, ...] = ()

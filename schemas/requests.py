@@ -56,6 +56,10 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     `forced_hosts` and `ignored_hosts` name compute services' hosts, in any case of letters; `…_nodes` name nodes, exactly. A move between
     cells (`cross_cell_move`) prefers the nodes of `preferred_cell`.
 
+    A `resize` gives the whole new size of instances and stays on their node. A `migrate` leaves `source_node`, with a new size if the
+    flavor is another one, and keeps the room there until the move is confirmed or reverted; one that is `live` cannot be reverted and keeps
+    nothing. An `evacuate` leaves a node that is dead. The instances of all three are named.
+
     `ttl_ms` is how long its claims may stay unconfirmed; a scheduler gives up after a quarter of it.
     """
 
@@ -65,6 +69,7 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     instance_ids: tuple[InstanceId, ...] = ()
     action: Literal["create", "resize", "migrate", "evacuate"] = "create"
     source_node: Text = ""
+    live: bool = False
     image: Image = Image()
     hints: Hints = Hints()
     group: ServerGroup | None = None

@@ -88,7 +88,11 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
 
 
 class InstancesPlaced(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="instances-placed"):
-    """All instances of the request hold a claim. Counts if it is the request's first result, appended up to `commit_by_ms`."""
+    """All instances of the request hold a claim. Counts if it is the request's first result, appended up to `commit_by_ms`.
+
+    `kept` are the places that the instances of a migration leave: each is to be released with reason `migrated` when the move is confirmed
+    or reverted.
+    """
 
     request_id: RequestId
     owner: Name
@@ -96,6 +100,7 @@ class InstancesPlaced(Struct, frozen=True, kw_only=True, omit_defaults=True, for
     commit_by_ms: TimeMs
     placements: tuple[Placement, ...]
     decisions: tuple[Decision, ...] = ()
+    kept: tuple[Placement, ...] = ()
 
 
 class PlacementFailed(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-failed"):

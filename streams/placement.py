@@ -28,8 +28,9 @@ from streams.evidence import shortened
 from streams.log.base import Message
 from streams.placement_checks import no_valid_node, unfit
 from streams.placement_homes import Homes
+from streams.placement_keeps import kept_item
 from streams.placement_messages import Sender
-from streams.placement_work import Cancelling, Counters, Desk, Seat, Work
+from streams.placement_work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.limits import claimed
 from streams.scheduling.policy import Policy, digest
@@ -195,7 +196,7 @@ class Placer:
             request = asked.request
             if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
-            work = Work(asked, now_ms, boot_ms, [Seat(index) for index in range(request.count)])
+            work = Work(asked, now_ms, boot_ms, seats_of(request))
             desk.works[request.request_id] = work
             problem = unfit(request, self.policy, self.owner, self.epoch)
             if problem:
@@ -238,6 +239,12 @@ class Placer:
                 self._lift(items)
                 lacks = "; ".join(map(str, seat.refused))
                 return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
+            if seat.keeps:
+                problem = self._keep(request, seat, items)
+                if problem:
+                    self._lift(items)
+                    return [self._fail(work, "refused", problem, now_ms)]
+                continue
             decision, wanted = self._choose(request, seat)
             if not decision.chosen:
                 self._lift(items)
@@ -295,29 +302,28 @@ class Placer:
         self.counters.decisions += 1
         return decision, claimed(self.fleet, ask, self.policy, decision) if decision.chosen else ask.item
 
+    def _keep(self, request: PlacementRequested, seat: Seat, items: dict[int, list[ClaimItem]]) -> str:
+        """Claim what an instance uses on the node that it leaves; why that cannot be done, or nothing."""
+        item = kept_item(self.fleet, request, seat.index)
+        if item is None:
+            return f"instance {request.instance(seat.index)} is neither claimed nor shown on source_node {request.source_node}"
+        seat.partition, seat.kept = self.fleet.partition_of_node(request.source_node), item.resources
+        seat.claim_id = self._claim_id(request, seat.index)
+        items.setdefault(seat.partition, []).append(msgspec.structs.replace(item, claim_id=seat.claim_id))
+        return ""
+
     def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
         return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)
 
     def _commit(self, work: Work, now_ms: int) -> Message:
         """All claims are held in this fold: write the result that makes them a placement."""
-        request = work.asked.request
-        placements = [
-            Placement(
-                instance_id=seat.decision.instance_id,
-                claim_id=seat.claim_id,
-                partition=seat.partition,
-                node_id=seat.node_id,
-                resources=request.resources,
-            )
-            for seat in work.seats
-            if seat.decision is not None
-        ]
-        return self._placed(work, placements, now_ms)
+        return self._placed(work, placements_of(work, keeps=False), now_ms, placements_of(work, keeps=True))
 
-    def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int) -> Message:
+    def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True
         request_id = work.asked.request.request_id
-        return self._send.placed(request_id, work.taken_up_ms, self._commit_by_ms(work), placements, _evidence(work), now_ms)
+        by_ms = self._commit_by_ms(work)
+        return self._send.placed(request_id, work.taken_up_ms, by_ms, placements, _evidence(work), now_ms, kept=kept)
 
     def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
         work.result_sent = True

@@ -22,6 +22,20 @@ def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -
         return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
     if has_home(request) and not request.forced and AFFINITY not in policy.filters:
         return f"an affinity group needs {AFFINITY} among the policy's filters; add it there, or ask for soft-affinity"
+    return _misdirected(request)
+
+
+def _misdirected(request: PlacementRequested) -> str:
+    """What a request says of instances that are somewhere already, and cannot mean."""
+    action = request.action
+    if request.live and action != "migrate":
+        return f"live goes with action migrate only, this is {action}; leave it out"
+    if action == "create":
+        return "source_node goes with actions that move instances, this is create; leave it out" if request.source_node else ""
+    if not request.instance_ids:
+        return f"action {action} needs instance_ids: name the instances that are there"
+    if action in {"migrate", "evacuate"} and not request.source_node:
+        return f"action {action} needs source_node: name the node that the instances leave"
     return ""
 
 

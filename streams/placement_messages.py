@@ -56,6 +56,8 @@ class Sender(Struct, frozen=True):
         placements: Sequence[Placement],
         decisions: Sequence[Decision],
         now_ms: int,
+        *,
+        kept: Sequence[Placement] = (),
     ) -> Message:
         """The result that commits a placement."""
         record, value = within_bounds(
@@ -66,6 +68,7 @@ class Sender(Struct, frozen=True):
                 commit_by_ms=commit_by_ms,
                 placements=tuple(placements),
                 decisions=tuple(decisions),
+                kept=tuple(kept),
             )
         )
         return self._message(RESULTS, record, value, f"{request_id}/placed/{self.owner}", request_id, now_ms)

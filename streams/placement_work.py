@@ -9,14 +9,18 @@ from msgspec import Struct, field
 
 from projections.placements import Asked, Cancel, Named, Placements
 from schemas.claims import ReleaseReason
-from schemas.resources import Shortfall
-from schemas.results import Decision
+from schemas.requests import PlacementRequested
+from schemas.resources import Resources, Shortfall
+from schemas.results import Decision, Placement
 
 LATENCIES_KEPT = 10_000
 
 
 class Seat(Struct, gc=False):
-    """One instance of a work: `open` (to be decided), `sent` (its claim is not read back yet) or `held` (granted on `node_id`)."""
+    """One claim of a work: `open` (to be decided), `sent` (not read back yet) or `held` (granted on `node_id`).
+
+    Each instance has one, and one that leaves its node a second with `kept`, what it uses there, once that is known.
+    """
 
     index: int
     state: Literal["open", "sent", "held"] = "open"
@@ -26,6 +30,14 @@ class Seat(Struct, gc=False):
     node_id: str = ""
     attempt: int = 0
     refused: tuple[Shortfall, ...] = ()
+    keeps: bool = False
+    kept: Resources = Resources()
+
+
+def seats_of(request: PlacementRequested) -> list[Seat]:
+    """The seats of a request: one an instance, and for a migration that can be reverted another one on the node that each leaves."""
+    keeps = request.action == "migrate" and not request.live and not request.dry_run
+    return [Seat(index) for index in range(request.count)] + [Seat(index, keeps=True) for index in range(request.count) if keeps]
 
 
 class Work(Struct):
@@ -52,6 +64,22 @@ class Work(Struct):
     def give_up_ms(self) -> int:
         """How long it may take: a quarter of the time that claims may stay unconfirmed, so that the rest is left for the start."""
         return self.asked.request.ttl_ms // 4
+
+
+def placements_of(work: Work, *, keeps: bool) -> list[Placement]:
+    """The places that a work's result names: where its instances go, or those that they leave and keep."""
+    request = work.asked.request
+    return [
+        Placement(
+            instance_id=request.instance(seat.index),
+            claim_id=seat.claim_id,
+            partition=seat.partition,
+            node_id=seat.node_id,
+            resources=seat.kept if keeps else request.resources,
+        )
+        for seat in work.seats
+        if seat.keeps == keeps
+    ]
 
 
 class Cancelling(Struct):

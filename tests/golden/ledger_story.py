@@ -272,7 +272,46 @@ def devices(history: History) -> None:
     ask("free again", NumaWant(pinned_cpus=(0, 1), memory_mib=64, cpu_policy="dedicated", thread_policy="require"))
 
 
-CHAPTERS: tuple[Callable[[History], None], ...] = (claims, operators, limits, observations, endings, resizes, homes, garbage, devices)
+def moves(history: History) -> None:
+    """Rule 7: what a guest keeps on the node that it leaves, until the move is confirmed, reverted or forgotten."""
+    node, group = mine("left"), mine("apart")
+    member = GroupMember(group_id=group, policy="anti-affinity")
+    pinned = (NumaWant(pinned_cpus=(0, 1), memory_mib=1, cpu_policy="dedicated"),)
+    cells = (NumaCell(cell_id=0, cpus=(0, 1, 2, 3), dedicated_cpus=(0, 1), memory_mib=64),)
+    host = Hypervisor(vcpus=8, pcpus=2, memory_mib=64, numa_cells=cells)
+    history.audit(node=node, hypervisor=host, at_s=1100)
+    guests = ("confirmed", "reverted", "forgotten", "deleted")
+    for name in guests:
+        history.claim(f"start {name}", f"vm {name}", 4, nodes=(node,), at_s=1101)
+    history.claim("start pinned", "vm pinned", 1, nodes=(node,), numa=pinned, group=member, at_s=1101)
+    listed = {f"vm {name}": 4 for name in guests} | {"vm pinned": 1}
+    history.audit(listed, node=node, hypervisor=host, at_s=1110)
+    history.configure(node, status="draining", reason="moves", at_s=1111)
+    history.claim("too much", "vm confirmed", 5, nodes=(node,), keep=True, at_s=1111)
+    history.claim("a stranger", "vm never", 1, nodes=(node,), keep=True, at_s=1111)
+    history.claims(*[item(f"keep {name}", f"vm {name}", 4, nodes=(node,), keep=True) for name in guests], at_s=1112)
+    history.claim("keep pinned", "vm pinned", 1, nodes=(node,), keep=True, group=member, at_s=1112)
+    history.configure(node, status="enabled", at_s=1113)
+    history.audit(listed, node=node, hypervisor=host, at_s=1115)
+    for name in (*guests, "pinned"):
+        history.event("departed", f"vm {name}", node=node, at_s=1120)
+    for second in (1130, 1150):
+        history.audit(node=node, hypervisor=host, at_s=second)
+    history.claim("beside", "vm beside", 1, nodes=(node,), group=member, at_s=1151)
+    history.claim("its CPUs", "vm other", 1, nodes=(node,), numa=pinned, at_s=1151)
+    history.release("keep confirmed", reason="migrated", node=node, at_s=1152)
+    history.renew("keep reverted", node=node, ttl_s=30, at_s=1152)
+    history.event("deleted", "vm deleted", node=node, at_s=1153)
+    history.event("started", "vm reverted", size=3, node=node, at_s=1160)
+    history.audit({"vm reverted": 3}, node=node, hypervisor=host, at_s=1185)
+    for second in (1200, 1260):
+        history.audit({"vm reverted": 3}, node=node, hypervisor=host, at_s=second)
+    history.claim("beside now", "vm beside", 1, nodes=(node,), group=member, at_s=1261)
+
+
+CHAPTERS: tuple[Callable[[History], None], ...] = (
+    claims, operators, limits, observations, endings, resizes, homes, garbage, devices, moves,
+)  # fmt: skip
 
 
 def told() -> History:

@@ -18,7 +18,7 @@ from tests.ledger_history import Written
 
 REASONS = {
     "node", "status", "resize", "group", "instances", "io_ops", "basis", "released", "request", "min_unit", "max_unit", "step_size",
-    "pcpus", "memory_mib", "disk_mib", "numa_cells", "numa_vcpus", "numa_pcpus", "numa_threads", "pages_2048_kib", "pci",
+    "keep", "pcpus", "memory_mib", "disk_mib", "numa_cells", "numa_vcpus", "numa_pcpus", "numa_threads", "pages_2048_kib", "pci",
 }  # fmt: skip
 
 

@@ -171,6 +171,14 @@ class LedgerMachine(RuleBasedStateMachine):
         claim_id = self._claim_id()
         self._write(lambda h: h.claim(claim_id, vm, size, nodes=(node,), at_s=self._later(wait_s)))
 
+    @rule(vm=INSTANCES, node=NODES, more=st.sampled_from([0, 0, 0, 1]), ttl_s=st.sampled_from([5, 60]), wait_s=WAITS_S)
+    def keep(self, vm: str, node: str, more: int, ttl_s: int, wait_s: int) -> None:
+        """An instance is to leave its node and keep its place there; now and then it asks for more than it has."""
+        row = self.history.ledger.nodes.get(node)
+        size = sum(row.uses.get(vm, (0, 0, 0, 0))[2:3]) if row is not None else 0
+        claim_id = self._claim_id()
+        self._write(lambda h: h.claim(claim_id, vm, size + more, nodes=(node,), keep=True, ttl_s=ttl_s, at_s=self._later(wait_s)))
+
     @rule(node=NODES, listed=LISTS, host=HOSTS, wait_s=WAITS_S, lag_s=LAGS_S, complete=st.sampled_from([True, True, True, False]))
     def audit(self, node: str, listed: dict[str, Size], host: Hypervisor, wait_s: int, lag_s: int, complete: bool) -> None:
         """A producer audits a node and finds what it finds."""
@@ -393,6 +401,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _check_devices(self, item: ClaimItem, outcome: ClaimOutcome, holders: dict[str, set[str]]) -> None:
         """CPUs and devices go to one instance at a time, whoever forced what; who has a physical function has its virtual ones."""
+        if item.keep:
+            return  # It takes what its instance has there already, whoever else that was given to by a host's report.
         assert (outcome.granted is not None) == bool(item.numa or item.pci)
         if outcome.granted is None:
             return

@@ -209,6 +209,7 @@ def examples() -> Iterator[Any]:
         instance_ids=("i-1", "i-2"),
         action="migrate",
         source_node="n0",
+        live=True,
         image=requests.Image(image_id="img", properties={"os_type": "linux"}),
         hints=requests.Hints(
             same_host=("i-7",), different_host=("i-8",), build_near_host_ip="192.0.2.1", cidr="/24", query='["=","$x",1]', other={"k": "v"}
@@ -275,6 +276,7 @@ def claims_examples() -> Iterator[Any]:
         resources=Resources(vcpus=2, pcpus=1, memory_mib=4_096, disk_mib=20_480),
         resize=True,
         forced=True,
+        keep=True,
         limits=Limits(instances_max=50),
         group=GROUP,
         numa=(NUMA,),
@@ -294,7 +296,7 @@ def results_examples() -> Iterator[Any]:
         instance_id="i-1", claim_id="c-1", partition=3, node_id="n1", resources=Resources(vcpus=2, memory_mib=4_096)
     )
     answer: dict[str, Any] = {"request_id": "r-1", "owner": "s1", "taken_up_ms": 1_700_000_001_000, "decisions": (DECISION,)}
-    yield results.InstancesPlaced(**answer, commit_by_ms=1_700_000_151_000, placements=(placement,))
+    yield results.InstancesPlaced(**answer, commit_by_ms=1_700_000_151_000, placements=(placement,), kept=(placement,))
     yield results.PlacementFailed(**answer, reason="no-valid-node", message="0 of 3 nodes")
     yield results.SchedulerStarted(
         owner="s1", started_ms=1_700_000_000_000, policy_digest="pd", policy="filters = ['ram']", version="0.1.0"

@@ -1,0 +1,245 @@
+"""Resizes and migrations, one history each: claims on both sides until the move is confirmed or reverted (rule 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.audits import InstanceReport
+from schemas.claims import ClaimReleased, ClaimRequested, InstanceObserved
+from schemas.codec import decode
+from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.resources import ObservedResources
+from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.scheduler import Scheduler
+from tests.scheduling_world import World, world, wrongs
+
+GUEST = "11111111-1111-1111-1111-111111111111"
+
+
+def fleet(*names: str, **totals: int) -> World:
+    """Hosts, and a guest of 4 vCPUs and 4 GiB placed and shown on n1."""
+    here = world(claims=2, requests=1)
+    for name in names or ("n1", "n2"):
+        here.host(name, **totals)
+    here.request("first", vcpus=4, memory_mib=4096, instance_ids=(GUEST,), requested_nodes=("n1",))
+    settle(here.scheduler())
+    event(here, "n1", "started", vcpus=4, memory_mib=4096)
+    return here
+
+
+def settle(*schedulers: Scheduler) -> None:
+    for _ in range(30):
+        if not sum(scheduler.turn() for scheduler in schedulers):
+            return
+    raise AssertionError("the schedulers do not come to rest")
+
+
+def event(here: World, node_id: str, change: Any, *, vcpus: int = 0, memory_mib: int = 0, after_ms: int = 10_000) -> None:
+    """What a host says of the guest, some seconds later."""
+    here.clock.now_ms += after_ms
+    counter = sum(here.log.ends(CLAIMS).values())
+    size = ObservedResources(vcpus=vcpus or None, memory_mib=memory_mib or None, disk_mib=None)
+    report = InstanceReport(instance_id=GUEST, resources=size)
+    here.say(
+        CLAIMS,
+        InstanceObserved(
+            node_id=node_id,
+            producer="libvirt",
+            epoch=1,
+            counter=counter,
+            change=change,
+            event_time_ms=here.clock.now_ms,
+            instance=report,
+        ),
+    )
+
+
+def said(here: World, topic: str, *types: type) -> list[Any]:
+    records = [record for number in sorted(here.log.ends(topic)) for record in here.log.read(topic, number, 0, 100_000, 1 << 30)]
+    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
+
+
+def used(here: World) -> dict[str, int]:
+    """vCPUs in use by node."""
+    return {node.node_id: node.used[0] for ledger in here.ledgers() for node in ledger.nodes.values()}
+
+
+def move(here: World, request_id: str = "move", **options: Any) -> Any:
+    """Ask for a move of the guest, and the result."""
+    given: dict[str, Any] = {"vcpus": 4, "memory_mib": 4096, "action": "migrate", "source_node": "n1", "instance_ids": (GUEST,)} | options
+    here.request(request_id, **given)
+    settle(here.scheduler())
+    (result,) = [each for each in said(here, RESULTS, InstancesPlaced, PlacementFailed) if each.request_id == request_id]
+    return result
+
+
+def test_a_migration_holds_both_sides_until_it_is_confirmed() -> None:
+    here = fleet()
+
+    result = move(here, vcpus=6)
+    nothing_wrong = wrongs(here)
+    event(here, "n1", "departed")
+    event(here, "n2", "started", vcpus=6, memory_mib=4096)
+    while_it_may_be_reverted = used(here)
+    (kept,) = result.kept
+    here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="confirmed", claim_id=kept.claim_id, reason="migrated"))
+
+    assert [placement.node_id for placement in result.placements] == ["n2"]
+    assert (kept.node_id, kept.resources.vcpus, kept.resources.memory_mib) == ("n1", 4, 4096)
+    assert nothing_wrong == []
+    assert while_it_may_be_reverted == {"n1": 4, "n2": 6}
+    (old,) = [claim for ledger in here.ledgers() for claim in ledger.claims.values() if claim.node_id == "n1"]
+    assert old.departed_ms is not None, "the claim it was started under goes by the departure, as ever"
+
+
+def test_nobody_is_granted_the_place_that_a_migrated_guest_may_come_back_to() -> None:
+    here = fleet("n1", "n2", vcpus=4)
+    move(here)
+    event(here, "n1", "departed")
+    event(here, "n2", "started", vcpus=4, memory_mib=4096)
+    here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="x", claim_id=here.answer("first").named[0].claim_id, reason="operator"))
+
+    here.request("other", vcpus=1)
+    settle(here.scheduler())
+
+    assert here.answer("other").reason == "no-valid-node"
+
+
+def test_a_reverted_migration_leaves_the_guest_and_its_place_as_they_were() -> None:
+    here = fleet()
+    result = move(here)
+    here.cancel("move")
+    settle(here.scheduler())
+
+    event(here, "n1", "started", vcpus=4, memory_mib=4096)
+
+    assert used(here) == {"n1": 4, "n2": 0}
+    held = {claim_id for ledger in here.ledgers() for claim_id in ledger.claims}
+    assert held == {here.answer("first").named[0].claim_id}
+    assert result.kept[0].claim_id not in held
+
+
+def test_a_live_migration_keeps_nothing_because_it_cannot_be_reverted() -> None:
+    here = fleet()
+
+    result = move(here, live=True)
+
+    assert [placement.node_id for placement in result.placements] == ["n2"]
+    assert result.kept == ()
+    assert used(here) == {"n1": 4, "n2": 4}
+
+
+def test_an_evacuation_leaves_its_node_and_keeps_nothing() -> None:
+    here = fleet()
+    here.set_status("n1", "disabled")
+
+    result = move(here, action="evacuate")
+
+    assert ([placement.node_id for placement in result.placements], result.kept) == (["n2"], ())
+
+
+def test_a_node_that_is_drained_keeps_the_place_of_whom_it_loses() -> None:
+    here = fleet()
+    here.set_status("n1", "draining")
+
+    result = move(here)
+
+    assert [kept.node_id for kept in result.kept] == ["n1"]
+
+
+def test_a_migration_that_fits_nowhere_keeps_nothing() -> None:
+    here = fleet("n1", "n2", vcpus=4)
+
+    result = move(here, vcpus=5)
+
+    assert result.reason == "no-valid-node"
+    assert len([claim for ledger in here.ledgers() for claim in ledger.claims]) == 1
+
+
+def test_what_is_not_on_the_node_that_it_should_leave_is_refused() -> None:
+    here = fleet("n1", "n2", "n3")
+
+    result = move(here, source_node="n3")
+
+    assert (result.reason, result.message) == ("refused", f"instance {GUEST} is neither claimed nor shown on source_node n3")
+    assert len(said(here, CLAIMS, ClaimRequested)) == 1
+
+
+def test_whoever_was_moved_away_stays_a_member_of_its_group_until_it_is_confirmed() -> None:
+    here = world(claims=2, requests=1)
+    for name in ("n1", "n2"):
+        here.host(name)
+    group = ServerGroup(group_id="apart", policy="anti-affinity")
+    here.request("first", instance_ids=(GUEST,), group=group, requested_nodes=("n1",))
+    settle(here.scheduler())
+    kept = move(here, vcpus=1, memory_mib=1024, group=group).kept[0]
+    here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="a", claim_id=here.answer("first").named[0].claim_id, reason="operator"))
+
+    here.request("second", group=group)
+    settle(here.scheduler())
+    here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="b", claim_id=kept.claim_id, reason="migrated"))
+    here.request("third", group=group)
+    settle(here.scheduler())
+
+    assert here.answer("second").reason == "no-valid-node"
+    assert here.answer("third").named[0].node_id == "n1"
+
+
+def test_a_resize_stays_where_the_instance_is_and_takes_only_what_it_grows() -> None:
+    here = fleet("n1", "n2", vcpus=6)
+
+    result = move(here, action="resize", vcpus=6, source_node="")
+
+    assert [placement.node_id for placement in result.placements] == ["n1"]
+    assert (result.kept, used(here)) == ((), {"n1": 6, "n2": 0})
+    assert [item.resize for item in said(here, CLAIMS, ClaimRequested)[-1].items] == [True]
+
+
+def test_a_second_resize_waits_for_nobody_and_is_refused_while_the_first_is_not_confirmed() -> None:
+    here = fleet()
+    move(here, "larger", action="resize", vcpus=6)
+
+    result = move(here, "smaller", action="resize", vcpus=2)
+
+    assert result.reason == "no-valid-node"
+    assert "resize: another request's claim of this instance is not confirmed yet" in result.decisions[0].rejections[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"action": "migrate", "source_node": "n1"}, "action migrate needs instance_ids"),
+        ({"action": "resize"}, "action resize needs instance_ids"),
+        ({"action": "migrate", "instance_ids": (GUEST,)}, "action migrate needs source_node"),
+        ({"action": "evacuate", "instance_ids": (GUEST,)}, "action evacuate needs source_node"),
+        ({"action": "create", "source_node": "n1"}, "source_node goes with actions that move instances, this is create"),
+        ({"action": "evacuate", "instance_ids": (GUEST,), "source_node": "n1", "live": True}, "live goes with action migrate only"),
+    ],
+)
+def test_what_a_move_cannot_mean_is_invalid_and_says_why(options: dict[str, Any], message: str) -> None:
+    here = world(requests=1)
+    here.host("n1")
+    here.request("r", **options)
+
+    settle(here.scheduler())
+
+    (result,) = said(here, RESULTS, PlacementFailed)
+    assert result.reason == "invalid"
+    assert result.message.startswith(message)
+
+
+def test_a_root_disk_on_a_volume_takes_none_of_the_node() -> None:
+    here = world(requests=1)
+    here.host("n1", disk_mib=30 * 1024)
+    flavor = Flavor(vcpus=1, memory_mib=1024, root_gib=100, ephemeral_gib=20, swap_mib=512)
+    for name, volume in (("local", False), ("volume", True)):
+        here.say(REQUESTS, PlacementRequested(request_id=name, flavor=flavor, boot_from_volume=volume, ttl_ms=600_000))
+
+    settle(here.scheduler())
+
+    (placed,) = said(here, RESULTS, InstancesPlaced)
+    assert (here.answer("local").reason, placed.request_id) == ("no-valid-node", "volume")
+    assert placed.placements[0].resources.disk_mib == 20 * 1024 + 512
