@@ -1,4 +1,4 @@
-"""A live table of all nodes, from the topic `node-resources` alone; `python examples/dashboard.py --log sqlite:PATH`."""
+"""A live table of all nodes, from the topic `node-resources` alone; `python examples/dashboard.py --log LOG`, on SQLite or Kafka."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table(rows: dict[str, NodeResources], now_ms: int) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Watch all nodes.")
-    parser.add_argument("--log", default=None, help="sqlite:PATH; default: CLAIMLOG_LOG")
+    parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows = parser.parse_args(), dict[str, NodeResources]()
     with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:

@@ -5,6 +5,8 @@
     claimlog place --log sqlite:/tmp/lab.sqlite --vcpus 1 --memory 128MiB
     claimlog claims list --log sqlite:/tmp/lab.sqlite          # confirmed by the domain's own event
 
+On Kafka it is the same with `--log kafka://HOST:PORT` and one more process, `claimlog run --only scheduler`.
+
 Before it starts anything it renews the claim and reads the renewal back through the same fold as everybody: held means that nobody else
 gets this room. The driver `test:///default` lives inside this process, so this process also reports the host; with `--no-report` a
 `claimlog produce libvirt` elsewhere does. (That host has 3 GiB and a domain of 8: `claimlog fleet apply` with a memory ratio makes room.)
@@ -104,7 +106,7 @@ class Launcher:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Start the domains that placement results put on this host.")
-    parser.add_argument("--log", default=None, help="sqlite:PATH; default: CLAIMLOG_LOG")
+    parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--uri", default="test:///default")
     parser.add_argument("--limit", type=int, default=0, help="end after so many starts; 0: go on")
     parser.add_argument("--no-report", action="store_true", help="somebody else reports this host")

@@ -1,7 +1,8 @@
-"""The examples, run as they are: a request becomes a domain on a real libvirt, and the dashboard shows it."""
+"""The examples, run as they are on either host: a request becomes a domain on a real libvirt, and the dashboard shows it."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -17,8 +19,11 @@ from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import AUDITS
 from streams.cli.main import run
-from streams.log.sqlite import SqliteLog
+from streams.cli.open_log import open_log
+from streams.log.base import Log
 from streams.operator import Stamp, ask, configure
+from tests.faults.harness import CLAIMLOG
+from tests.kafka_broker import bootstrap
 
 needs_libvirt = pytest.mark.skipif(
     find_spec("libvirt") is None, reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
@@ -40,35 +45,45 @@ def soon(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def audited(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with SqliteLog.open(str(path), create=True) as log:
-        return any(log.ends(AUDITS).values()) if AUDITS in log.topics() else False
+@pytest.fixture(params=["sqlite", "kafka"])
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A log that is not there yet, as `--log` names it."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'lab.sqlite'}"
+    return f"kafka://{bootstrap()}/lab-{uuid4().hex[:10]}?single-broker=true"
+
+
+def is_audited(log: Log) -> bool:
+    return AUDITS in log.topics() and any(log.ends(AUDITS).values())
 
 
 @needs_libvirt
-def test_from_request_to_claim_to_running_domain_to_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "lab.sqlite"
-    log_flag = ("--log", f"sqlite:{path}")
+def test_from_request_to_claim_to_running_domain_to_confirmed(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_flag = ("--log", spec)
     launcher = example("launch.py", *log_flag, "--limit", "1")
-    soon(lambda: audited(path), "the host is audited")
     request = PlacementRequested(request_id="r-1", flavor=Flavor(vcpus=1, memory_mib=128))
-    with SqliteLog.open(str(path)) as log:
+    with open_log(spec, {}, io.BytesIO(), create=True) as log:
+        soon(lambda: is_audited(log), "the host is audited")
         log.append([configure("vm", Stamp("c-1", 1), fields=UNLIMITED), ask(request, Stamp("r-1", 1))])
     assert launcher.poll() is None
 
-    command = [sys.executable, "-c", "from streams.cli.main import main; main()", "run", *log_flag, "--until-idle"]
-    assert subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=60).returncode == 0
-    out, err = launcher.communicate(timeout=30)
+    def work(only: str) -> None:
+        """Until nothing is left to do."""
+        command = [*CLAIMLOG, "run", *log_flag, "--only", only, "--state", str(tmp_path / "state"), "--until-idle"]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, done.stderr
+
+    work("processor")
+    work("scheduler")
+    out, err = launcher.communicate(timeout=60)
 
     assert (launcher.returncode, err) == (0, "")
     assert out.startswith(f"{request.instance(0)}: started on ")
-    assert subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=60).returncode == 0
+    work("processor")
     assert run(["claims", "list", *log_flag, "-o", "json"]) == 0
     (claim,) = json.loads(capsys.readouterr().out)["items"]
     assert (claim["state"], claim["instance_id"], claim["memory_mib"]) == ("confirmed", request.instance(0), 128)
-    shown, _ = example("dashboard.py", *log_flag, "--once").communicate(timeout=30)
+    shown, _ = example("dashboard.py", *log_flag, "--once").communicate(timeout=60)
     assert "16 / 3 / 1 / 13" in shown
 
 
