@@ -33,12 +33,21 @@ def not_counted(_topic: str, _kind: str) -> None:
     """Nobody wants to know how many."""
 
 
-class Reader:
-    """Where a group stands in one topic, per partition; commits after the batch is dealt with. `clock` gives seconds and only runs."""
+def not_told(_sentence: str) -> None:
+    """Nobody listens."""
 
-    def __init__(self, log: Log, group: str, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+
+class Reader:
+    """Where a group stands in one topic, per partition; commits after the batch is dealt with.
+
+    `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group.
+    """
+
+    def __init__(
+        self, log: Log, group: str, topic: str, clock: Callable[[], float] = time.monotonic, tell: Callable[[str], None] = not_told
+    ) -> None:
         self._log, self._group, self.topic = log, group, topic
-        self._clock = clock
+        self._clock, self._tell = clock, tell
         self._commit_due: float | None = None
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -46,8 +55,7 @@ class Reader:
     def read(self, partition: int) -> list[Record]:
         """The next batch of a partition; the same again until `advance`."""
         if partition not in self._next:
-            stored = self._log.committed(self._group, self.topic).get(partition, 0)
-            self._next[partition] = self._committed[partition] = max(stored, self._log.start(self.topic, partition))
+            self._next[partition] = self._begin(partition)
         try:
             return self._log.read(self.topic, partition, self._next[partition], BATCH_RECORDS)
         except OffsetOutOfRange:
@@ -57,6 +65,19 @@ class Reader:
             # Somebody dropped what stood here (an archive, old snapshots): it was readable to them, so nothing is missed.
             self._next[partition] = start
             return self._log.read(self.topic, partition, start, BATCH_RECORDS)
+
+    def _begin(self, partition: int) -> int:
+        """The stored offset, unless the log has none such: then what is there now was never read, and reading some twice does no harm."""
+        stored = self._log.committed(self._group, self.topic).get(partition, 0)
+        start, end = self._log.start(self.topic, partition), self._log.end(self.topic, partition)
+        self._committed[partition] = stored
+        if stored > end:
+            place = f"{self.topic}/{partition}"
+            self._tell(f"{place}: {rewound(self._group, stored, end)}; the stored offset is discarded, it is read again from {start}")
+            return start
+        if stored < start:
+            self._committed[partition] = start
+        return max(stored, start)
 
     def advance(self, records: list[Record]) -> None:
         """Go on behind these records of one partition."""
@@ -88,9 +109,11 @@ class Carrier:
 
     name = "carrier"
 
-    def __init__(self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted) -> None:
+    def __init__(
+        self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
+    ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic) for topic in SOURCES]
+        self.readers = [Reader(log, group, topic, tell=tell) for topic in SOURCES]
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
         self.carried = 0
@@ -148,9 +171,11 @@ class Watcher:
 
     name = "watcher"
 
-    def __init__(self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted) -> None:
+    def __init__(
+        self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
+    ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic) for topic in WATCHED_TOPICS]
+        self.readers = [Reader(log, group, topic, tell=tell) for topic in WATCHED_TOPICS]
         self._is_sound = True
         self.dead = 0
 
@@ -210,6 +235,11 @@ class Watcher:
             if belongs != record.partition:
                 return Unreadable("wrong-partition", f"key {record.key[:80]!r} belongs to partition {belongs}, got {record.partition}")
         return None
+
+
+def rewound(group: str, stored: int, end: int) -> str:
+    """What a group that stands beyond the end of a partition means."""
+    return f"{group} has read up to {stored}, but the log ends at {end}: it was made anew or has lost records"
 
 
 KEYED_TOPICS = frozenset(WATCHED_TOPICS[:2])

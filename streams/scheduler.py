@@ -19,6 +19,7 @@ from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.engines import not_told, rewound
 from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Message, Partition, Record, wall_clock_ms
 from streams.placement import Placer
 from streams.placement_messages import Sender
@@ -57,6 +58,7 @@ class Scheduler:
     """One scheduler process on `log`. Call `turn` again and again, or `run`; then `close`.
 
     `ledgers` are folds of `claims` to go on from (a snapshot), one for each partition or none; without them it folds from the start.
+    `tell` hears of requests that were rewound under the schedulers.
     Raises what the log raises, and UnknownRules or WrongLedger where the log of claims cannot be folded.
     """
 
@@ -71,9 +73,10 @@ class Scheduler:
         ledgers: Sequence[Ledger] | None = None,
         lease_timeout_seconds: float = 10.0,
         version: str = "",
+        tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log = log
+        self._log, self._tell = log, tell
         self._clocks = clocks or Clocks()
         self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
@@ -162,6 +165,10 @@ class Scheduler:
         read = 0
         committed = self._log.committed(GROUP, REQUESTS)
         for partition in fresh:
+            if (stored := committed.get(partition, 0)) > (end := self._log.end(REQUESTS, partition)):
+                # All results are read in any case, so requests read again are known to be answered.
+                place, committed = f"{REQUESTS}/{partition}", {**committed, partition: 0}
+                self._tell(f"{place}: {rewound(GROUP, stored, end)}; the stored offset is discarded, it is read again from its start")
             placements = self._placements.get(partition) or self._begin(partition, committed)
             self._placements[partition] = placements
             # Every result up to the end is known before anything is done (DESIGN section 3).

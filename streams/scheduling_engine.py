@@ -51,6 +51,7 @@ class SchedulerEngine:
             ledgers=materialized(log, passed_over),
             lease_timeout_seconds=lease_timeout_seconds,
             version=version,
+            tell=passed_over,
         )
 
         def note(ledger: Ledger) -> None:

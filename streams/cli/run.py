@@ -168,13 +168,18 @@ def _processor(
         log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=interval_ms, recovery_seconds=recovery_seconds
     )
     check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
+
+    def passed_over(reason: str) -> None:
+        metrics.discarded.inc()
+        _tell(reason)
+
     # The check comes first: it tells what this process publishes from what an earlier start of it did.
     return [
         check,
-        Carrier(log, count_dead=metrics.dead),
+        Carrier(log, count_dead=metrics.dead, tell=passed_over),
         folder,
         *([Republisher(log, folder)] if mends else []),
-        Watcher(log, count_dead=metrics.dead),
+        Watcher(log, count_dead=metrics.dead, tell=passed_over),
     ]
 
 

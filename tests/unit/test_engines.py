@@ -106,3 +106,29 @@ def test_an_engine_that_failed_stores_nothing_that_was_not_carried() -> None:
     carrier.close()
 
     assert log.committed("reconciler", LIFECYCLE) == {0: 2}
+
+
+def test_a_group_that_stands_beyond_the_end_reads_again_from_the_start_and_says_so() -> None:
+    log, clock, told = ledger(), Moment(), list[str]()
+    said(log, REQUESTS, 3)
+    log.commit(GROUP, REQUESTS, {0: 7})
+    reader = Reader(log, GROUP, REQUESTS, clock, told.append)
+
+    found = reader.read(0)
+    reader.advance(found)
+    reader.commit()
+
+    assert [record.offset for record in found] == [0, 1, 2]
+    assert log.committed(GROUP, REQUESTS) == {0: 3}
+    (sentence,) = told
+    assert sentence.startswith("placement-requests/0: readers has read up to 7, but the log ends at 3: it was made anew")
+    assert sentence.endswith("the stored offset is discarded, it is read again from 0")
+
+
+def test_a_group_at_the_end_has_nothing_to_say() -> None:
+    log, told = ledger(), list[str]()
+    said(log, REQUESTS, 3)
+    log.commit(GROUP, REQUESTS, {0: 3})
+
+    assert Reader(log, GROUP, REQUESTS, tell=told.append).read(0) == []
+    assert told == []

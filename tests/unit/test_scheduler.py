@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from threading import Event, Thread, Timer
 
-from schemas.topics import CLAIMS, REQUESTS
+from schemas.codec import decode
+from schemas.results import InstancesPlaced
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import LogFull, Message
 from streams.scheduler import GROUP, Scheduler, boot_clock_ms
 from tests.scheduling_world import At, world
@@ -43,6 +45,25 @@ def test_ledgers_of_another_log_are_discarded_and_folded_anew() -> None:
         scheduler = here.scheduler(ledgers=others)
         settle(scheduler)
         assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
+
+
+def test_requests_that_were_rewound_under_the_schedulers_are_read_again_and_answered_once() -> None:
+    here, told = world(), list[str]()
+    here.host("n1")
+    here.request("r")
+    first = here.scheduler()
+    settle(first)
+    first.close()
+    here.log.commit(GROUP, REQUESTS, dict.fromkeys(range(2), 99))
+    here.request("r2")
+
+    scheduler = here.scheduler("s2", tell=told.append)
+    settle(scheduler)
+
+    assert len(told) == 2
+    assert all("schedulers has read up to 99, but the log ends at" in sentence for sentence in told)
+    results = [decode(RESULTS, record.value) for number in range(2) for record in here.records(RESULTS, number)]
+    assert sorted(result.request_id for result in results if isinstance(result, InstancesPlaced)) == ["r", "r2"]
 
 
 def test_a_full_log_is_reported_and_tried_again_and_nothing_is_lost() -> None:
