@@ -100,6 +100,16 @@ def policy_text(log: Log, digest: str) -> str | None:
     return None
 
 
+def newest_start(log: Log) -> SchedulerStarted | None:
+    """The start of a scheduler that is the newest by its own clock; None if no start is at hand."""
+    starts = [
+        event
+        for record in _containing(log, RESULTS, b"scheduler-started")
+        if isinstance(event := decode_keyed(RESULTS, record.key, record.value), SchedulerStarted)
+    ]
+    return max(starts, key=lambda start: (start.started_ms, start.owner), default=None)
+
+
 def decided_at(log: Log, answer: Answer) -> Cut:
     """What the last decision of a result on `log` was made on, and the result itself."""
     decisions = answer.result.decisions

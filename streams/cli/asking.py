@@ -22,6 +22,17 @@ Given = Annotated[str, Parameter(show_default=False)]
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
+def _no_flag(_type: type[str], file: str) -> None:
+    """A mistyped flag is not the file: only `-` may begin with a hyphen. Raises ValueError."""
+    if file.startswith("-") and file != "-":
+        raise ValueError(f"there is no flag {file}")
+
+
+def file_or_stdin(says: str, name: str | None = None) -> Parameter:
+    """An argument that is a file, or `-` for stdin."""
+    return Parameter(name=name, allow_leading_hyphen=True, validator=_no_flag, help=says, show_default=False)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Asking:
@@ -34,7 +45,7 @@ class Asking:
     ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = ""
     swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = ""
     flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = ""
-    count: Annotated[int, Parameter(converter=whole, help="How many instances: all or none.")] = 1
+    count: Annotated[int | None, Parameter(converter=whole, show_default=False, help="How many instances, all or none; default 1.")] = None
     instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
     zone: Annotated[Given, Parameter(help="Availability zone.")] = ""
     group: Annotated[Given, Parameter(help="Server group.")] = ""
@@ -69,7 +80,7 @@ class Asking:
         return _checked(
             request_id=request_id,
             flavor=flavor,
-            count=self.count,
+            count=1 if self.count is None else self.count,
             instance_ids=self.instance,
             availability_zone=self.zone,
             hints=_hints(self.hint),

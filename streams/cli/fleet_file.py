@@ -124,11 +124,11 @@ def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
     for resource in RESOURCES:
         setting: ResourceTable | UnsetType = getattr(read_table, resource)
         if setting is not UNSET and setting.ratio is not UNSET:
-            _ratio_milli(setting.ratio, f"{place}.{resource}.ratio")
+            ratio_milli(setting.ratio, f"{place}.{resource}.ratio")
     return read_table
 
 
-def _ratio_milli(ratio: object, place: str) -> int | None:
+def ratio_milli(ratio: object, place: str) -> int | None:
     """Thousandths of a ratio, exactly; None for no limit. Raises UsageProblem."""
     if ratio == UNLIMITED:
         return None
@@ -185,7 +185,7 @@ def _rule(before: ResourceRule, setting: ResourceTable) -> ResourceRule:
     if said.get("max_unit") == UNLIMITED:
         said["max_unit"] = None
     if setting.ratio is not UNSET:
-        said["ratio_milli"] = _ratio_milli(setting.ratio, "ratio")
+        said["ratio_milli"] = ratio_milli(setting.ratio, "ratio")
     return replace(before, **said)
 
 

@@ -40,6 +40,8 @@ VERBS = (
     Verb("place", "streams.cli.place:place", "ask for instances to be placed, and wait for the answer"),
     Verb("cancel", "streams.cli.cancel:cancel", "take a request back"),
     Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),
+    Verb("what-if", "streams.cli.what_if:what_if", "the same with other ratios, nodes, policies or numbers; nothing is written"),
+    Verb("capacity", "streams.cli.capacity:capacity_verb", "how many more of each flavor fit, where, and what runs out first"),
     Verb("doctor", "streams.cli.doctor:doctor", "is everything as it should be, and if not, what to do"),
     Verb("dead-letters", "streams.cli.dead_letters:app", "messages that count for nothing, why, and their way back"),
     Verb("topics", "streams.cli.topics:app", "make the topics of a ledger, and say where those of a cluster differ"),

@@ -16,7 +16,7 @@ from schemas.topics import RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
 from streams.cli.answers import answer_of, asked, decided_at
-from streams.cli.asking import ASKING, Asking, from_json
+from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
@@ -43,17 +43,6 @@ UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 WAIT_SECONDS_MAX = 3600.0
 
 
-def _no_flag(_type: type[str], file: str) -> None:
-    """A mistyped flag is not the file: only `-` may begin with a hyphen. Raises ValueError."""
-    if file.startswith("-") and file != "-":
-        raise ValueError(f"there is no flag {file}")
-
-
-FILE = Parameter(
-    allow_leading_hyphen=True, validator=_no_flag, help="The whole request as JSON instead of flags; - is stdin.", show_default=False
-)
-
-
 def _no_name(_type: type[str | None], name: str | None) -> None:
     """An empty variable of a script is no wish for a new id. Raises ValueError."""
     if name == "":
@@ -64,7 +53,7 @@ RequestName = Annotated[
     str | None,
     Parameter(validator=_no_name, show_default=False, help="The request's id; asked again with the same id it has the same answer."),
 ]
-RequestFile = Annotated[str, FILE]
+RequestFile = Annotated[str, file_or_stdin("The whole request as JSON instead of flags; - is stdin.")]
 
 
 def place(

@@ -1,0 +1,139 @@
+"""`claimlog capacity`: how many more instances of each flavor fit, on which nodes, and what runs out first. Nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec.structs import replace
+
+from projections.node import amounts_of
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import RESOURCES
+from streams.cli import units
+from streams.cli.asking import ASKING, Asking, file_or_stdin
+from streams.cli.changing import CHANGING, Changing
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.flavors import asked_for, from_file
+from streams.cli.nodes import TITLES, sized
+from streams.cli.output import Answer, Column, write
+from streams.cli.state import moment_of, state_at
+from streams.scheduling.capacity import Capacity, capacity
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import digest
+from streams.scheduling.what_if import CannotChange, change
+
+NO_ZONE = "-"
+OWNER = "capacity"
+
+
+def capacity_verb(
+    flavors: Annotated[str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; - is stdin.")] = "",
+    /,
+    *,
+    asking: Asking = ASKING,
+    changing: Changing = CHANGING,
+    at: MomentFlag = "now",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """How many more of each flavor fit, each flavor by itself, by zone and by node, and what runs out first.
+
+    Flavors are those of a file, the one that the flags give, or else all that were asked for on this log; --flavor picks one of them by its
+    name. A node takes the least of what is free by what one instance needs of each resource, and what limits and groups leave; -o wide and
+    -o json say how many on which node. With --ratio, --drain, --add and so on: if that were so. Instances of one flavor leave less for the
+    next, so numbers of several flavors do not add up.
+    """
+    with opened(log) as source:
+        requests = _requests(asking, flavors, lambda: asked_for(source))
+        state = state_at(source, moment_of(at), views=False)
+        policy, origin = changing.policy(source)
+        ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
+        try:
+            change(ledgers, changing.changes())
+        except CannotChange as problem:
+            raise UsageProblem(str(problem)) from None
+    fleet = Fleet(ledgers)
+    zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
+    items = [_item(name, request, capacity(fleet, request, policy), zones) for name, request in requests.items()]
+    summary = {"changes": changing.told(), "policy_digest": digest(policy), "policy_source": origin, "nodes_known": len(fleet.rooms())}
+    write(Answer(columns=_columns(zones), items=items, cut=state.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if show.output in {"table", "wide"} and changing.told():
+        sys.stderr.write(f"if {', '.join(changing.told())}\n")
+    return 0
+
+
+def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Flavor]]) -> dict[str, PlacementRequested]:
+    """By the flavor's name a request for one instance of each flavor, with all else that the flags say. Raises UsageProblem."""
+    own = asking.sizes()
+    if own != Flavor(name=own.name):
+        if file:
+            raise UsageProblem("give a file of flavors or the sizes of one as flags, not both")
+        found: Mapping[str, Flavor] = {own.name or "-": own}
+    else:
+        found = from_file(file) if file else asked()
+        if asking.flavor and asking.flavor not in found:
+            raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
+        found = {asking.flavor: found[asking.flavor]} if asking.flavor else found
+    if not found:
+        raise UsageProblem("no flavor is known: none was asked for on this log; give --vcpus, --memory, --disk, or a file of flavors")
+    return {name: replace(asking.request(OWNER, sizes=flavor), count=1, instance_ids=()) for name, flavor in found.items()}
+
+
+def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:
+    """One flavor: its sizes, how many fit, by zone and by node, and what bounds how many nodes."""
+    totals = dict.fromkeys(zones, 0)
+    bounds = Counter(node.bound for node in found.nodes if node.bound)
+    for node in found.nodes:
+        totals[node.zone or NO_ZONE] += node.fits or 0
+    unlimited = {node.zone or NO_ZONE for node in found.nodes if node.fits is None}
+    resources = request.resources
+    best = found.nodes[0] if found.nodes else None
+    return {
+        "flavor": name,
+        "size": sized(amounts_of(resources)),
+        **{name: getattr(resources, name) for name in RESOURCES},
+        "fits": found.fits,
+        "unlimited": any(node.fits is None for node in found.nodes),
+        "nodes": len(found.nodes),
+        "nodes_known": found.nodes_known,
+        "most": None if best is None else {"node_id": best.node_id, "fits": best.fits},
+        "zones": {zone: None if zone in unlimited else number for zone, number in totals.items()},
+        "bounds": dict(bounds.most_common()),
+        "rejected": found.rejected,
+        "tried": found.tried,
+        "where": [{"node_id": node.node_id, "zone": node.zone, "fits": node.fits, "bound": node.bound} for node in found.nodes],
+    }
+
+
+def _columns(zones: Sequence[str]) -> list[Column]:
+    return [
+        Column(name="flavor"),
+        Column(name="size"),
+        Column(name="fits", right=True, shown=_number, alarm=lambda number: number == 0),
+        *(Column(name=f"zones.{zone}", title=zone, right=True, shown=_number) for zone in zones if zones != [NO_ZONE]),
+        Column(name="nodes", right=True),
+        Column(name="most", title="most on one", shown=_most),
+        Column(name="bounds", title="runs out first (on nodes)", shown=_bounds),
+        Column(name="rejected", title="kept away by (nodes)", shown=_bounds),
+        Column(name="where", shown=_where, wide=True),
+    ]
+
+
+def _number(number: int | None) -> str:
+    return "no limit" if number is None else units.count(number)
+
+
+def _most(most: Mapping[str, Any] | None) -> str:
+    return "-" if most is None else f"{_number(most['fits'])} ({most['node_id']})"
+
+
+def _bounds(bounds: Mapping[str, int]) -> str:
+    return ", ".join(f"{TITLES.get(name, name)} {units.count(number)}" for name, number in bounds.items()) or "-"
+
+
+def _where(where: list[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{each['node_id']}={'no limit' if each['fits'] is None else each['fits']}" for each in where) or "-"

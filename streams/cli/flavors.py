@@ -1,0 +1,119 @@
+"""Flavors, from a file in one of two forms, or those that were asked for on a log.
+
+    [flavors.small]                 # TOML: whole numbers, or amounts such as "4GiB"
+    vcpus = 2
+    memory = "4GiB"
+    disk = "40GiB"
+    extra_specs = { "hw:cpu_policy" = "dedicated" }
+
+or the list that `openstack flavor list --long -f json` prints: Name, VCPUs, RAM (MiB), Disk and Ephemeral (GiB), Swap (MiB), Properties.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from projections.node import amounts_of
+from schemas.codec import decode_keyed
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import REQUESTS
+from streams.cli.exits import UsageProblem
+from streams.cli.nodes import sized
+from streams.cli.units_in import amount_gib, amount_mib
+from streams.log.base import Log
+
+READ_RECORDS = 2_000
+LOOKED_BACK = 20_000
+"""So many of the last records of each partition of requests are looked at for flavors."""
+OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_specs")
+OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ephemeral", "swap": "Swap"}
+
+
+def from_file(path: str) -> dict[str, Flavor]:
+    """The flavors of a file by name, in its order; `-` is stdin. Raises UsageProblem."""
+    name = "stdin" if path == "-" else path
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    found = _from_openstack(text, name) if text.lstrip().startswith(("[{", "[\n", "[ ")) else _from_toml(text, name)
+    if not found:
+        raise UsageProblem(f"{name}: expected flavors, it has none")
+    return found
+
+
+def asked_for(log: Log) -> dict[str, Flavor]:
+    """The flavors of the last requests on a log, the most asked for first; one without a name is called by its size."""
+    counts: dict[bytes, int] = {}
+    for number in range(log.topics().get(REQUESTS, 0)):
+        end = log.end(REQUESTS, number)
+        at = max(log.start(REQUESTS, number), end - LOOKED_BACK)
+        while at < end and (records := log.read(REQUESTS, number, at, READ_RECORDS)):
+            for record in records:
+                event = decode_keyed(REQUESTS, record.key, record.value)
+                if isinstance(event, PlacementRequested):
+                    text = msgspec.json.encode(event.flavor)
+                    counts[text] = counts.get(text, 0) + event.count
+            at = records[-1].offset + 1
+    named: dict[str, Flavor] = {}
+    for text in sorted(counts, key=lambda text: (-counts[text], text)):
+        flavor = msgspec.json.decode(text, type=Flavor)
+        name = flavor.name or sized(amounts_of(PlacementRequested(request_id="-", flavor=flavor).resources))
+        named.setdefault(name if name not in named else f"{name} ({len(named) + 1})", flavor)
+    return named
+
+
+def _from_toml(text: str, name: str) -> dict[str, Flavor]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageProblem(f"{name}: {problem}") from None
+    tables = data.get("flavors", {})
+    if set(data) - {"flavors"} or not isinstance(tables, dict):
+        raise UsageProblem(f"{name}: expected tables such as [flavors.small], and nothing else")
+    return {flavor: _flavor(flavor, table, f"{name}: flavors.{flavor}") for flavor, table in tables.items()}
+
+
+def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
+    try:
+        rows = msgspec.json.decode(text, type=list[dict[str, Any]])
+    except msgspec.DecodeError as problem:
+        raise UsageProblem(f"{name}: {problem}") from None
+    found: dict[str, Flavor] = {}
+    for at, row in enumerate(rows):
+        flavor = row.get("Name")
+        if not isinstance(flavor, str) or not flavor:
+            raise UsageProblem(f"{name}: item {at}: expected a Name, as `openstack flavor list -f json` has it")
+        table = {key: row[theirs] for key, theirs in OPENSTACK.items() if row.get(theirs)}
+        properties = row.get("Properties") or {}
+        if isinstance(properties, dict):
+            table["extra_specs"] = {key: str(value) for key, value in properties.items()}
+        found[flavor] = _flavor(flavor, table, f"{name}: item {at} ({flavor})")
+    return found
+
+
+def _flavor(name: str, table: object, place: str) -> Flavor:
+    if not isinstance(table, Mapping):
+        raise UsageProblem(f"{place}: expected a table with some of {', '.join(OWN_KEYS)}")
+    if unknown := sorted(set(table) - set(OWN_KEYS)):
+        raise UsageProblem(f"{place}: {unknown[0]!r} is not known; known: {', '.join(OWN_KEYS)}")
+    said = {
+        "name": name,
+        "vcpus": table.get("vcpus", 0),
+        "pcpus": table.get("pcpus", 0),
+        "memory_mib": amount_mib(str(table.get("memory", 0)), f"{place}.memory"),
+        "root_gib": amount_gib(str(table.get("disk", 0)), f"{place}.disk"),
+        "ephemeral_gib": amount_gib(str(table.get("ephemeral", 0)), f"{place}.ephemeral"),
+        "swap_mib": amount_mib(str(table.get("swap", 0)), f"{place}.swap"),
+        "extra_specs": table.get("extra_specs", {}),
+    }
+    try:
+        return msgspec.convert(said, Flavor)
+    except msgspec.ValidationError as problem:
+        raise UsageProblem(f"{place}: {problem}") from None

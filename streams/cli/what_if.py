@@ -1,0 +1,227 @@
+"""`claimlog what-if`: what would be decided if something were otherwise. Nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
+from projections.projection import ProjectionError
+from schemas.requests import INSTANCES_MAX, PlacementRequested
+from schemas.results import Decision
+from schemas.topics import CLAIMS
+from streams.cli import units
+from streams.cli.answers import asked
+from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
+from streams.cli.changing import CHANGING, Changing
+from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
+from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
+from streams.cli.rerun import Reruns, overlaid
+from streams.cli.state import moment_of, state_at
+from streams.log.base import Log, OffsetOutOfRange
+from streams.scheduling.ask import seed_of
+from streams.scheduling.explain import CannotRerun, laid, spelled_out
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.loading import PolicyError
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.what_if import OWNER, Basis, BasisOf, CannotChange, Changes, Outcome, change, counted, decide
+
+COLUMNS = [
+    Column(name="instance_id", title="instance"),
+    Column(name="chosen", title="node", shown=lambda node: node or "-"),
+    Column(name="unchanged", title="as it is", shown=lambda node: node or "-"),
+    Column(name="nodes_known", title="known", right=True),
+    Column(name="passed", right=True),
+]
+
+
+class Subject(NamedTuple):
+    """What is asked about: a request, and if it was decided, its decisions with their overlays in full and who made them."""
+
+    request: PlacementRequested
+    decisions: Sequence[Decision] = ()
+    owner: str = OWNER
+
+
+class Played(NamedTuple):
+    """How it came out: with the changes, as it is, on what cut, by which policy and where that is from."""
+
+    outcome: Outcome
+    unchanged: Sequence[Decision]
+    cut: Cut
+    policy: Policy
+    source: str
+
+
+def what_if(
+    subject: Annotated[str, file_or_stdin("A request's id, a file with a request as JSON, or - for stdin.", "REQUEST-OR-FILE")] = "",
+    /,
+    *,
+    asking: Asking = ASKING,
+    changing: Changing = CHANGING,
+    at: Annotated[MomentFlag, Parameter(show_default=False)] = "",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """What would be decided if ratios, nodes, the policy or the number of instances were otherwise. Nothing is written.
+
+    A request that was decided is decided again where its scheduler stood, or at --at; with no change that is the same decision. Whatever
+    else is asked for is decided on the present, or at --at, one instance after the other, all or none.
+
+    Exits 4 if it could not be placed.
+    """
+    with opened(log) as source:
+        about = _subject(source, subject, asking)
+        changes = changing.changes()
+        try:
+            if about.decisions and not at:
+                played = _on_the_record(source, about, changes, changing)
+            else:
+                played = _at_a_moment(source, about, changes, changing, at or "now")
+        except CannotChange as problem:
+            raise UsageProblem(str(problem)) from None
+    request = about.request
+    if show.output in {"table", "wide"}:
+        for line in _told(request, played, changing, wide=show.output == "wide"):
+            print(printable(line))
+        sys.stderr.write(f"{played.cut}\n")
+    else:
+        answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, changing))
+        write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
+
+
+def _subject(log: Log, text: str, asking: Asking) -> Subject:
+    """Whom it is about. Raises UsageProblem, AnswerIncomplete."""
+    if not text:
+        return Subject(asking.request(OWNER))
+    if text == "-" or text.endswith(".json") or Path(text).is_file():
+        return _counted(Subject(from_json(text, None)), asking)
+    found = asked(log, text)
+    if found.request is None:
+        what = "its record is not at hand" if found.is_known else "it is not on this log, and no file of that name is here"
+        raise (AnswerIncomplete if found.is_known else UsageProblem)(f"request {text!r}: {what}")
+    if found.counting is None:
+        return _counted(Subject(found.request), asking)
+    result = found.counting.result
+    return _counted(Subject(found.request, spelled_out(found.request, result.decisions), result.owner), asking)
+
+
+def _counted(subject: Subject, asking: Asking) -> Subject:
+    """With --count; the other flags of an instance do not go with a request that is given. Raises UsageProblem."""
+    given = [name for name in Asking.__dataclass_fields__ if name != "count" and getattr(asking, name) != getattr(ASKING, name)]
+    if given:
+        raise UsageProblem(f"--{given[0]}: the request is given already; of the flags of an instance only --count goes with it")
+    if asking.count is None:
+        return subject
+    if not 1 <= asking.count <= INSTANCES_MAX:
+        raise UsageProblem(f"--count {asking.count}: expected 1 to {INSTANCES_MAX}")
+    return subject._replace(request=counted(subject.request, asking.count))
+
+
+def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changing) -> Played:
+    """Decide a request again where its scheduler stood. Raises AnswerIncomplete where that is not at hand."""
+    reruns = Reruns(log, about.request)
+    try:
+        recorded = reruns.policy(about.decisions[0])
+        policy, source = changing.policy(log) if changing.by else (recorded, "the one it was decided by")
+        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, other=bool(changing.by)), policy)
+    except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
+        raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
+    places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
+    return Played(outcome, about.decisions, Cut.of(places, ledger_id_of(log)), policy, source)
+
+
+def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, policy: Policy, *, other: bool) -> BasisOf:
+    """Each instance on the cut and under the claims in flight of its own decision, as long as those before came out as recorded.
+
+    From the first that did not, all are decided on the fleet of that one: what the log has later follows from the other choice.
+    """
+    done: set[tuple[int, ...]] = set()
+    last: list[Fleet] = []
+
+    def basis(index: int, before: Sequence[Decision]) -> Basis:
+        as_recorded = index < len(about.decisions) and all(
+            now.chosen == then.chosen for now, then in zip(before, about.decisions, strict=False)
+        )
+        if not as_recorded:
+            return Basis(last[-1], seed_of(about.owner, about.request.request_id, index, 1))
+        decision = about.decisions[index]
+        ledgers = reruns.folded(decision)
+        items = overlaid(log, decision)
+        if changes.any and decision.cut not in done:
+            change(ledgers, changes)
+            done.add(decision.cut)
+        last[:] = [laid(ledgers, about.request, decision, items, policy)]
+        return Basis(last[-1], decision.seed, decision.attempt, "reference" if other else decision.engine)
+
+    return basis
+
+
+def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing, at: str) -> Played:
+    """Decide on the ledger as of a moment, what hosts reported and nobody has carried yet included."""
+    state = state_at(log, moment_of(at), views=False)
+    ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
+    as_it_is, own = Changing().policy(log)
+    policy, source = changing.policy(log) if changing.by else (as_it_is, own)
+    differs = changes.any or policy != as_it_is
+    unchanged = decide(about.request, _moment_basis(about, Fleet(ledgers)), as_it_is).decisions if differs else []
+    change(ledgers, changes)
+    outcome = decide(about.request, _moment_basis(about, Fleet(ledgers)), policy)
+    return Played(outcome, unchanged if differs else outcome.decisions, state.cut, policy, source)
+
+
+def _moment_basis(about: Subject, fleet: Fleet) -> BasisOf:
+    return lambda index, _before: Basis(fleet, seed_of(about.owner, about.request.request_id, index, 1))
+
+
+def _told(request: PlacementRequested, played: Played, changing: Changing, *, wide: bool) -> list[str]:
+    outcome = played.outcome
+    lines = [
+        f"what if  {', '.join(changing.told()) or 'nothing were otherwise'}",
+        f"request  {request.request_id}  {request_text(request)}",
+        f"decided on {played.cut}, by policy {digest(played.policy)} ({played.source}); nothing is written",
+        "",
+    ]
+    for item in _items(played):
+        before = "" if item["unchanged"] in {None, item["chosen"]} else f"  (as it is: {item['unchanged'] or 'no node'})"
+        lines.append(f"{item['instance_id']}  {item['chosen'] or 'no node'}{before}")
+    failed = outcome.decisions[-1] if not outcome.decisions[-1].chosen else None
+    if failed is not None:
+        lines += funnel_lines(failed, outcome.matrix) + supply_lines(outcome.supplies)
+        lines += [miss_line(failed.nearest_miss)] if failed.nearest_miss is not None else []
+        lines += matrix_lines(outcome.matrix) if wide and outcome.matrix is not None else []
+    verdict = "placed" if outcome.placed == request.count else "not placed: all or none"
+    return [*lines, f"{units.count(outcome.placed)} of {units.count(request.count)} have a node: {verdict}"]
+
+
+def _items(played: Played) -> list[dict[str, Any]]:
+    """The decisions, each with what is chosen as it is; None where that was not decided."""
+    unchanged = [decision.chosen for decision in played.unchanged]
+    unchanged += [None] * (len(played.outcome.decisions) - len(unchanged))  # type: ignore[list-item]
+    return [decision_item(decision) | {"unchanged": before} for decision, before in zip(played.outcome.decisions, unchanged, strict=False)]
+
+
+def _summary(request: PlacementRequested, played: Played, changing: Changing) -> dict[str, Any]:
+    outcome = played.outcome
+    supply = [{name: getattr(each, name) for name in each.__struct_fields__} for each in outcome.supplies]
+    return {
+        "outcome": "placed" if outcome.placed == request.count else "not-placed",
+        "count": request.count,
+        "placed": outcome.placed,
+        "unchanged_placed": sum(bool(decision.chosen) for decision in played.unchanged),
+        "changes": changing.told(),
+        "policy_digest": digest(played.policy),
+        "policy_source": played.source,
+        "request": to_builtins(request),
+        "supplies": supply,
+    }

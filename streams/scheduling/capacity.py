@@ -1,0 +1,160 @@
+"""How many more instances of one kind each node takes, and why no more.
+
+In closed form: of each resource asked for, what is free by what one instance takes; of limits on instances, on I/O operations and on
+members of a group, what is left of them. The filters of the policy are asked once, for the first instance. Where that does not say it
+all (cells, dedicated CPUs, pages, devices, amounts that must be exact, queries, code from outside), instances are laid over the node one
+after the other until one does not fit.
+
+Not counted: that a claim in flight counts as an I/O operation only until its instance is there; that an instance which is somewhere
+already may need less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from projections.room import UNLIMITED, Room
+from schemas.claims import ClaimItem
+from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES, Limits
+from streams.scheduling.ask import Ask
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.limits import least
+from streams.scheduling.policy import Policy
+from streams.scheduling.reference import Prepared, prepare, rooms_for, run_filters
+
+TRIALS_MAX = 1_000
+"""Instances laid over one node in a trial: more than any node runs, and a bound where nothing else bounds it."""
+OWNER = "capacity"
+TOGETHER = "ServerGroupAffinityFilter"
+"""It takes part for groups with affinity only: once the first member is somewhere, all others go there."""
+
+CLOSED = frozenset(
+    {
+        "AllHostsFilter", "RetryFilter", "ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter", "ComputeCapabilitiesFilter",
+        "ImagePropertiesFilter", "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter", "DifferentHostFilter", "SameHostFilter",
+        "SimpleCIDRAffinityFilter", "IsolatedHostsFilter", "AggregateImagePropertiesIsolation", "AggregateInstanceExtraSpecsFilter",
+        "AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates", "require_tenant_aggregate",
+        "require_image_type_support", "transform_image_metadata", "MetricsFilter", "IoOpsFilter", "AggregateIoOpsFilter",
+        "NumInstancesFilter", "AggregateNumInstancesFilter", "CoreFilter", "RamFilter", "DiskFilter", "AggregateCoreFilter",
+        "AggregateRamFilter", "AggregateDiskFilter", "NUMATopologyFilter", "PciPassthroughFilter",
+    }
+)  # fmt: skip
+"""Filters that say the same of the next instance, or whose limits say how many more there may be. All others are tried."""
+
+
+class NodeCapacity(Struct, frozen=True, gc=False):
+    """One node: how many more it takes, and what then is the limit.
+
+    `fits` is None where nothing limits it (of those that are tried, `TRIALS_MAX` fit). `bound` is a resource, `instances`, `io_ops`,
+    `group`, or the filter that rejects the next one.
+    """
+
+    node_id: str
+    zone: str
+    fits: int | None
+    bound: str
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """One kind of instance: the nodes that take any, best first, and how many nodes each filter keeps from taking the first one.
+
+    `fits` is their sum (None: no limit somewhere); of a group with affinity that is nowhere yet, the most that one node takes. `tried` says
+    that instances were laid one by one.
+    """
+
+    fits: int | None
+    nodes: tuple[NodeCapacity, ...]
+    nodes_known: int
+    rejected: dict[str, int]
+    tried: bool
+
+
+def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
+    """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was."""
+    one = replace(request, count=1, instance_ids=())
+    ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options)
+    prepared = prepare(ask, policy)
+    sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
+    tried = _needs_trial(ask, prepared)
+    nodes = [_on_node(fleet, room, ask, one, policy, prepared, tried=tried) for room in list(sieve.passed)]
+    nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))
+    return Capacity(
+        fits=_total(nodes, together=not ask.group_nodes and any(filter_.name == TOGETHER for filter_, _ in prepared)),
+        nodes=tuple(nodes),
+        nodes_known=len(fleet.rooms()),
+        rejected={each.filter: each.rejected for each in sieve.rejections if each.rejected},
+        tried=tried,
+    )
+
+
+def _total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
+    numbers = [node.fits for node in nodes]
+    if None in numbers:
+        return None
+    found = [number for number in numbers if number is not None]
+    return max(found, default=0) if together else sum(found)
+
+
+def _needs_trial(ask: Ask, prepared: Sequence[Prepared]) -> bool:
+    names = {filter_.name for filter_, _ in prepared if filter_.name not in _ALWAYS}
+    return bool(ask.item.numa or ask.item.pci or ask.request.action != "create" or not names <= CLOSED)
+
+
+_ALWAYS = frozenset({"ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "source-node", "fit"})
+
+
+def _on_node(
+    fleet: Fleet, room: Room, ask: Ask, request: PlacementRequested, policy: Policy, prepared: Sequence[Prepared], *, tried: bool
+) -> NodeCapacity:
+    fits, bound = _closed(room, ask.item, prepared)
+    if tried:
+        fits, bound = _by_trial(fleet, room, request, policy)
+    return NodeCapacity(room.node_id, room.node.zone, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
+
+
+def _closed(room: Room, item: ClaimItem, prepared: Sequence[Prepared]) -> tuple[int, str]:
+    """The number in closed form, and what bounds it: the first of the least. A forced instance keeps to no ratio and no limit."""
+    given = None if item.forced else item.limits
+    limits = least(given or Limits(), *(check.limits(room) for _, check in prepared if check.limits is not None))
+    bounds: list[tuple[int, str]] = []
+    for resource in RESOURCES:
+        asked: int = getattr(item.resources, resource)
+        if asked and not item.forced:
+            free: int = getattr(room, f"{resource}_free")
+            limit: int | None = getattr(limits, resource)
+            left = free if limit is None else min(free, limit - getattr(room, f"{resource}_used"))
+            bounds.append((UNLIMITED if left >= UNLIMITED else left // asked, resource))
+    if limits.instances_max is not None:
+        bounds.append((limits.instances_max - len(room.instances), "instances"))
+    if limits.io_ops_max is not None:
+        bounds.append((limits.io_ops_max - room.io_ops, "io_ops"))
+    if item.group is not None and item.group.policy == "anti-affinity":
+        bounds.append((item.group.max_per_node - len(room.members(item.group.group_id)), "group"))
+    fits, bound = min(bounds, key=lambda each: each[0], default=(UNLIMITED, ""))
+    return max(fits, 0), bound
+
+
+def _by_trial(fleet: Fleet, room: Room, request: PlacementRequested, policy: Policy) -> tuple[int, str]:
+    """Instances laid over the node until one is rejected; taken off again at the end."""
+    node_id, laid = room.node_id, list[str]()
+    bound = ""
+    try:
+        while len(laid) < TRIALS_MAX:
+            trial = replace(request, request_id=f"{OWNER}-{len(laid)}")
+            ask = fleet.ask_seeded(trial, 0, seed=0, options=policy.options)
+            prepared = prepare(ask, policy)
+            sieve = run_filters(rooms_for([fleet.room_of(node_id)], ask), prepared)
+            if not sieve.passed:
+                bound = next(each.filter for each in sieve.rejections if each.rejected)
+                break
+            claim_id = f"{trial.request_id}/0/{OWNER}-0.0"
+            fleet.lay(replace(ask.item, claim_id=claim_id), node_id, room.partition)
+            laid.append(claim_id)
+    finally:
+        for claim_id in laid:
+            fleet.lift(claim_id)
+    return (len(laid), bound) if bound else (UNLIMITED, "")

@@ -1,0 +1,162 @@
+"""What would be decided if something were otherwise: other ratios, nodes drained, enabled or added. Nothing is written.
+
+The changes are made in ledgers that belong to the one who asks, and to nobody else. Decisions are then made by the engines themselves, each
+choice laid over the fleet for the next, as schedulers do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from projections.ledger import Ledger
+from projections.node import Node
+from schemas.ids import claim_id, instance_id
+from schemas.inventory import Hypervisor, OperatorFields
+from schemas.partitioner import partition_of
+from schemas.requests import PlacementRequested
+from schemas.resources import RESOURCES
+from schemas.results import Decision
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.limits import claimed
+from streams.scheduling.matrix import Matrix, matrix
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.select import engine
+from streams.scheduling.supply import Supply, supplies
+
+OWNER = "what-if"
+"""Who decides: it stands in seeds and in the ids of claims that are laid over the fleet and never appended."""
+
+
+class CannotChange(ValueError):
+    """The changes name what is not there; the message says what."""
+
+
+class NodesLike(Struct, frozen=True):
+    """So many empty nodes more, each like a known one: its totals, cells, devices and settings, and none of its instances."""
+
+    like: str
+    count: int
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """What would be otherwise.
+
+    `settings` gives the operator's fields of each node, as from a file; over them come `ratios_milli` by resource on every node (None is no
+    limit).
+    """
+
+    settings: Callable[[Node], OperatorFields] | None = None
+    ratios_milli: dict[str, int | None] = {}
+    drained: tuple[str, ...] = ()
+    enabled: tuple[str, ...] = ()
+    added: tuple[NodesLike, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is otherwise."""
+        return self != Changes()
+
+
+class Basis(Struct, frozen=True):
+    """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine."""
+
+    fleet: Fleet
+    seed: int
+    attempt: int = 1
+    engine: str = "reference"
+
+
+class Outcome(NamedTuple):
+    """The decisions in order; only the last may have found nothing: of that one `matrix` and `supplies` say more."""
+
+    decisions: list[Decision]
+    matrix: Matrix | None
+    supplies: tuple[Supply, ...]
+
+    @property
+    def placed(self) -> int:
+        """How many instances found a node."""
+        return sum(bool(decision.chosen) for decision in self.decisions)
+
+
+BasisOf = Callable[[int, Sequence[Decision]], Basis]
+"""The basis for an instance by its number and the decisions before."""
+
+
+def change(ledgers: Sequence[Ledger], changes: Changes) -> tuple[str, ...]:
+    """Make the changes in these ledgers, one for each partition; returns the names of the added nodes. Raises CannotChange.
+
+    The ledgers are no fold of the log any more afterwards: nothing may be applied to them.
+    """
+    nodes = {node_id: node for ledger in ledgers for node_id, node in ledger.nodes.items()}
+    for name in (*changes.drained, *changes.enabled, *(each.like for each in changes.added)):
+        if name not in nodes:
+            raise CannotChange(f"node {name!r} is not known at this cut; `claimlog nodes` lists those that are")
+    for name in changes.drained:
+        nodes[name].status, nodes[name].status_reason = "draining", OWNER
+    for name in changes.enabled:
+        nodes[name].status, nodes[name].status_reason = "enabled", ""
+    added = [_empty(nodes[each.like], name) for each in changes.added for name in _names(each, nodes)]
+    for node in added:
+        ledgers[partition_of(node.node_id.encode(), len(ledgers))].nodes[node.node_id] = node
+    for node in (*nodes.values(), *added):
+        _set_rules(node, changes)
+    return tuple([node.node_id for node in added])
+
+
+def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy) -> Outcome:
+    """The decisions for the instances of `request` in order, up to the first that finds no node: all or none are placed."""
+    decisions: list[Decision] = []
+    name = digest(policy)
+    for index in range(request.count):
+        basis = basis_of(index, decisions)
+        fleet = basis.fleet
+        ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options)
+        decision = engine(basis.engine)(fleet, ask, policy, name)
+        decisions.append(decision)
+        if not decision.chosen:
+            return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask.item.resources))
+        item = replace(claimed(fleet, ask, policy, decision), claim_id=claim_id(request.request_id, index, OWNER, 0, 0))
+        fleet.lay(item, decision.chosen, fleet.partition_of_node(decision.chosen))
+    return Outcome(decisions, None, ())
+
+
+def counted(request: PlacementRequested, count: int) -> PlacementRequested:
+    """The request for another number of instances; those it names keep their ids. Raises ValueError for a number that is none."""
+    ids = request.instance_ids[:count]
+    if request.instance_ids and count > len(ids):
+        ids += tuple(instance_id(request.request_id, index) for index in range(len(ids), count))
+    return replace(request, count=count, instance_ids=ids)
+
+
+def _names(wanted: NodesLike, known: dict[str, Node]) -> list[str]:
+    free = (name for number in range(1, len(known) + wanted.count + 1) if (name := f"{wanted.like}+{number}") not in known)
+    return [name for name, _ in zip(free, range(wanted.count), strict=False)]
+
+
+def _empty(like: Node, name: str) -> Node:
+    host = like.hypervisor
+    if host is None:
+        raise CannotChange(f"node {like.node_id!r} was never audited, so nobody knows what a node like it has")
+    fields = {rule: getattr(like, rule) for rule in (*RESOURCES, "zone", "aggregates", "traits", "pages_reserved")}
+    return Node(node_id=name, hypervisor=_idle(host), **fields)
+
+
+def _idle(host: Hypervisor) -> Hypervisor:
+    """The host without what it is doing."""
+    return replace(host, metrics=(), io_workload=0, failed_builds=0, physical=type(host.physical)(), host_uuid="", host_ip="")
+
+
+def _set_rules(node: Node, changes: Changes) -> None:
+    if changes.settings is not None:
+        node.configure(changes.settings(node))
+    for resource in RESOURCES:
+        rule = node.rule(resource)
+        if resource in changes.ratios_milli:
+            rule = replace(rule, ratio_milli=changes.ratios_milli[resource])
+        setattr(node, resource, rule)
+    node.refresh()

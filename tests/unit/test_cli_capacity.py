@@ -1,0 +1,117 @@
+"""`claimlog capacity`: how many more of each flavor fit, where, and what runs out first."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli_log import FleetLog
+
+OPENSTACK = """[
+  {"ID": "1", "Name": "m1.small", "RAM": 2048, "Disk": 20, "Ephemeral": 0, "VCPUs": 1, "Is Public": true, "Swap": 0, "Properties": {}},
+  {"ID": "2", "Name": "m1.large", "RAM": 8192, "Disk": 80, "Ephemeral": 0, "VCPUs": 4, "Is Public": true, "Swap": "", "Properties": {}}
+]"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=8192, disk_mib=100 * 1024)
+    fleet.audit("c02", {"vm": 1024}, memory_mib=4096, disk_mib=1000 * 1024)
+    (tmp_path / "fleet.toml").write_text('[nodes.c01]\nzone = "east"\n[nodes.c02]\nzone = "west"\n')
+    return fleet
+
+
+def test_each_flavor_of_an_openstack_list_by_zone_and_by_node(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.run(capsys, "fleet", "apply", str(fleet.path.parent / "fleet.toml"))
+    path = fleet.path.parent / "flavors.json"
+    path.write_text(OPENSTACK)
+
+    small, large = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OPENSTACK.encode())))
+    table = fleet.run(capsys, "capacity", "-", "-o", "wide").out
+
+    assert (small["fits"], small["zones"], small["nodes"]) == (5, {"east": 4, "west": 1}, 2)
+    assert [(each["node_id"], each["fits"], each["bound"]) for each in small["where"]] == [
+        ("c01", 4, "memory_mib"),
+        ("c02", 1, "memory_mib"),
+    ]
+    assert (large["fits"], large["zones"], large["rejected"]) == (1, {"east": 1, "west": 0}, {"RamFilter": 1})
+    assert "c01=4, c02=1" in table
+    assert "no limit" not in table
+
+
+def test_flavors_in_toml_and_one_of_them_by_name_if_something_were_otherwise(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fleet.path.parent / "flavors.toml"
+    path.write_text('[flavors.tiny]\nvcpus = 1\nmemory = "512MiB"\n[flavors.big]\nmemory = "4GiB"\ndisk = "50GiB"\n')
+
+    (item,) = fleet.run(capsys, "capacity", str(path), "--flavor", "big", "-o", "json").json["items"]
+    (more,) = fleet.run(capsys, "capacity", str(path), "--flavor", "big", "--ratio", "memory=2", "--add", "c02", "-o", "json").json["items"]
+    drained = fleet.run(capsys, "capacity", str(path), "--flavor", "big", "--drain", "c01", "-o", "json").json
+
+    assert (item["fits"], item["most"]) == (2, {"node_id": "c01", "fits": 2})
+    assert {each["node_id"]: each["fits"] for each in more["where"]} == {"c01": 2, "c02": 1, "c02+1": 2}
+    assert more["bounds"] == {"memory_mib": 2, "disk_mib": 1}
+    assert (drained["items"][0]["fits"], drained["summary"]["changes"]) == (0, ["c01 drained"])
+
+
+def test_without_flavors_those_that_were_asked_for_on_this_log(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--flavor", "m1", "--request", "r1", "--wait", "0s")
+    fleet.run(capsys, "place", "--memory", "1GiB", "--vcpus", "2", "--count", "3", "--request", "r2", "--wait", "0s")
+
+    items = fleet.run(capsys, "capacity", "-o", "json").json["items"]
+
+    assert [(item["flavor"], item["fits"]) for item in items] == [("2 vCPUs, 1 GiB", 11), ("m1", 11)]
+
+
+def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "fleet", "apply", str(fleet.path.parent / "fleet.toml"))
+
+    (item,) = fleet.run(capsys, "capacity", "--memory", "1GiB", "--zone", "east", "--group", "g", "-o", "json").json["items"]
+
+    assert (item["fits"], item["bounds"], item["rejected"]) == (1, {"group": 1}, {"AvailabilityZoneFilter": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "no flavor is known"),
+        (("nowhere.toml",), "nowhere.toml: No such file"),
+        (("--memory", "1GiB", "nowhere.toml"), "not both"),
+        (("--flavor", "huge"), "flavor 'huge' is not known"),
+        (("--memory", "1GiB", "--drain", "c99"), "node 'c99' is not known"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    said = fleet.run(capsys, "capacity", *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[flavors.a]\nram = 3\n", "flavors.a: 'ram' is not known; known: vcpus"),
+        ("[flavours.a]\nvcpus = 3\n", "expected tables such as [flavors.small]"),
+        ("vcpus = ", "Invalid value"),
+        ('[{"RAM": 3}]', "item 0: expected a Name"),
+        ("", "it has none"),
+        ("[flavors.a]\nvcpus = -1\n", "flavors.a: Expected `int` >= 0"),
+    ],
+)
+def test_a_file_of_flavors_that_says_something_else_exits_2(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    path = fleet.path.parent / "flavors"
+    path.write_text(text)
+
+    said = fleet.run(capsys, "capacity", str(path))
+
+    assert said.code == 2
+    assert says in said.err

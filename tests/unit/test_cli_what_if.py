@@ -1,0 +1,99 @@
+"""`claimlog what-if`: what would be decided if something were otherwise, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli_log import FleetLog
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c02", {}, memory_mib=4096)
+    return fleet
+
+
+def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
+    assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
+    fleet.schedule()
+
+
+def chosen(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str | None]]:
+    said = fleet.run(capsys, "what-if", *arguments, "-o", "json")
+    items = said.json["items"]
+    return said.code, [item["chosen"] for item in items], [item["unchanged"] for item in items]
+
+
+def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+
+    assert fleet.run(capsys, "explain", "r1").code == 4
+    assert chosen(fleet, capsys, "r1") == (4, ["c01", ""], ["c01", ""])
+    assert chosen(fleet, capsys, "r1", "--ratio", "memory=1.5") == (0, ["c01", "c01"], ["c01", ""])
+    assert chosen(fleet, capsys, "r1", "--add", "c01=2")[0] == 0
+    assert chosen(fleet, capsys, "r1", "--count", "1") == (0, ["c01"], ["c01"])
+
+
+def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    asked(fleet, capsys, "r2", "--memory", "5GiB")
+    fleet.audit("c03", {}, memory_mib=8192)
+
+    assert chosen(fleet, capsys, "r1") == (0, ["c01"], ["c01"])
+    assert chosen(fleet, capsys, "r1", "--drain", "c01") == (4, [""], ["c01"])
+    assert chosen(fleet, capsys, "r2") == (4, [""], [""])
+    assert chosen(fleet, capsys, "r2", "--at", "now") == (0, ["c03"], ["c03"])
+
+
+def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    (fleet.path.parent / "fleet.toml").write_text('[nodes.c02]\nmemory_mib = { ratio = 4 }\nzone = "east"\n')
+    flags = ("--memory", "3GiB", "--count", "5")
+
+    code, nodes, before = chosen(fleet, capsys, *flags, "--fleet", str(fleet.path.parent / "fleet.toml"), "--by", "pack")
+    told = fleet.run(capsys, "what-if", *flags)
+
+    assert (code, len(nodes), before[:3].count(""), len(before)) == (0, 5, 0, 5)
+    assert told.code == 4
+    assert "what if  nothing were otherwise" in told.out
+    assert "3 of 5 have a node: not placed: all or none" in told.out
+    assert "RamFilter  2 -> 0  c01: short 1 GiB memory (3 GiB needed of 2 GiB) · c02: short 2 GiB memory" in told.out
+    assert told.err.startswith("cut:")
+
+
+def test_a_request_in_a_file_and_on_another_cut(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.audit("c01", {"late": 8192})
+    path = fleet.path.parent / "request.json"
+    path.write_text('{"request_id": "f1", "flavor": {"memory_mib": 6144}}')
+
+    assert chosen(fleet, capsys, str(path))[:2] == (4, [""])
+    assert chosen(fleet, capsys, str(path), "--at", cut)[:2] == (0, ["c01"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("r1", "--drain", "c99"), "node 'c99' is not known at this cut"),
+        (("r1", "--ratio", "ram=2"), "expected RESOURCE=RATIO"),
+        (("r1", "--ratio", "memory=many"), "expected a number such as 1.5"),
+        (("r1", "--add", "c01=0"), "expected NODE or NODE=COUNT"),
+        (("r1", "--memory", "4GiB"), "the request is given already"),
+        (("r1", "--by", "nobody"), "--by: nobody"),
+        (("r1", "--count", "0"), "expected 1 to 1000"),
+        (("nowhere",), "it is not on this log"),
+        ((), "nothing is asked for"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    asked(fleet, capsys, "r1", "--memory", "1GiB")
+
+    said = fleet.run(capsys, "what-if", *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err

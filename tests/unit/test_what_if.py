@@ -1,0 +1,81 @@
+"""Changes are made in ledgers of one's own, and say what they cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+from projections.ledger import Ledger
+from schemas.inventory import OperatorFields
+from schemas.requests import Flavor, PlacementRequested
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import DEFAULT
+from streams.scheduling.what_if import Basis, CannotChange, Changes, NodesLike, Outcome, change, counted, decide
+from tests.scheduling_world import world
+
+
+def ledgers() -> list[Ledger]:
+    here = world()
+    here.host("n1", vcpus=4)
+    here.host("n2", vcpus=2)
+    return here.ledgers()
+
+
+def played(folded: list[Ledger], vcpus: int, count: int = 1) -> Outcome:
+    fleet = Fleet(folded)
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=vcpus), count=count)
+    return decide(request, lambda index, _before: Basis(fleet, index), DEFAULT)
+
+
+def test_a_drained_node_takes_nothing_and_an_enabled_one_does_again() -> None:
+    drained = ledgers()
+    change(drained, Changes(drained=("n1",)))
+    enabled = ledgers()
+    change(enabled, Changes(drained=("n1", "n2")))
+    change(enabled, Changes(enabled=("n2",)))
+
+    assert played(drained, vcpus=4).placed == 0
+    assert played(enabled, vcpus=2).decisions[0].chosen == "n2"
+
+
+def test_a_ratio_counts_on_every_node_over_what_a_file_sets() -> None:
+    there = ledgers()
+
+    change(there, Changes(settings=lambda _node: OperatorFields(zone="east"), ratios_milli={"vcpus": 2000}))
+
+    assert played(there, vcpus=2, count=6).placed == 6
+    assert {node.zone for ledger in there for node in ledger.nodes.values()} == {"east"}
+
+
+def test_added_nodes_are_empty_have_names_of_their_own_and_are_in_the_partition_of_their_name() -> None:
+    there = ledgers()
+
+    names = change(there, Changes(added=(NodesLike("n1", 2),)))
+
+    outcome = played(there, vcpus=4, count=3)
+    assert names == ("n1+1", "n1+2")
+    assert sorted(decision.chosen for decision in outcome.decisions) == ["n1", "n1+1", "n1+2"]
+    assert change(there, Changes(added=(NodesLike("n1", 1),))) == ("n1+3",)
+
+
+def test_the_first_instance_without_a_node_ends_it_and_says_why() -> None:
+    outcome = played(ledgers(), vcpus=2, count=5)
+
+    assert (outcome.placed, len(outcome.decisions)) == (3, 4)
+    assert outcome.matrix is not None
+    assert [line.first for line in outcome.matrix.lines] == ["CoreFilter", "CoreFilter"]
+    assert [(each.resource, each.free, each.full) for each in outcome.supplies] == [("vcpus", 0, 2)]
+
+
+def test_what_is_not_there_cannot_be_changed() -> None:
+    with pytest.raises(CannotChange, match="node 'n9' is not known at this cut"):
+        change(ledgers(), Changes(drained=("n9",)))
+    with pytest.raises(CannotChange, match="node 'n9' is not known at this cut"):
+        change(ledgers(), Changes(added=(NodesLike("n9", 1),)))
+
+
+def test_another_count_keeps_the_ids_that_there_are() -> None:
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1), count=2, instance_ids=("a", "b"))
+
+    assert counted(request, 1).instance_ids == ("a",)
+    assert counted(request, 3).instance_ids[:2] == ("a", "b")
+    assert len(set(counted(request, 3).instance_ids)) == 3
