@@ -1,7 +1,7 @@
 """What Nova's notifications say, in the few words that claimlog needs of them: instances, services, aggregates, hosts' nodes.
 
 Versioned and legacy payloads come to the same facts. Amounts follow Nova's resource tracker (release 34, `_get_usage_dict`): root,
-ephemeral and swap disk count, a root on a volume does not. Dedicated CPUs are counted apart, as in Placement.
+ephemeral and swap disk count, a root on a volume does not. Dedicated CPUs are counted apart, as in Placement and as our own claims do.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from msgspec import Meta, Struct
 from producers.openstack_messages import Key, Notification
 from schemas.audits import PowerState
 from schemas.codec import Unreadable
+from schemas.guests import Flavor
+from schemas.requests import PlacementRequested
 from schemas.resources import Resources
 from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
-
-DEDICATED, MIXED = "dedicated", "mixed"
-SLOTS_MAX = 4096
-"""No guest has more CPUs: a mask that names more is a mistake, and not to be counted out."""
 
 # Amounts in GiB become MiB, and must stay amounts.
 Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 12)]
@@ -51,24 +49,21 @@ class FlavorSaid(Struct, frozen=True, gc=False):
     extra_specs: dict[str, str] | None = None
 
     @property
-    def pcpus(self) -> int:
-        """How many of its CPUs are dedicated (`hw:cpu_policy`). Raises ValueError for a mask that cannot be read."""
-        specs = self.extra_specs or {}
-        policy = specs.get("hw:cpu_policy", "")
-        if policy == DEDICATED:
-            return self.vcpus
-        return min(self.vcpus, len(cpus_of(specs.get("hw:cpu_dedicated_mask", "")))) if policy == MIXED else 0
-
-    def resources(self, *, root_on_volume: bool, swap_mib: int | None = None) -> Resources:
-        """What an instance of it takes. Raises ValueError as `pcpus`."""
-        root_gib = 0 if root_on_volume else self.root_gb
-        swap = self.swap if swap_mib is None else swap_mib
-        return Resources(
-            vcpus=self.vcpus - self.pcpus,
-            pcpus=self.pcpus,
+    def flavor(self) -> Flavor:
+        """The same in our words."""
+        return Flavor(
+            name=self.name or "",
+            vcpus=self.vcpus,
             memory_mib=self.memory_mb,
-            disk_mib=(root_gib + self.ephemeral_gb) * 1024 + (swap or 0),
+            root_gib=self.root_gb,
+            ephemeral_gib=self.ephemeral_gb,
+            swap_mib=self.swap or 0,
+            extra_specs=self.extra_specs or {},
         )
+
+    def resources(self, *, root_on_volume: bool) -> Resources:
+        """What an instance of it takes: as a request for it would (`PlacementRequested.resources`)."""
+        return PlacementRequested(request_id="-", flavor=self.flavor, boot_from_volume=root_on_volume).resources
 
 
 class _Device(Struct):
@@ -216,18 +211,6 @@ def read_fact(said: Notification, swap_mib: Mapping[str, int]) -> Fact | Unreada
         return Unreadable("invalid", f"{said.event}: {error}")
 
 
-def cpus_of(mask: str) -> frozenset[int]:
-    """The CPUs of a mask such as `0-3,^1`. Raises ValueError."""
-    added: set[int] = set()
-    removed: set[int] = set()
-    for part in filter(None, (part.strip() for part in mask.split(","))):
-        low, _, high = part.removeprefix("^").partition("-")
-        if not low.isdecimal() or (high and not high.isdecimal()) or int(high or low) > SLOTS_MAX:
-            raise ValueError(f"hw:cpu_dedicated_mask: expected CPUs such as 0-3,^1, got {mask[:80]!r}")
-        (removed if part.startswith("^") else added).update(range(int(low), int(high or low) + 1))
-    return frozenset(added - removed)
-
-
 NOT_OF_INSTANCES = frozenset({"instance.libvirt_error"})
 """Named like an instance's action, and none."""
 
@@ -265,14 +248,14 @@ def _versioned(said: Notification) -> InstanceFact:
 
 def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
     payload = msgspec.convert(said.payload, _LegacyInstance)
-    flavor = FlavorSaid(payload.vcpus, payload.memory_mb, payload.root_gb, payload.ephemeral_gb)
-    swap = swap_mib.get(payload.instance_type or "")
+    swap = swap_mib.get(payload.instance_type or "", 0)
+    flavor = FlavorSaid(payload.vcpus, payload.memory_mb, payload.root_gb, payload.ephemeral_gb, swap)
     return InstanceFact(
         key=said.key,
         action=said.action,
         phase=said.phase,
         instance_id=payload.instance_id,
-        size=flavor.resources(root_on_volume=payload.root_on_volume(), swap_mib=swap),
+        size=flavor.resources(root_on_volume=payload.root_on_volume()),
         compute=said.compute_host,
         host=payload.host or "",
         node=payload.node or "",
