@@ -1,7 +1,8 @@
 """Copies a ledger from one log to another, whichever hosts they are on: same offsets, same times, same bytes, so the same ledger.
 
 What is copied is what cannot be made again: everything that somebody said. What the stream processor derives it derives there anew, with
-the same ids. Nobody else may write to the new log meanwhile; if writers of the old one go on, copy again until nothing is left.
+the same ids. Nobody else may write to the new log meanwhile; if writers of the old one go on, copy
+again until nothing is left. A copy made under load is one moment of the ledger all the same: nothing in it lacks what it rests on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from streams.topology import DERIVED_TOPICS, check_topics, topic_specs
 
 COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, topics.STREAM_PARTITIONS, *DERIVED_TOPICS}))
 """Claims first: an interrupted copy already is the same ledger, and nobody opens another one there."""
+EFFECTS_FIRST: Final = (topics.RESULTS, topics.CLAIMS, topics.REQUESTS, topics.LIFECYCLE, topics.AUDITS, topics.DEAD_LETTERS)
+"""Ends are looked up in this order, so that a copy made under load has the claims of every result and the request of every claim."""
 GROUPS: Final = ((CARRIERS, SOURCES), (WATCHERS, (topics.REQUESTS, topics.RESULTS)), (SCHEDULERS, (topics.REQUESTS,)))
 """How far steps have come: who begins at 0 would carry every observation once more."""
 BATCH_RECORDS: Final = 2000
@@ -57,13 +60,14 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     check_topics(source)
     counts = source.topics()
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
+    ends = {topic: source.ends(topic) for topic in EFFECTS_FIRST}
     target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copied: dict[Partition, int] = {}
     if isinstance(target, TakesTimes):
         target.take_times(COPIED, of_writers=True)
     for topic in COPIED:
         for number in range(counts[topic]):
-            copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), progress)
+            copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), ends[topic][number], progress)
     if isinstance(target, TakesTimes):
         target.take_times(COPIED, of_writers=False)
     for (group, topic), offsets in stands.items():
@@ -71,8 +75,8 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     return copied
 
 
-def _copy(source: Log, target: Target, place: Partition, progress: Progress) -> int:
-    """Copy one partition from where the target ends; returns how many records."""
+def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:
+    """Copy one partition from where the target ends up to `end`; returns how many records."""
     at = begun = target.end(*place)
     if at > source.end(*place):
         raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
@@ -87,7 +91,8 @@ def _copy(source: Log, target: Target, place: Partition, progress: Progress) -> 
         if _said(before) != _said(copied):
             raise OtherLedger(f"{place}@{at - 1} is another record than in the old log; copy to a log that is empty")
         latest_ms = copied.time_ms
-    while records := source.read(*place, at, BATCH_RECORDS):
+    while at < end:
+        records = source.read(*place, at, min(BATCH_RECORDS, end - at))
         times_ms = []
         for offset, record in enumerate(records, at):
             if record.offset != offset:

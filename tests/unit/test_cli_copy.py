@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.main import run
 from streams.log.base import LogError, Message, OffsetOutOfRange
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
-from streams.mirror import mirror
+from streams.mirror import COPIED, EFFECTS_FIRST, mirror
 from streams.topology import open_ledger
 from tests.cli_log import FleetLog
 
@@ -49,12 +49,57 @@ def test_a_file_of_lines_is_no_log_to_copy_to(tmp_path: Path, capsys: Capture) -
     assert "a log that can be written" in said.err
 
 
+def test_every_topic_that_is_copied_is_looked_up_once() -> None:
+    assert sorted(EFFECTS_FIRST) == sorted(COPIED)
+
+
 def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path)
     fleet.log.truncate(CLAIMS, 0, 1)
 
     with SqliteLog.open(tmp_path / "copy", create=True) as copy, pytest.raises(OffsetOutOfRange, match="CLAIMLOG_ARCHIVE"):
         mirror(fleet.log, copy)
+
+
+class _Busy(MemoryLog):
+    """A log on which a request is asked, claimed for and answered whenever somebody looks how far a topic goes."""
+
+    def ends(self, topic: str) -> dict[int, int]:
+        found = super().ends(topic)
+        if topic in COPIED and super().ends(CLAIMS)[0]:
+            self.append(one_of_each())
+        return found
+
+
+def one_of_each() -> list[Message]:
+    """A request, its claim and its result, as far as a copy cares."""
+    return [Message(topic, b"k", b"v", (), 0) for topic in (REQUESTS, CLAIMS, RESULTS)]
+
+
+def test_a_copy_made_under_load_has_the_claims_of_every_result_and_the_request_of_every_claim() -> None:
+    source, copy = _Busy(clock=lambda: 1000), _Timed()
+    open_ledger(source, ledger_partitions=1, request_partitions=1)
+    source.append(one_of_each())
+
+    mirror(source, copy)
+
+    asked, claimed, answered = (copy.end(each, 0) for each in (REQUESTS, CLAIMS, RESULTS))
+    # Record 0 of claims opens the partition.
+    assert 0 < answered <= claimed - 1 <= asked
+    mirror(source, copy)
+    assert copy.end(RESULTS, 0) > answered
+
+
+class _Timed(MemoryLog):
+    """A log that takes the times of its writers."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: self.now_ms)
+        self.now_ms = 0
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        for each, self.now_ms in zip(messages, times_ms, strict=True):
+            self.append([each])
 
 
 class _Forgetful(MemoryLog):
