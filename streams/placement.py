@@ -26,7 +26,7 @@ from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
 from streams.evidence import shortened
 from streams.log.base import Message
-from streams.placement_checks import no_valid_node, unfit
+from streams.placement_checks import gave_up, no_valid_node, unfit
 from streams.placement_homes import Homes
 from streams.placement_keeps import kept_item
 from streams.placement_messages import Sender
@@ -42,6 +42,10 @@ WORKS_MAX = 128
 DECISIONS_PER_TURN = 64
 # One instance is decided at most this often; a conflict is rare and a second one in a row rarer.
 ATTEMPTS_MAX = 20
+# What lies between two turns beyond this is no time that a request was worked on: the process was stopped, or starved by others.
+PAUSE_MS_MAX = 1000
+# A scheduler that was held up begins a request again, as a new owner of it would; one that is held up again and again gives up.
+RESTARTS_MAX = 3
 
 _CLOSING = frozenset({"released", "departed", "deleted", "expired", "vanished"})
 
@@ -65,6 +69,7 @@ class Placer:
         self._counter = 0
         self._decided = 0
         self._turn = 0
+        self._acted_ms = self._awake_ms = 0
 
     def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
         """Take over a partition of requests. `placements` must hold every result up to the end, `claims_ends` be read after that.
@@ -136,6 +141,8 @@ class Placer:
         """Everything that is to be appended now, in order. `now_ms` is the wall clock, `boot_ms` a clock that only runs."""
         messages: list[Message] = []
         self._decided = 0
+        self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
+        self._acted_ms = boot_ms
         for desk in self.desks.values():
             messages.extend(self._cancel(desk, now_ms))
             for work in list(desk.works.values()):
@@ -196,7 +203,7 @@ class Placer:
             request = asked.request
             if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
-            work = Work(asked, now_ms, boot_ms, seats_of(request))
+            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request))
             desk.works[request.request_id] = work
             problem = unfit(request, self.policy, self.owner, self.epoch)
             if problem:
@@ -206,15 +213,11 @@ class Placer:
 
     def _go_on(self, work: Work, now_ms: int, boot_ms: int) -> Iterable[Message]:
         """What a work needs next: give up, decide refused seats again, or commit."""
-        if work.late:
-            by_ms = self._commit_by_ms(work)
-            message = f"its result was appended after its commit_by of {by_ms} ms: this scheduler was held up, or its clock is behind"
-            return [self._fail(work, "gave-up", message, now_ms)]
-        if boot_ms - work.taken_up_boot_ms > work.give_up_ms:
-            states = [seat.state for seat in work.seats]
-            counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
-            message = f"not placed within {work.give_up_ms} ms: {counts}"
-            return [self._fail(work, "gave-up", message, now_ms)]
+        if work.late or boot_ms - work.taken_up_boot_ms > work.give_up_ms:
+            if work.restarts >= RESTARTS_MAX or not (work.late or self._awake_ms - work.taken_up_awake_ms <= work.give_up_ms):
+                return [self._fail(work, "gave-up", gave_up(work, self._commit_by_ms(work)), now_ms)]
+            self._forget(work)
+            work.begin_again(now_ms, boot_ms, self._awake_ms)
         if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind):
             return ()
         for seat in work.seats:

@@ -6,6 +6,7 @@ from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
 from streams.placement_homes import has_home
+from streams.placement_work import Work
 from streams.scheduling.policy import Policy
 
 # What ids made from a request's id add to it: index, process, epoch, counter, reason of a release. Names go up to 255 characters.
@@ -37,6 +38,16 @@ def _misdirected(request: PlacementRequested) -> str:
     if action in {"migrate", "evacuate"} and not request.source_node:
         return f"action {action} needs source_node: name the node that the instances leave"
     return ""
+
+
+def gave_up(work: Work, commit_by_ms: int) -> str:
+    """The sentence for a request that took too long, or whose result came too late, and that was begun again often enough."""
+    again = f", begun again {work.restarts} times" if work.restarts else ""
+    if work.late:
+        return f"its result was appended after its commit_by of {commit_by_ms} ms{again}: this scheduler is held up, or its clock is behind"
+    states = [seat.state for seat in work.seats]
+    counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
+    return f"not placed within {work.give_up_ms} ms{again}: {counts}"
 
 
 def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:

@@ -41,16 +41,20 @@ def seats_of(request: PlacementRequested) -> list[Seat]:
 
 
 class Work(Struct):
-    """One request taken up. `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps.
+    """One request taken up.
+
+    `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps, `taken_up_awake_ms` on one
+    that stands still while this scheduler is held up.
 
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
     the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, `waits` how often it waited for
-    such.
+    such. `restarts`: how often it was begun again.
     """
 
     asked: Asked
     taken_up_ms: int
     taken_up_boot_ms: int
+    taken_up_awake_ms: int
     seats: list[Seat]
     result_sent: bool = False
     late: bool = False
@@ -59,6 +63,14 @@ class Work(Struct):
     proposed: int = 0
     behind: frozenset[str] = frozenset()
     waits: int = 0
+    restarts: int = 0
+
+    def begin_again(self, now_ms: int, boot_ms: int, awake_ms: int) -> None:
+        """Take it up once more, as a new owner would: with claims of its own, made from now on; the old ones go when they are not named."""
+        self.taken_up_ms, self.taken_up_boot_ms, self.taken_up_awake_ms = now_ms, boot_ms, awake_ms
+        self.seats = seats_of(self.asked.request)
+        self.late, self.awaits, self.behind = False, "", frozenset()
+        self.restarts += 1
 
     @property
     def give_up_ms(self) -> int:

@@ -132,7 +132,7 @@ def world(claims: int = 2, requests: int = 2) -> World:
 class At:
     """The log as one scheduler has it. `act` is asked at every append and may raise, before or after the records are in the log."""
 
-    def __init__(self, log: Log, act: Callable[[str, Sequence[Message]], None], *, owns_all: bool = False) -> None:
+    def __init__(self, log: Any, act: Callable[[str, Sequence[Message]], None], *, owns_all: bool = False) -> None:
         self._log, self._act, self._owns_all = log, act, owns_all
 
     def append(self, messages: Sequence[Message]) -> list[int]:

@@ -13,6 +13,7 @@ from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import LogUnreachable, Message, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
+from streams.scheduling.policy import PACK, SPREAD
 from tests.scheduling_world import At, Clock, Killed, Weather, World, total, world, wrongs
 
 ROUNDS = 60
@@ -27,11 +28,14 @@ class Driver:
         self.owns_all, self.cancels = owns_all, cancels
         self.kills = self.lost = 0
         self.busy: set[str] = set()
+        self.policy = rng.choice([SPREAD, PACK, PACK])
+        """Who packs meets others: they all want the same node."""
         self.schedulers: dict[str, Scheduler] = {}
         self.schedulers = {f"s{number}": self.start(f"s{number}") for number in range(schedulers)}
 
     def start(self, name: str) -> Scheduler:
-        return self.here.scheduler(name, log=At(self.here.log, self.meanwhile, owns_all=self.owns_all), lease_timeout_seconds=2.0)
+        seen = At(self.here.log, self.meanwhile, owns_all=self.owns_all)
+        return self.here.scheduler(name, log=seen, policy=self.policy, lease_timeout_seconds=2.0)
 
     def meanwhile(self, when: str, messages: Sequence[Message]) -> None:
         """Between one's fold and its append others take turns of their own; then the weather has its say."""
@@ -92,7 +96,9 @@ def seeds(seed: int, count: int) -> range:
 
 def test_schedulers_that_share_the_work_answer_every_request_once(seed: int) -> None:
     placed = conflicts = 0
-    for each in seeds(seed, 12):
+    for number, each in enumerate(seeds(seed, 60)):
+        if number >= 12 and conflicts:
+            break
         here = world()
 
         driver = drive(here, each, schedulers=3)
