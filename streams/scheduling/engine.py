@@ -1,16 +1,16 @@
 """The profile engine: the choice and the evidence of the plain full scan, from the live profiles instead of the nodes.
 
-Rules are told apart by what they read. *Static* ones read the ask and a node's static class: their verdicts are kept per ask's class, one
-byte a static class. *Amounts* are columns. Rules about *names* (hosts, instances, groups) tell a few nodes apart from all others: those few
-leave their profiles for this one decision and go through the filters one by one, as in the plain scan, and the others share one verdict.
-An ask that needs anything else, or a policy with rules unknown here, takes the plain scan.
+Rules are told apart by what they read (`kinds`). Those that read what a profile says are answered once for each class of requests and
+profile, in the class's `Lane`, which before a decision looks only at the profiles that changed. Rules about *names* (hosts, instances,
+groups) tell a few nodes apart from all others: those few leave their profiles for this one decision and go through the filters one by
+one, as in the plain scan, and the others share one verdict. An ask or a policy that needs anything else takes the plain scan, and the
+evidence names that engine.
 
-The worst decision costs one pass over the live profiles for each rule, and they are never more than the nodes.
+The worst decision is that of a class that was never asked for: a few passes over the live profiles, which are never more than the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 
 import msgspec
@@ -18,97 +18,73 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from projections.node import amounts_of
-from projections.room import UNLIMITED, Room, quick_others, room_for
-from schemas.requests import PlacementRequested
+from projections.room import Room, quick_others, room_for
 from schemas.resources import RESOURCES
-from schemas.results import Decision, NearestMiss, Rejection, Weighed, Weight
+from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.filters import LAST, Filter, filters_of
-from streams.scheduling.filters.amounts import most_of, shortfalls
+from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
+from streams.scheduling.filters.amounts import shortfalls
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.kinds import ABSOLUTE, NAMES, Unprofiled, columns, extras, refusal, signature, tags
+from streams.scheduling.lane import PASSES, Lane
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import (
     BEST_FEW,
     REASON_CHARACTERS_MAX,
-    Prepared,
     missing_part,
     only_amounts,
-    prepare,
     reference_select,
     ring_start,
 )
-from streams.scheduling.ring import Ring
+from streams.scheduling.ring import Best, Ring
+from streams.scheduling.scores import Absolute
 from streams.scheduling.view import View
-from streams.scheduling.weighers import WEIGHERS, has_overrides
+from streams.scheduling.weighing import Weighing
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-STATIC: Mapping[str, Callable[[PlacementRequested], object]] = {
-    "ComputeFilter": lambda _request: None,
-    "AvailabilityZoneFilter": lambda request: request.availability_zone,
-    "TraitsFilter": lambda of: (of.traits_required, of.traits_forbidden, of.flavor.extra_specs, of.image.properties),
-    "ImagePropertiesFilter": lambda request: request.image.properties,
-    "AggregateImagePropertiesIsolation": lambda request: request.image.properties,
-    "AggregateInstanceExtraSpecsFilter": lambda request: request.flavor.extra_specs,
-    "AggregateMultiTenancyIsolation": lambda request: request.project_id,
-    "require_tenant_aggregate": lambda request: request.project_id,
-    "AggregateTypeAffinityFilter": lambda request: request.flavor.name,
-    "isolate_aggregates": lambda request: (request.traits_required, request.flavor.extra_specs, request.image.properties),
-    "require_image_type_support": lambda request: (request.image.properties, request.boot_from_volume),
-    "transform_image_metadata": lambda request: request.image.properties,
-}
-"""What each of them reads of a request; of a node they read what its static class says."""
-AMOUNTS = {"CoreFilter": ("vcpus", "pcpus"), "RamFilter": ("memory_mib",), "DiskFilter": ("disk_mib",)}
-NAMES = frozenset(
-    {
-        "RetryFilter",
-        "DifferentHostFilter",
-        "SameHostFilter",
-        "ServerGroupAffinityFilter",
-        "ServerGroupAntiAffinityFilter",
-    }
-)
-KNOWN = STATIC.keys() | NAMES | AMOUNTS.keys()
-RAWS = frozenset({"RAMWeigher", "CPUWeigher", "DiskWeigher"})
-"""Weighers that read what a profile's key holds."""
-STATIC_KEPT = 4096
-"""Classes of asks whose static verdicts are kept: at most as many bytes as there are static classes, for each."""
+LANES_CELLS_MAX = 1 << 22
+"""Bounds the memory of all lanes together, in profiles times classes: about 20 bytes each. The class least lately asked for goes first."""
 NAME = "profiles"
-_NEVER = 1 << 62
 _NOBODY: frozenset[int] = frozenset()
 _NONE: frozenset[str] = frozenset()
 
 
-class Sifted(Struct, gc=False):
-    """What the filters left: `inside` marks the live profiles that passed, `left` how many of their nodes are not looked at one by one.
+class Standing(Struct, gc=False):
+    """What the filters left for one ask.
 
-    `failed` is the place of the filter that rejected a profile, `apart` the nodes looked at one by one that passed, `short` those of them
-    that lacked amounts, with the place of the filter.
+    `names` are the filters about names that take part, `closed` the place of the first that rejects all nodes but those in `apart`
+    (PASSES: none does). `counts` are the rejected by place, `single` those looked at one by one that passed, `short` those that lacked
+    amounts, with the place of the filter, `firsts` the first that each place rejected of them.
     """
 
-    inside: Mask
-    left: Ints
-    failed: NDArray[np.int16]
-    apart: list[Room]
+    names: list[tuple[int, Filter, Check]]
+    apart: dict[int, Room]
+    closed: int
+    counts: dict[int, int]
+    single: list[Room]
     short: list[tuple[int, Room]]
-    rejections: list[Rejection]
+    firsts: dict[int, tuple[int, Check]]
 
 
 class ProfileEngine:
-    """One policy on one fleet; follows the fleet (see `Fleet.followers`)."""
+    """One policy on one fleet; follows the fleet (see `Fleet.followers`). Raises `kinds.Unprofiled` for a policy it cannot answer."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._weighers = [(WEIGHERS[name], multiplier) for name, multiplier in policy.pairs]
-        self.view = View([weigher.raw for weigher, _ in self._weighers], ())
-        self._known: dict[tuple[str, bytes], NDArray[np.int8]] = {}
+        weighers = columns(policy)
+        self._absolute = [Absolute(weigher.name, multiplier) for weigher, multiplier, _ in weighers if weigher.name in ABSOLUTE]
+        self._is_absolute = bool(weighers) and len(self._absolute) == len(weighers)
+        self.view = View([raw for _, _, raw in weighers if raw is not None], extras(policy), tags(policy))
+        self._weighing = Weighing(self.view, weighers, policy.options, cached=self._is_absolute)
+        self._filters = (*RESTRICTIONS, *filters_of(policy), LAST)
+        self._forced = (*RESTRICTIONS, LAST)
+        self._lanes: dict[bytes, Lane] = {}
+        self._encoder = msgspec.msgpack.Encoder()
 
     def follow(self, rooms: list[Room]) -> None:
         """See `Fleet.followers`."""
+        self._lanes.clear()
         self.view.follow(rooms)
+        self._weighing.begin()
 
     def changed(self, ordinal: int) -> None:
         """See `Fleet.followers`."""
@@ -116,11 +92,16 @@ class ProfileEngine:
 
     def select(self, fleet: Fleet, ask: Ask, policy_digest: str) -> Decision:
         """Choose a node for `ask`, or none, with the whole evidence."""
-        prepared = prepare(ask, self._policy)
-        apart = self._apart(ask)
-        sifted = self._sift(ask, prepared, apart)
-        passed = int(sifted.left[sifted.inside].sum()) + len(sifted.apart)
-        places, best = self._choose(sifted, ask, passed, apart) if passed else ([], [])
+        lane = self._lane(ask)
+        lane.sync()
+        standing = self._stand(lane, ask)
+        rejections, entered = self._rejections(lane, standing)
+        places: list[Best] = []
+        best: list[Weighed] = []
+        if entered:
+            places, best = self._choose(lane, ask, standing, entered)
+        rooms = self.view.rooms
+        names = [rooms[each.ordinal].node_id for each in places]
         return Decision(
             instance_id=ask.instance_id,
             cut=fleet.cut,
@@ -128,271 +109,238 @@ class ProfileEngine:
             seed=ask.seed,
             policy_digest=policy_digest,
             engine=NAME,
-            nodes_known=len(self.view.rooms),
-            rejections=tuple(sifted.rejections),
-            passed=passed,
-            chosen=places[0] if places else "",
-            alternates=tuple(places[1:]),
-            nearest_miss=self._nearest_miss(ask, sifted, prepared, apart),
+            nodes_known=len(rooms),
+            rejections=tuple(rejections),
+            passed=entered,
+            chosen=names[0] if names else "",
+            alternates=tuple(names[1:]),
+            nearest_miss=self._nearest_miss(lane, ask, standing),
             best=tuple(best),
             attempt=ask.attempt,
         )
 
+    def _lane(self, ask: Ask) -> Lane:
+        key = self._encoder.encode((signature(ask.request), ask.item.resources, ask.item.pci))
+        lane = self._lanes.pop(key, None)
+        if lane is None:
+            lane = Lane(self.view, ask, self._forced if ask.item.forced else self._filters, self._absolute if self._is_absolute else ())
+            most = max(LANES_CELLS_MAX // self.view.profiles.capacity, 1)
+            while len(self._lanes) >= most:
+                del self._lanes[next(iter(self._lanes))]
+        self._lanes[key] = lane
+        return lane
+
+    def _stand(self, lane: Lane, ask: Ask) -> Standing:
+        names = self._names(ask)
+        apart = self._apart(ask)
+        counts = lane.rejected()
+        standing = Standing(names, apart, PASSES, counts, [], [], {})
+        if names:
+            rest = next((ordinal for ordinal in range(len(self.view.rooms)) if ordinal not in apart), None)
+            if rest is not None:
+                room = self.view.rooms[rest]
+                standing.closed = next((place for place, _, check in names if check.rejects(room)), PASSES)
+        if apart:
+            of = self.view.profiles.of
+            for ordinal in apart:
+                place = int(lane.place[of(ordinal).slot])
+                if place != PASSES:
+                    counts[place] -= 1
+        if standing.closed != PASSES:
+            behind = [place for place in counts if place > standing.closed]
+            before = sum(counts[place] for place in counts if place < standing.closed)
+            for place in behind:
+                del counts[place]
+            counts[standing.closed] = len(self.view.rooms) - len(apart) - before
+        if apart:
+            self._one_by_one(lane, ask, standing)
+        return standing
+
+    def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
+        """The filters about names that have something to test."""
+        request, hints = ask.request, ask.request.hints
+        if (
+            ask.item.group is None
+            and request.action == "create"
+            and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
+            and not (request.forced_hosts or request.ignored_hosts or hints.same_host or hints.different_host)
+        ):
+            return []
+        filters = self._forced if ask.item.forced else self._filters
+        named = [(place, filter_) for place, filter_ in enumerate(filters) if filter_.name in NAMES]
+        return [(place, filter_, check) for place, filter_ in named if (check := filter_.prepare(ask)) is not None]
+
     def _apart(self, ask: Ask) -> dict[int, Room]:
         """The nodes that rules about names tell apart, by ordinal in order, as rooms for this very instance."""
         view, request, item = self.view, ask.request, ask.item
-        ordinals: set[int] = set()
-        hints = request.hints
-        for instance_id in (item.instance_id, *hints.same_host, *hints.different_host):
+        hints, own = request.hints, view.on.get(item.instance_id, _NOBODY)
+        ordinals: set[int] = set(own)
+        for instance_id in (*hints.same_host, *hints.different_host):
             ordinals |= view.on.get(instance_id, _NOBODY)
         if item.group is not None:
             ordinals |= view.grouped.get(item.group.group_id, _NOBODY)
+        for host in (*request.forced_hosts, *request.ignored_hosts):
+            ordinals.update(view.hosts.get(host.lower(), ()))
         named = [*request.ignored_nodes, *request.forced_nodes, *request.requested_nodes, *request.retry_nodes]
-        named += [request.source_node, *ask.group_nodes]
+        if request.source_node:
+            named.append(request.source_node)
+        named += ask.group_nodes
         ordinals.update([ordinal for node_id in named if (ordinal := view.ordinals.get(node_id)) is not None])
-        own, forced = view.on.get(item.instance_id, _NOBODY), frozenset(request.forced_nodes) if item.forced else _NONE
-        rooms = view.rooms
-        return {
-            at: room_for(rooms[at], item, request.request_id) if (rooms[at].node_id in forced if item.forced else at in own) else rooms[at]
-            for at in sorted(ordinals)
-        }
+        if not ordinals:
+            return {}
+        forced: set[int] = set()
+        if item.forced:
+            forced.update(ordinal for node_id in request.forced_nodes if (ordinal := view.ordinals.get(node_id)) is not None)
+            for host in request.forced_hosts:
+                forced.update(view.hosts.get(host.lower(), ()))
+        rooms, special = view.rooms, forced if item.forced else own
+        return {at: room_for(rooms[at], item, request.request_id) if at in special else rooms[at] for at in sorted(ordinals)}
 
-    def _sift(self, ask: Ask, prepared: Sequence[Prepared], apart: dict[int, Room]) -> Sifted:
-        profiles = self.view.profiles
-        left = profiles.counts[: profiles.live].copy()
-        for ordinal in apart:
-            left[profiles.of(ordinal).slot] -= 1
-        inside = left > 0
-        sifted = Sifted(inside, left, np.full(profiles.live, -1, np.int16), list(apart.values()), [], [])
-        entered = len(self.view.rooms)
-        for place, (filter_, check) in enumerate(prepared):
-            passes = self._passes(filter_, check, ask, sifted.inside, apart)
-            rejected = sifted.inside & ~passes
-            count, first = 0, _NEVER
-            if rejected.any():
-                count = int(left[rejected].sum())
-                first = self._first(rejected, apart)
-                sifted.failed[rejected] = place
-                sifted.inside = sifted.inside & passes
-            if sifted.apart:
-                out = self._one_by_one(sifted, check, place if filter_.amounts else -1)
-                count += len(out)
-                first = min([first, *[self.view.ordinals[room.node_id] for room in out[:1]]])
-            if count:
-                room = apart.get(first) or self.view.rooms[first]
-                reason = check.reason(room)[:REASON_CHARACTERS_MAX]
-                sifted.rejections.append(
-                    Rejection(filter=filter_.name, entered=entered, rejected=count, node_id=room.node_id, reason=reason)
-                )
-            else:
-                sifted.rejections.append(Rejection(filter=filter_.name, entered=entered, rejected=0))
-            entered -= count
-        return sifted
-
-    def _one_by_one(self, sifted: Sifted, check: Check, short_at: int) -> list[Room]:
-        passed = check.keep(sifted.apart)
-        if len(passed) == len(sifted.apart):
-            return []
-        kept = set(map(id, passed))
-        out = [room for room in sifted.apart if id(room) not in kept]
-        if short_at >= 0:
-            sifted.short += [(short_at, room) for room in out]
-        sifted.apart = passed
-        return out
-
-    def _first(self, slots: Mask, apart: dict[int, Room]) -> int:
-        """The least ordinal in these profiles that is not looked at one by one."""
-        profiles = self.view.profiles
-        first = int(profiles.firsts[: profiles.live][slots].min())
-        if first not in apart:
-            return first
-        firsts = [profiles.first(slot, apart) for slot in np.flatnonzero(slots).tolist()]
-        return min(first for first in firsts if first is not None)
-
-    def _passes(self, filter_: Filter, check: Check, ask: Ask, inside: Mask, apart: dict[int, Room]) -> Mask:
-        """Which live profiles pass. What is said of those that are not inside does not matter."""
-        name = filter_.name
-        if name in AMOUNTS:
-            return self._has(ask, AMOUNTS[name], own_limit=True)
-        if name in STATIC:
-            return self._static(name, check, ask)
-        if name == LAST.name:
-            return self._fit(ask, check, inside, apart)
-        slots = np.flatnonzero(inside)
-        if not len(slots):
-            return inside
-        return np.full(len(inside), not check.rejects(self._example(int(slots[0]), apart)))
-
-    def _example(self, slot: int, apart: dict[int, Room]) -> Room:
-        ordinal = self.view.profiles.first(slot, apart)
-        assert ordinal is not None, "a profile inside has a node that is not looked at one by one"
-        return self.view.rooms[ordinal]
-
-    def _static(self, name: str, check: Check, ask: Ask) -> Mask:
-        signature = msgspec.json.encode(STATIC[name](ask.request))
-        known = self._known.get((name, signature))
-        classes = self.view.column("static")
-        if known is None or len(known) < self.view.classes:
-            if len(self._known) >= STATIC_KEPT:
-                self._known.clear()
-            grown = np.full(max(self.view.classes, 1), -1, np.int8)
-            if known is not None:
-                grown[: len(known)] = known
-            known = self._known[name, signature] = grown
-        verdicts = known[classes]
-        if verdicts.min(initial=1) < 0:
-            for number in set(classes[verdicts < 0].tolist()):
-                slot = int(np.flatnonzero(classes == number)[0])
-                known[number] = not check.rejects(self.view.rooms[self.view.profiles.at[slot].ordinals[0]])
-            verdicts = known[classes]
-        passes: Mask = verdicts > 0
-        return passes
-
-    def _has(self, ask: Ask, resources: Iterable[str], *, own_limit: bool) -> Mask:
-        """Whether the amounts are free; `own_limit`: and the whole node has them (an instance larger than its node is never put there)."""
-        view, passes = self.view, np.ones(self.view.profiles.live, np.bool_)
-        for resource in resources:
-            n = getattr(ask.item.resources, resource)
-            if not n:
+    def _one_by_one(self, lane: Lane, ask: Ask, standing: Standing) -> None:
+        checks = [(place, filter_, filter_.prepare(ask)) for place, (filter_, _) in lane.checks.items()]
+        checks += standing.names
+        left = list(standing.apart.values())
+        for place, filter_, check in sorted(checks, key=lambda each: each[0]):
+            if not left:
+                break
+            passed = check.keep(left) if check is not None else left
+            if check is None or len(passed) == len(left):
                 continue
-            total, enough = view.column(f"{resource}_total"), view.column(f"{resource}_free") >= n
-            if own_limit:
-                enough &= (total >= n) | (total < 0)
-            most = most_of(ask.item.limits, resource)
-            if most < UNLIMITED:
-                enough &= view.column(f"{resource}_used") + n <= most
-            if own_limit and resource == "vcpus":
-                enough |= total < 0  # CoreFilter leaves CPUs that nobody reports to the ledger.
-            passes &= enough
-        return passes
+            kept = set(map(id, passed))
+            out = [room for room in left if id(room) not in kept]
+            standing.counts[place] = standing.counts.get(place, 0) + len(out)
+            standing.firsts[place] = (self.view.ordinals[out[0].node_id], check)
+            if filter_.amounts:
+                standing.short += [(place, room) for room in out]
+            left = passed
+        standing.single = left
 
-    def _fit(self, ask: Ask, check: Check, inside: Mask, apart: dict[int, Room]) -> Mask:
-        plain = self.view.column("plain") > 0
-        passes = self._has(ask, RESOURCES, own_limit=False)
-        for slot in np.flatnonzero(inside & ~plain).tolist():
-            passes[slot] = not check.rejects(self._example(slot, apart))
-        return passes
+    def _rejections(self, lane: Lane, standing: Standing) -> tuple[list[Rejection], int]:
+        """The funnel, and how many nodes came through."""
+        entered, found = len(self.view.rooms), []
+        parts = [(place, filter_, check) for place, (filter_, check) in lane.checks.items()]
+        if standing.names:
+            parts = sorted([*parts, *standing.names], key=lambda each: each[0])
+        for place, filter_, check in parts:
+            count = standing.counts.get(place, 0)
+            if not count:
+                found.append(Rejection(filter=filter_.name, entered=entered, rejected=0))
+                continue
+            room, reason = self._example(lane, place, check, standing)
+            found.append(
+                Rejection(filter=filter_.name, entered=entered, rejected=count, node_id=room.node_id, reason=reason[:REASON_CHARACTERS_MAX])
+            )
+            entered -= count
+        return found, entered
 
-    def _choose(self, sifted: Sifted, ask: Ask, passed: int, apart: dict[int, Room]) -> tuple[list[str], list[Weighed]]:
-        """Node ids of the chosen one and its alternates, and the evidence of the best few."""
-        view, ring = self.view, Ring(self.view, ring_start(ask.seed), apart, sifted.inside, sifted.apart)
-        columns, scores = self._weigh(ring.slots, sifted.apart, passed)
-        best = ring.best(scores, BEST_FEW, None)
-        partition = view.rooms[best[0][0]].partition
-        beside = ring.partitions() == partition
-        places = ring.best(scores, self._policy.alternates_max + 1, beside)
-        evidence = [
-            Weighed(node_id=view.rooms[ordinal].node_id, score=float(scores[at]), weights=tuple([column.weight(at) for column in columns]))
-            for ordinal, at in best
-        ]
-        return [view.rooms[ordinal].node_id for ordinal, _ in places], evidence
+    def _example(self, lane: Lane, place: int, check: Check, standing: Standing) -> tuple[Room, str]:
+        """The first node that this place rejects, and why."""
+        apart, rest = standing.apart, None
+        if place == standing.closed:
+            rest = self._first_behind(lane, place, apart)
+        elif place < standing.closed and self._has_rest(lane, place, apart):
+            rest = lane.first(place, apart)
+        single = standing.firsts.get(place)
+        if single is not None and (rest is None or single[0] < rest):
+            return apart[single[0]], single[1].reason(apart[single[0]])
+        assert rest is not None, "somebody was rejected here"
+        room = self.view.rooms[rest]
+        return room, check.reason(room) if place == standing.closed else lane.reason(place, room)
 
-    def _weigh(self, slots: Ints, apart: list[Room], passed: int) -> tuple[list[Figures], Floats]:
-        """As `weighers.weigh`, over profiles and the nodes looked at one by one (which come last)."""
-        scores = np.zeros(len(slots) + len(apart))
-        columns: list[Figures] = []
-        if passed < 2:
-            return columns, scores
-        raws = self.view.profiles.floats[:, slots]
-        for row, (weigher, multiplier) in enumerate(self._weighers):
-            raw: Floats = raws[row]
-            if apart:
-                raw = np.concatenate([raw, [weigher.raw(room) for room in apart]])
-            bounded = raw
-            if weigher.lowest is not None:
-                bounded = np.maximum(bounded, weigher.lowest)
-            if weigher.highest is not None:
-                bounded = np.minimum(bounded, weigher.highest)
-            low = float(bounded.min()) if weigher.lowest is None else weigher.lowest
-            span = (float(bounded.max()) if weigher.highest is None else weigher.highest) - low
-            columns.append(Figures(weigher.name, multiplier, raw, bounded, low, span))
-            if span:
-                scores = scores + multiplier * ((bounded - low) / span)
-        return columns, scores
+    def _has_rest(self, lane: Lane, place: int, apart: dict[int, Room]) -> bool:
+        count, of = lane.totals.get(place, 0), self.view.profiles.of
+        return count > sum(1 for ordinal in apart if lane.place[of(ordinal).slot] == place) if apart else count > 0
 
-    def _nearest_miss(self, ask: Ask, sifted: Sifted, prepared: Sequence[Prepared], apart: dict[int, Room]) -> NearestMiss | None:
-        """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""
-        view = self.view
-        places = [place for place, (filter_, _) in enumerate(prepared) if filter_.amounts]
-        short = np.isin(sifted.failed, places)
-        if not sifted.short and not short.any():
-            return None
-        missing, allowed = missing_part(ask), quick_others(ask.item)
-        single = [(missing(room), place, view.ordinals[room.node_id]) for place, room in sifted.short]
-        known = sorted([(part, place, ordinal) for part, place, ordinal in single if part is not None])
-        others = [check.rejects for filter_, check in prepared if not filter_.amounts]
-        for _, place, ordinal in merge(known, self._in_order(self._missing(ask, short), sifted.failed, apart)):
-            room = apart.get(ordinal) or view.rooms[ordinal]
-            if only_amounts(ask, room, allowed) and not any(rejects(room) for rejects in others):
-                lacks = shortfalls(ask, room, *RESOURCES)
-                return NearestMiss(node_id=room.node_id, filter=prepared[place][0].name, shortfalls=lacks) if lacks else None
+    def _first_behind(self, lane: Lane, closed: int, apart: dict[int, Room]) -> int | None:
+        """The least ordinal of the nodes that reach `closed`, those in `apart` left out."""
+        profiles = self.view.profiles
+        slots = np.flatnonzero(lane.place[: profiles.live] >= closed)
+        while len(slots):
+            at = int(profiles.firsts[slots].argmin())
+            slot = int(slots[at])
+            first = int(profiles.firsts[slot])
+            if first not in apart:
+                return first
+            firsts = [known for each in slots.tolist() if (known := profiles.first(each, apart)) is not None]
+            return min(firsts, default=None)
         return None
 
-    def _in_order(self, parts: Floats, failed: NDArray[np.int16], apart: dict[int, Room]) -> Iterator[tuple[float, int, int]]:
-        """One node of each profile: part that is missing, place of the filter, ordinal; in ascending order."""
-        while (least := float(parts.min(initial=np.inf))) < np.inf:
-            tied = np.flatnonzero(parts == least)
-            parts[tied] = np.inf
-            yield from sorted([(least, int(failed[slot]), self._ordinal(slot, apart)) for slot in tied.tolist()])
-
-    def _ordinal(self, slot: int, apart: dict[int, Room]) -> int:
-        ordinal = self.view.profiles.first(slot, apart)
-        return _NEVER if ordinal is None else ordinal
-
-    def _missing(self, ask: Ask, short: Mask) -> Floats:
-        """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
+    def _choose(self, lane: Lane, ask: Ask, standing: Standing, passed: int) -> tuple[list[Best], list[Weighed]]:
+        """The chosen one and its alternates, and the evidence of the best few."""
         view = self.view
-        parts = np.where(short, 0.0, np.inf)
-        for resource, n in zip(RESOURCES, amounts_of(ask.item.resources), strict=True):
-            if not n:
-                continue
-            most = most_of(ask.item.limits, resource)
-            free, total, used = (view.column(f"{resource}_{what}") for what in ("free", "total", "used"))
-            lacking = (free < n) | (total < n) | (used + n > most)
-            parts[lacking & (free == -UNLIMITED)] = np.inf
-            has = np.minimum(np.minimum(free, total), most - used)
-            parts += np.where(lacking, (n - has) / n, 0.0)
-        return parts
+        weighed = self._weighing.weigh(
+            lane, ask, standing.single, passed, lambda: self._slots(lane, standing), is_closed=standing.closed != PASSES
+        )
+        ring = Ring(view, ring_start(ask.seed), standing.apart, weighed.scores, weighed.slots)
+        single = list(zip(weighed.single, standing.single, strict=True))
+        best = ring.best(BEST_FEW, single)
+        places = ring.best(self._policy.alternates_max + 1, single, view.rooms[best[0].ordinal].partition)
+        return places, [
+            Weighed(node_id=view.rooms[each.ordinal].node_id, score=each.score, weights=weighed.weights(each, standing.apart))
+            for each in best
+        ]
 
+    def _slots(self, lane: Lane, standing: Standing) -> NDArray[np.intp]:
+        """The profiles of which a node passed that is not looked at one by one."""
+        if standing.closed != PASSES:
+            return np.zeros(0, np.intp)
+        profiles = self.view.profiles
+        inside = lane.inside[: profiles.live]
+        if standing.apart:
+            left: dict[int, int] = {}
+            for ordinal in standing.apart:
+                slot = profiles.of(ordinal).slot
+                left[slot] = left.get(slot, len(profiles.at[slot].ordinals)) - 1
+            emptied = [slot for slot, count in left.items() if not count and inside[slot]]
+            if emptied:
+                inside = inside.copy()
+                inside[emptied] = False
+        return np.flatnonzero(inside)
 
-class Figures(Struct, gc=False):
-    """One weigher's figures for all candidates (see `weighers.Column`)."""
+    def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
+        """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""
+        rest = standing.closed == PASSES and any(standing.counts.get(place) for place in lane.amount_places)
+        if not standing.short and not rest:
+            return None
+        view = self.view
+        if not standing.apart and not standing.names:
+            return lane.nearest(self._miss)
+        missing = missing_part(ask)
+        single = [(missing(room), place, view.ordinals[room.node_id]) for place, room in standing.short]
+        known = sorted([(part, place, ordinal) for part, place, ordinal in single if part is not None])
+        others = [check for _, _, check in standing.names]
+        others += [made for filter_, _ in lane.checks.values() if not filter_.amounts and (made := filter_.prepare(ask)) is not None]
+        allowed = quick_others(ask.item)
+        for _, place, ordinal in merge(known, lane.misses(standing.apart) if rest else ()):
+            room = standing.apart.get(ordinal) or view.rooms[ordinal]
+            if only_amounts(ask, room, allowed) and not any(check.rejects(room) for check in others):
+                lacks = shortfalls(ask, room, *RESOURCES)
+                return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None
+        return None
 
-    weigher: str
-    multiplier: float
-    raw: Floats
-    bounded: Floats
-    low: float
-    span: float
+    def _miss(self, lane: Lane, place: int, room: Room) -> NearestMiss | bool | None:
+        """The miss that this node is, None if it ends the search without one, True if another must be looked at."""
+        ask = lane.ask
+        others = [check for filter_, check in lane.checks.values() if not filter_.amounts]
+        if not only_amounts(ask, room, quick_others(ask.item)) or any(check.rejects(room) for check in others):
+            return True
+        lacks = shortfalls(ask, room, *RESOURCES)
+        return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None
 
-    def weight(self, at: int) -> Weight:
-        """The share of candidate number `at`."""
-        normalised = (float(self.bounded[at]) - self.low) / self.span if self.span else 0.0
-        return Weight(weigher=self.weigher, raw=float(self.raw[at]), normalised=normalised, multiplied=self.multiplier * normalised)
-
-
-def takes(policy: Policy, ask: Ask) -> bool:
-    """Whether the profile engine knows all that this policy and ask read; otherwise the plain scan decides."""
-    item = ask.item
-    if item.numa or item.pci or (item.limits is not None and (item.limits.instances_max is not None or item.limits.io_ops_max is not None)):
-        return False
-    if item.group is not None and item.group.max_per_node < 1:
-        return False
-    options = policy.options
-    if ask.request.forced_hosts or ask.request.ignored_hosts or options.host_subset_size > 1 or not options.shuffle_best_same_weighed_hosts:
-        return False
-    # A filter that the engine does not know is no matter where it has nothing to test.
-    unknown = [filter_ for filter_ in filters_of(policy) if filter_.name not in KNOWN]
-    return not any(filter_.prepare(ask) is not None for filter_ in unknown) and all(name in RAWS for name, _ in policy.pairs)
+    def _filter(self, ask: Ask, place: int) -> str:
+        return (self._forced if ask.item.forced else self._filters)[place].name
 
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
     """Choose a node for `ask`, or none: what `reference_select` gives, but for the engine's name."""
-    if not takes(policy, ask) or (fleet.rooms() and fleet.crowd.figures(has_overrides).most()):
-        return reference_select(fleet, ask, policy, policy_digest)
+    rooms = fleet.rooms()
     engine = fleet.followers.get(policy_digest)
+    if not rooms or refusal(policy, ask):
+        return reference_select(fleet, ask, policy, policy_digest)
     if not isinstance(engine, ProfileEngine):
-        engine = ProfileEngine(policy)
+        try:
+            engine = ProfileEngine(policy)
+        except Unprofiled:
+            return reference_select(fleet, ask, policy, policy_digest)
         fleet.followed(policy_digest, engine)
-    fleet.rooms()
     return engine.select(fleet, ask, policy_digest)

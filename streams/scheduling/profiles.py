@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 CAPACITY_LEAST = 64
+JOURNAL_LEAST = 4096
 
-Key = tuple[int, ...]
-"""What rules read of a node, as integers; the first is its static class."""
+Key = tuple[Any, ...]
+"""What rules read of a node, as numbers; the first is its static class."""
 Reading = tuple[Sequence[int], Sequence[float]]
 """What stands in the columns for one key: integers and floats."""
 
@@ -36,7 +38,7 @@ class Profiles:
     """The live profiles of numbered nodes. `read` works out the columns of a key that is new, from one node (its ordinal) that has it.
 
     Columns are dense in `[:live]`: `figures[i]` and `floats[i]` hold the i-th integer and float of each profile, `counts` how many nodes it
-    has, `firsts` the least ordinal among them.
+    has, `firsts` the least ordinal among them. Who keeps something by slot follows the journal (`changes`).
     """
 
     def __init__(self, integers: int, floats: int, read: Callable[[int], Reading]) -> None:
@@ -47,6 +49,8 @@ class Profiles:
         self._of: dict[int, Profile] = {}
         self._mark: dict[int, int] = {}
         self._ordinal: dict[int, int] = {}
+        self._journal: list[int] = []
+        self._before = 0
         self.figures: NDArray[np.int64] = np.zeros((integers, CAPACITY_LEAST), np.int64)
         self.floats: NDArray[np.float64] = np.zeros((floats, CAPACITY_LEAST), np.float64)
         self.counts: NDArray[np.int64] = np.zeros(CAPACITY_LEAST, np.int64)
@@ -54,6 +58,20 @@ class Profiles:
 
     def __len__(self) -> int:
         return len(self._of)
+
+    @property
+    def capacity(self) -> int:
+        """Slots that there are, live or not."""
+        return len(self.counts)
+
+    @property
+    def now(self) -> int:
+        """The end of the journal."""
+        return self._before + len(self._journal)
+
+    def changes(self, since: int) -> set[int] | None:
+        """The slots whose content is another one since then, those that are empty now as well; None if that is not known any more."""
+        return set(self._journal[since - self._before :]) if since >= self._before else None
 
     def fill(self, nodes: Iterable[tuple[int, int, Key]]) -> None:
         """Begin anew with these nodes: ordinal, mark, key. Marks are all different."""
@@ -69,6 +87,7 @@ class Profiles:
             profile.ordinals.sort()
             profile.marks.sort()
             self._count(profile)
+        self._before, self._journal = self.now + 1, []
 
     def move(self, ordinal: int, key: Key) -> None:
         """A node reads differently now. Costs a search in the nodes of two profiles."""
@@ -87,6 +106,10 @@ class Profiles:
             self._count(old)
         else:
             self._close(old)
+        if len(self._journal) > max(2 * self.live, JOURNAL_LEAST):
+            dropped = len(self._journal) // 2
+            del self._journal[:dropped]
+            self._before += dropped
 
     def of(self, ordinal: int) -> Profile:
         """The profile of a node."""
@@ -99,6 +122,9 @@ class Profiles:
     def nearest(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
         """The `count` nodes of a profile that follow `start` first on the ring of marks, and are not in `without` (ordinals)."""
         marks, ordinal_of = self.at[slot].marks, self._ordinal
+        if len(marks) == 1:
+            ordinal = ordinal_of[marks[0]]
+            return [] if ordinal in without else [ordinal]
         at = bisect_left(marks, start)
         found: list[int] = []
         for i in range(len(marks)):
@@ -124,14 +150,18 @@ class Profiles:
         del self._by_key[profile.key]
         self.live -= 1
         slot, last = profile.slot, self.at.pop()
+        self._journal.append(self.live)
         if last is not profile:
             self.at[slot], last.slot = last, slot
             for columns in (self.figures, self.floats):
                 columns[:, slot] = columns[:, self.live]
             self.counts[slot], self.firsts[slot] = self.counts[self.live], self.firsts[self.live]
+            self._journal.append(slot)
 
     def _count(self, profile: Profile) -> None:
-        self.counts[profile.slot], self.firsts[profile.slot] = len(profile.ordinals), profile.ordinals[0]
+        slot = profile.slot
+        self.counts[slot], self.firsts[slot] = len(profile.ordinals), profile.ordinals[0]
+        self._journal.append(slot)
 
     def _grow(self) -> None:
         more = len(self.counts)

@@ -21,8 +21,11 @@ Raw = Callable[[Room], float]
 
 DEVICES_MAX = 100
 """From 99 free PCI devices on, more make no difference (Nova)."""
-# Nomad's score runs from 0 for an empty node to 18 for a full one.
-_BIN_PACK_MOST = 18.0
+BIN_PACK_MOST = 18.0
+"""Nomad's score runs from 0 for an empty node to 18 for a full one."""
+POWER_STEPS = 4096
+POWERS = tuple(10.0 ** (step / POWER_STEPS) for step in range(POWER_STEPS + 1))
+"""10 to the power of each step from 0 to 1."""
 
 
 class MetricMissing(ValueError):
@@ -149,12 +152,15 @@ def best_fit(ask: Ask | None, _: Options) -> Raw:
 
 
 def bin_pack(ask: Ask | None, _: Options) -> Raw:
-    """Nomad's score by Google's "BestFit v3", 20 − 10^(free CPU) − 10^(free memory), from 0 to 1: balanced fullness before lopsided."""
+    """Nomad's score by Google's "BestFit v3", 20 − 10^(free CPU) − 10^(free memory), from 0 to 1: balanced fullness before lopsided.
+
+    Free parts are taken in steps of 1/4096, so that their powers stand in a table and are the same numbers wherever they are worked out.
+    """
 
     def raw(room: Room) -> float:
-        cpu, memory = _part(room, ask, 0), _part(room, ask, 2)
-        score = 20.0 - 10.0 ** (1.0 - cpu) - 10.0 ** (1.0 - memory)
-        return float(min(max(score, 0.0), _BIN_PACK_MOST) / _BIN_PACK_MOST)
+        cpu, memory = floor(_part(room, ask, 0) * POWER_STEPS), floor(_part(room, ask, 2) * POWER_STEPS)
+        score = 20.0 - POWERS[POWER_STEPS - cpu] - POWERS[POWER_STEPS - memory]
+        return float(min(max(score, 0.0), BIN_PACK_MOST) / BIN_PACK_MOST)
 
     return raw
 
@@ -164,7 +170,10 @@ def _host(room: Room) -> Hypervisor:
 
 
 def _mean(parts: list[float]) -> float:
-    return sum(parts) / len(parts) if parts else 0.0
+    whole = 0.0
+    for part in parts:  # One after the other: `sum` rounds otherwise from Python 3.12 on.
+        whole += part
+    return whole / len(parts) if parts else 0.0
 
 
 def _parts(room: Room, ask: Ask | None) -> list[float]:

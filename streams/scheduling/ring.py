@@ -3,52 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projections.room import Room
 from streams.scheduling.reference import tie_key
-from streams.scheduling.view import View
+from streams.scheduling.view import AT, View
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
+TIED_FEW = 8
+"""So many equal candidates are found one by one; more of them by one look at all."""
+
+
+class Best(NamedTuple):
+    """One of the best: its node's ordinal, its score, and the slot of its profile (−1: it is looked at by itself)."""
+
+    ordinal: int
+    score: float
+    slot: int
 
 
 class Ring:
-    """Candidates in order of score and then of their marks from where the seed says; numbered profiles first, then the nodes apart."""
+    """Candidates in order of score and then of their marks from where the seed says: profiles, and the nodes that are looked at apart.
 
-    def __init__(self, view: View, start: int, apart: Collection[int], inside: NDArray[np.bool_], single: list[Room]) -> None:
+    `scores` has a figure for each of `slots` (None: for all slots, −inf where one is no candidate) and is given back as it came.
+    """
+
+    def __init__(self, view: View, start: int, apart: Collection[int], scores: Floats, slots: Ints | None) -> None:
         self._view, self._start, self._apart = view, start, apart
-        self.slots: Ints = np.flatnonzero(inside)
-        self._single = single
+        self._scores, self._slots = scores, slots
 
-    def partitions(self) -> Ints:
-        """The partition of each candidate."""
-        found: Ints = self._view.column("partition")[self.slots]
-        return np.concatenate([found, np.array([room.partition for room in self._single], np.int64)]) if self._single else found
-
-    def best(self, scores: Floats, count: int, among: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
-        """The best `count` nodes: their ordinals, and which candidate they belong to."""
-        left = scores.copy() if among is None else np.where(among, scores, -np.inf)
-        found: list[tuple[int, int]] = []
+    def best(self, count: int, single: list[tuple[float, Room]], partition: int = -1) -> list[Best]:
+        """The best `count`, those of `single` among them; of one partition, if it is named."""
+        scores, slots = self._scores, self._slots
+        if partition >= 0:
+            partitions = self._view.profiles.figures[AT["partition"], : self._view.profiles.live]
+            beside = np.flatnonzero((partitions if slots is None else partitions[slots]) == partition)
+            scores, slots = scores[beside], beside if slots is None else slots[beside]
+            single = [each for each in single if each[1].partition == partition]
+        left = sorted(single, key=lambda each: -each[0])
+        found: list[Best] = []
+        taken: list[tuple[int, float]] = []
+        at = int(scores.argmax()) if len(scores) else -1
         while len(found) < count:
-            most = left.max()
-            if most == -np.inf:
+            most = float(scores[at]) if at >= 0 else -np.inf
+            alone = left[0][0] if left else -np.inf
+            top = max(most, alone)
+            if top == -np.inf:
                 break
-            tied = np.flatnonzero(left == most)
-            left[tied] = -np.inf
-            found += self._in_order(tied.tolist(), count - len(found))
+            tied: list[int] = []
+            while at >= 0 and scores[at] == top:
+                tied.append(at)
+                taken.append((at, top))
+                scores[at] = -np.inf
+                if len(tied) == TIED_FEW:
+                    rest = np.flatnonzero(scores == top).tolist()
+                    tied += rest
+                    taken += [(each, top) for each in rest]
+                    scores[rest] = -np.inf
+                at = int(scores.argmax())
+            alike = [room for score, room in left if score == top]
+            left = left[len(alike) :]
+            found += self._in_order(tied, slots, alike, count - len(found), top)
+        for each, score in taken:
+            scores[each] = score
         return found
 
-    def _in_order(self, tied: list[int], count: int) -> list[tuple[int, int]]:
-        view, profiles = self._view, len(self.slots)
-        found: list[tuple[int, int]] = []
+    def _in_order(self, tied: list[int], slots: Ints | None, alike: list[Room], count: int, score: float) -> list[Best]:
+        view, found = self._view, []
         for at in tied:
-            if at < profiles:
-                found += [(ordinal, at) for ordinal in view.profiles.nearest(int(self.slots[at]), self._start, count, self._apart)]
-            else:
-                found.append((view.ordinals[self._single[at - profiles].node_id], at))
-        if len(tied) > 1:
-            found.sort(key=lambda each: tie_key(view.rooms[each[0]], self._start))
+            slot = at if slots is None else int(slots[at])
+            found += [Best(ordinal, score, slot) for ordinal in view.profiles.nearest(slot, self._start, count, self._apart)]
+        found += [Best(view.ordinals[room.node_id], score, -1) for room in alike]
+        if len(found) > 1:
+            found.sort(key=lambda each: tie_key(view.rooms[each.ordinal], self._start))
         return found[:count]

@@ -13,36 +13,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projections.node import Node
-from projections.room import Room
-from schemas.inventory import Physical
+from projections.numa_node import standing
+from projections.room import UNLIMITED, Room
+from schemas.inventory import Aggregate, Physical
 from schemas.resources import RESOURCES
+from streams.scheduling.facts import host_of
 from streams.scheduling.profiles import Key, Profiles, Reading
+from streams.scheduling.weighers import has_overrides
 
-FIGURES = ("static", "partition", "ready", "plain", *(f"{name}_{what}" for what in ("free", "total", "used") for name in RESOURCES))
-"""The integer columns, in order."""
+FIGURES = (
+    "static",
+    "partition",
+    "topology",
+    "plain",
+    *(f"{name}_{what}" for what in ("most", "free", "used", "total") for name in RESOURCES),
+)
+"""The integer columns, in order. `…_most` is the most that the filters of amounts let be asked for: no more than the whole node."""
 AT = {name: number for number, name in enumerate(FIGURES)}
+_TAKEN = tuple(f"{name}_{what}" for what in ("free", "used", "total") for name in RESOURCES)
 
 Raw = Callable[[Room], float]
-Extra = Callable[[Room], int]
 
 
 class View:
-    """Profiles of `rooms` (in order of node id). `raws` are the float columns, `extras` what else the policy's rules read of a node."""
+    """Profiles of `rooms` (in order of node id). `raws` are float columns; the first are the `wholes`, what a part in use is a part of.
 
-    def __init__(self, raws: Sequence[Raw], extras: Sequence[Extra]) -> None:
+    `extras` are what rules read of a node beside its static class, its topology and its use; `tags` what its static class says besides.
+    """
+
+    def __init__(self, raws: Sequence[Raw], extras: Sequence[Raw], tags: Sequence[Callable[[Room], Any]] = ()) -> None:
         self.rooms: list[Room] = []
         self.ordinals: dict[str, int] = {}
-        self.classes = 0
         self.on: dict[str, set[int]] = {}
         """Ordinals of the nodes that an instance is on."""
         self.grouped: dict[str, set[int]] = {}
         """Ordinals of the nodes that have members of a group, or are closed to one."""
-        self.profiles = Profiles(len(FIGURES), len(raws), self._read)
-        self._raws, self._extras = tuple(raws), tuple(extras)
+        self.hosts: dict[str, list[int]] = {}
+        """Ordinals of the nodes of a compute service's host, in small letters."""
+        self.aggregates: list[tuple[Aggregate, ...]] = []
+        """By static class."""
+        self.cells: list[str] = []
+        """Likewise."""
+        self.overrides = False
+        """Whether the aggregates of any static class multiply a weigher in their own way."""
+        self.constants: list[float | None] = []
+        """Of each of `raws` what it says of every profile since the fleet's list was the present one; None if that is not one figure."""
+        self.uncounted = False
+        """Whether any node ever came without a number of CPUs."""
+        self.profiles = Profiles(len(FIGURES), len(RESOURCES) + len(raws), self._read)
+        self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
         self._class_of: dict[bytes, int] = {}
-        self._facts: dict[str, tuple[tuple[Any, ...], int]] = {}
+        self._topology_of: dict[bytes, int] = {b"": 0}
+        self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
         self._instances: list[frozenset[str]] = []
         self._groups: list[frozenset[str]] = []
+
+    @property
+    def classes(self) -> int:
+        """Static classes that were ever seen."""
+        return len(self._class_of)
+
+    @property
+    def topologies(self) -> int:
+        """States of cells and devices that were ever seen."""
+        return len(self._topology_of)
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A live column of integers."""
@@ -53,44 +87,64 @@ class View:
         """The fleet's list is another one, or has new nodes: begin anew."""
         self.rooms = rooms
         self.ordinals = {room.node_id: ordinal for ordinal, room in enumerate(rooms)}
-        self.on.clear()
-        self.grouped.clear()
+        for index in (self.on, self.grouped, self.hosts):
+            index.clear()
         self._instances = [frozenset()] * len(rooms)
         self._groups = [frozenset()] * len(rooms)
-        for ordinal in range(len(rooms)):
+        self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
+        for ordinal, room in enumerate(rooms):
             self._index(ordinal)
+            self.hosts.setdefault(host_of(room).lower(), []).append(ordinal)
         self.profiles.fill((ordinal, room.mark, self._key(room)) for ordinal, room in enumerate(rooms))
 
     def changed(self, ordinal: int) -> None:
         """The room with this number was made anew."""
+        room = self.rooms[ordinal]
         self._index(ordinal)
-        self.profiles.move(ordinal, self._key(self.rooms[ordinal]))
+        host = host_of(room).lower()
+        if ordinal not in self.hosts.get(host, ()):
+            for ordinals in self.hosts.values():
+                if ordinal in ordinals:
+                    ordinals.remove(ordinal)
+            self.hosts.setdefault(host, []).append(ordinal)
+        self.profiles.move(ordinal, self._key(room))
 
     def _key(self, room: Room) -> Key:
-        more = [extra(room) for extra in self._extras]
-        return (self._static(room), room.vcpus_used, room.pcpus_used, room.memory_mib_used, room.disk_mib_used, *more)
+        used = (room.vcpus_used, room.pcpus_used, room.memory_mib_used, room.disk_mib_used)
+        return (self._static(room), self._topology(room), *used, *[extra(room) for extra in self._extras])
 
     def _read(self, ordinal: int) -> Reading:
         room = self.rooms[ordinal]
-        integers = [self._static(room), room.partition, room.ready, room.plain]
-        integers += [getattr(room, name) for name in FIGURES[4:]]
-        return integers, [raw(room) for raw in self._raws]
+        most = [_most(room, name) for name in RESOURCES]
+        self.uncounted |= room.vcpus_total < 0
+        integers = [self._static(room), room.partition, self._topology(room), room.plain, *most]
+        integers += [getattr(room, name) for name in _TAKEN]
+        figures = [raw(room) for raw in self._raws]
+        if figures != self.constants:
+            self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
+        return integers, [*[_whole(room, name) for name in RESOURCES], *figures]
+
+    def _topology(self, room: Room) -> int:
+        host = room.node.hypervisor
+        if host is None or not (host.numa_cells or host.pci_devices):
+            return 0
+        return self._topology_of.setdefault(standing(room.node, room.overlay), len(self._topology_of))
 
     def _static(self, room: Room) -> int:
         """The number of the node's static class: whatever rules read that neither claims nor measurements change."""
         node = room.node
-        silent = node.silent_since_ms is not None
-        facts = (
-            (node.hypervisor, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib),
-            (node.status, node.zone, silent),
-        )
+        facts = (node.hypervisor, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
+        words = (node.status, node.zone, node.silent_since_ms is not None)
         known = self._facts.get(node.node_id)
-        if known is not None and all(map(_is, known[0][0], facts[0])) and known[0][1] == facts[1]:
-            return known[1]
-        text = _static_text(node, room.partition, silent=silent)
+        if known is not None and known[1] == words and all(map(_is, known[0], facts)):
+            return known[2]
+        text = _static_text(node, room.partition, [tag(room) for tag in self._tags])
         number = self._class_of.setdefault(text, len(self._class_of))
-        self.classes = len(self._class_of)
-        self._facts[node.node_id] = (facts, number)
+        if number == len(self.cells):
+            self.aggregates.append(node.aggregates)
+            self.cells.append(node.hypervisor.cell if node.hypervisor is not None else "")
+            self.overrides |= has_overrides(room)
+        self._facts[node.node_id] = (facts, words, number)
         return number
 
     def _index(self, ordinal: int) -> None:
@@ -111,10 +165,26 @@ def _is(left: object, right: object) -> bool:
     return left is right
 
 
-def _static_text(node: Node, partition: int, *, silent: bool) -> bytes:
+def _most(room: Room, resource: str) -> int:
+    """See `filters.amounts`: no instance larger than the whole node; CPUs that nobody reports are left to the ledger."""
+    total: int = getattr(room, f"{resource}_total")
+    free: int = getattr(room, f"{resource}_free")
+    if total < 0:
+        return UNLIMITED if resource == "vcpus" else free
+    return min(free, total)
+
+
+def _whole(room: Room, resource: str) -> float:
+    """See `raws`: the limit, else the total; so large that every part of it is 0 where neither is known, so small that all are 1."""
+    limit, total = room.node.limit(resource), room.node.total(resource)
+    whole = total if limit is None else limit
+    return float("inf") if whole is None else float(whole) if whole > 0 else 1e-300
+
+
+def _static_text(node: Node, partition: int, tags: list[Any]) -> bytes:
     hypervisor = node.hypervisor
     if hypervisor is not None:
-        # What a measurement moves, or what names one host, would give each node a class of its own.
+        # What a measurement moves or what names one host would give each node a class of its own; cells and devices have their column.
         hypervisor = msgspec.structs.replace(
             hypervisor,
             metrics=(),
@@ -124,10 +194,13 @@ def _static_text(node: Node, partition: int, *, silent: bool) -> bytes:
             host_uuid="",
             host_ip="",
             service_host="",
+            numa_cells=(),
             pci_devices=(),
+            pci_pools=(),
         )
+    silent = node.silent_since_ms is not None
     operator = (node.status, node.zone, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
-    return msgspec.json.encode((partition, silent, hypervisor, operator))
+    return msgspec.json.encode((partition, silent, hypervisor, operator, tags))
 
 
 def _groups(room: Room) -> frozenset[str]:
