@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -23,15 +23,12 @@ from streams.clock import SystemClock
 from streams.topology import open_ledger
 
 if TYPE_CHECKING:
-    from producers.libvirt_host import LibvirtHost
     from producers.load import Arrival, Departure
     from streams.cli.driving import Driver
     from streams.cli.producing import Persistent
 
 DATA_ENVIRONMENT = "CLAIMLOG_DATA"
 DATA_DEFAULT = Path("..") / "shared" / "data"
-RETRY_SECONDS = 5.0
-"""Pause before a host whose name is not even known yet is tried again."""
 SECONDS_MAX = 7 * 86_400
 SPEED_MAX = 1e9
 """A year in 30 ms: nothing is gained beyond, and products of larger ones leave the integers."""
@@ -43,13 +40,12 @@ Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then
 Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
 Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]
 Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs; default: all there are.")]
-Batch = Annotated[
-    int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")
-]
+Batch = Annotated[int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")]
 UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
 Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
 
 app = App(name="produce", help="Bring facts from outside into the log: from libvirt, OpenStack's notifications, a generated load, a trace.")
+app.command("streams.cli.produce_libvirt:libvirt", name="libvirt")
 app.command("streams.cli.produce_openstack:openstack", name="openstack")
 
 
@@ -85,63 +81,6 @@ class Plan:
             return not driver.waiting
         # Without hosts nobody would start a guest, so the requests are all there is.
         return driver.exhausted and (not self.nodes or not driver.waiting)
-
-
-@app.command
-def libvirt(
-    *,
-    uri: Annotated[str, Parameter(help="As for virsh: qemu:///system, qemu+tls://HOST/system, test:///default.")] = "test:///default",
-    log: LogFlag = None,
-    once: Once = False,
-    interval: Seconds = 60.0,
-    node: Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")] = "",
-    pool: Annotated[
-        tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")
-    ] = (),
-    dedicated_cpus: Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")] = "",
-    host_ip: Annotated[str, Parameter(help="The address that other hosts reach it by.")] = "",
-    timeout: Annotated[float, Parameter(help="Seconds until a look at the host counts as failed.")] = 30.0,
-) -> int:
-    """Audits and life-cycle events of one hypervisor, from libvirt itself."""
-    try:
-        from producers.libvirt_connect import EventLoop
-        from producers.libvirt_host import LibvirtHost
-        from producers.libvirt_system import Options
-        from producers.libvirt_xml import cpuset
-    except ModuleNotFoundError as missing:
-        if missing.name != "libvirt":
-            raise
-        raise UsageProblem(
-            "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
-        ) from None
-    from streams.cli.producing import last_epoch, publisher
-
-    check_above_0("--interval", interval, SECONDS_MAX)
-    check_above_0("--timeout", timeout, SECONDS_MAX)
-    try:
-        dedicated = frozenset(cpuset(dedicated_cpus))
-    except ValueError:
-        raise UsageProblem(f"--dedicated-cpus {dedicated_cpus!r}: expected a list such as 4-7,12-15") from None
-    clock = SystemClock()
-    with opened(log, create=True) as target:
-        open_ledger(target)
-        loop = EventLoop()
-        host = LibvirtHost(
-            uri,
-            publisher(target, persistence()),
-            options=Options(pools=pool or None, dedicated_cpus=dedicated, host_ip=host_ip),
-            last_epoch=last_epoch(target, "libvirt"),
-            wall_ms=clock.wall_ms,
-            mono_ms=clock.boot_ms,
-            node_id=node,
-            audit_timeout_seconds=timeout,
-        )
-        try:
-            with ended_by_sigterm():
-                return _once(host, sys.stderr) if once else _forever(host, interval, sys.stderr)
-        finally:
-            host.close()
-            loop.stop()
 
 
 @app.command
@@ -220,49 +159,6 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _once(host: LibvirtHost, err: TextIO) -> int:
-    from producers.libvirt_connect import HypervisorUnreachable
-    from schemas.audits import AuditFailed
-
-    try:
-        record = host.audit()
-    except HypervisorUnreachable as problem:
-        print(f"{problem}; nothing was published, since the node's name is not known: pass --node to publish the failure", file=err)
-        return Exit.ERROR
-    host.pump(0.0)
-    if isinstance(record, AuditFailed):
-        print(f"{host.node_id}: the audit failed, which is published: {record.reason}", file=err)
-        return Exit.ERROR
-    print(f"{host.node_id}: audited, {len(record.instances or ())} domains, {host.events_published} life-cycle events", file=err)
-    return Exit.DONE
-
-
-def _forever(host: LibvirtHost, interval_seconds: float, err: TextIO) -> int:
-    """Audit, then events until the next audit is due; what changes between answering and not is said on `err`."""
-    from producers.libvirt_connect import HypervisorUnreachable
-    from schemas.audits import AuditFailed
-
-    state = ""
-    while True:
-        due = time.monotonic() + interval_seconds
-        try:
-            record = host.audit()
-            now = f"not answering: {record.reason}" if isinstance(record, AuditFailed) else "audited"
-        except HypervisorUnreachable as problem:
-            now = f"not reached yet: {problem}"
-            due = time.monotonic() + min(RETRY_SECONDS, interval_seconds)
-        if now != state:
-            print(f"{host.node_id or host.uri}: {now}", file=err)
-            state = now
-        while (left := due - time.monotonic()) > 0:
-            if host.connected:
-                host.pump(min(left, WAIT_SECONDS))
-            else:
-                # Lost: come back soon rather than at the next full interval; the failed audit has said so.
-                time.sleep(min(left, WAIT_SECONDS))
-                due = min(due, time.monotonic() + RETRY_SECONDS)
 
 
 def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:

@@ -1,0 +1,139 @@
+"""Store and forward: nothing lost, nothing out of order, whenever either end dies, and never more than its room."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from producers.source import Said
+from producers.spool import Spool, SpoolFull, forward, size_of
+from schemas.audits import AuditFailed
+from schemas.codec import encode
+from schemas.topics import AUDITS
+from streams.cli.spooling import SqliteShelf
+
+
+def said(number: int, node_id: str = "n1", epoch: int = 1) -> Said:
+    record = AuditFailed(
+        node_id=node_id, producer="p", epoch=epoch, counter=number, taken_at_ms=number, mono_ms=number, reason="r", unknown_since_ms=0
+    )
+    return Said(AUDITS, node_id.encode(), encode(record), (("ce_id", str(number).encode()),))
+
+
+def some(*numbers: int) -> list[Said]:
+    return [said(number) for number in numbers]
+
+
+def test_what_was_put_goes_on_in_order_with_its_topic_key_and_headers(tmp_path: Path) -> None:
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(shelf)
+
+    spool.put(some(1, 2))
+    spool.put(some(3))
+
+    assert forward(shelf, landed.extend) == 3
+    assert landed == some(1, 2, 3)
+    assert (spool.waiting, spool.waiting_bytes, forward(shelf, landed.extend)) == (0, 0, 0)
+    shelf.close()
+
+
+def test_what_the_log_did_not_take_stays_and_goes_on_later(tmp_path: Path) -> None:
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(shelf)
+    spool.put(some(1, 2))
+
+    def away(records: Sequence[Said]) -> None:
+        raise ConnectionError("away")
+
+    with pytest.raises(ConnectionError):
+        forward(shelf, away)
+    spool.put(some(3))
+
+    assert forward(shelf, landed.extend) == 3
+    assert landed == some(1, 2, 3)
+    shelf.close()
+
+
+def test_a_full_spool_takes_nothing_and_loses_nothing_and_takes_more_when_some_has_gone_on(tmp_path: Path) -> None:
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(shelf, bytes_max=2 * size_of(some(1)))
+    spool.put(some(1))
+    spool.put(some(2))
+
+    with pytest.raises(SpoolFull, match="2 records wait"):
+        spool.put(some(3))
+    forward(shelf, landed.extend, records_max=1)
+    spool.put(some(3))
+    forward(shelf, landed.extend)
+
+    assert landed == some(1, 2, 3)
+    shelf.close()
+
+
+def test_what_an_earlier_process_left_goes_first_and_takes_its_room(tmp_path: Path) -> None:
+    before = SqliteShelf.open(tmp_path / "spool")
+    Spool(before).put(some(1, 2))
+    before.close()
+
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(shelf, bytes_max=size_of(some(1, 2, 3)))
+
+    assert (spool.waiting, spool.waiting_bytes) == (2, size_of(some(1, 2)))
+    spool.put(some(3))
+    with pytest.raises(SpoolFull):
+        spool.put(some(4))
+    forward(shelf, landed.extend)
+    assert landed == some(1, 2, 3)
+    shelf.close()
+
+
+def test_the_last_epoch_of_each_node_is_remembered_after_its_records_have_gone_on(tmp_path: Path) -> None:
+    shelf = SqliteShelf.open(tmp_path / "spool")
+    Spool(shelf).put([said(1, "n1", 70), said(2, "n2", 5), said(1, "n1", 71), said(9, "n1", 70)])
+    forward(shelf, list[Said]().extend)
+    shelf.close()
+
+    again = SqliteShelf.open(tmp_path / "spool")
+
+    assert [again.epoch(AUDITS, node) for node in ("n1", "n2", "n3")] == [71, 5, None]
+    again.close()
+
+
+@settings(max_examples=25)  # each step syncs a file
+@given(st.lists(st.sampled_from(["put", "send", "fail", "half", "restart"]), max_size=30))
+def test_whatever_happens_in_between_all_arrive_in_order(steps: list[str]) -> None:
+    """`half`: the log took them, and the process died before it could drop them; they arrive again, in order."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spool"
+        shelf = SqliteShelf.open(path)
+        spool, counter, landed = Spool(shelf), 0, list[Said]()
+
+        def half(records: Sequence[Said]) -> None:
+            landed.extend(records)
+            raise ConnectionError("the acknowledgement was lost")
+
+        def fail(records: Sequence[Said]) -> None:
+            raise ConnectionError("away")
+
+        for step in [*steps, "send"]:
+            if step == "put":
+                counter += 2
+                spool.put(some(counter - 1, counter))
+            elif step == "send":
+                forward(shelf, landed.extend)
+            elif step == "restart":
+                shelf.close()
+                shelf = SqliteShelf.open(path)
+                spool = Spool(shelf)
+            elif spool.waiting:
+                with pytest.raises(ConnectionError):
+                    forward(shelf, half if step == "half" else fail)
+        shelf.close()
+
+    first_seen = list(dict.fromkeys(landed))
+    assert first_seen == some(*range(1, counter + 1))
