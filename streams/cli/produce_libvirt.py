@@ -17,35 +17,43 @@ from streams.cli.units_in import whole
 from streams.clock import SystemClock
 
 
+Uris = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative=(),
+        help="As for virsh: qemu:///system, qemu+tls://HOST/system; NAME=URI names the node. Repeatable; default: test:///default.",
+    ),
+]
+HostsFile = Annotated[Path | None, Parameter(help="TOML file of many hosts, a [[host]] with uri, node, pools, dedicated_cpus … for each.")]
+NodeId = Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")]
+Pools = Annotated[tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")]
+DedicatedCpus = Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")]
+HostIp = Annotated[str, Parameter(help="The address that other hosts reach it by.")]
+ServiceHost = Annotated[str, Parameter(help="The compute service that has these nodes, where one has several.")]
+Timeout = Annotated[float, Parameter(help="Seconds until a look at the host counts as failed.")]
+DiskInterval = Annotated[float, Parameter(help="Seconds from one look at the guests' disks to the next.")]
+RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
+SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
+SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
+
+
 def libvirt(
     *,
-    uri: Annotated[
-        tuple[str, ...],
-        Parameter(
-            negative=(),
-            help="As for virsh: qemu:///system, qemu+tls://HOST/system; NAME=URI names the node. Repeatable; default: test:///default.",
-        ),
-    ] = (),
-    hosts: Annotated[
-        Path | None, Parameter(help="TOML file of many hosts, a [[host]] with uri, node, pools, dedicated_cpus … for each.")
-    ] = None,
+    uri: Uris = (),
+    hosts: HostsFile = None,
     log: LogFlag = None,
     once: Once = False,
     interval: Seconds = 60.0,
-    node: Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")] = "",
-    pool: Annotated[
-        tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")
-    ] = (),
-    dedicated_cpus: Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")] = "",
-    host_ip: Annotated[str, Parameter(help="The address that other hosts reach it by.")] = "",
-    service_host: Annotated[str, Parameter(help="The compute service that has these nodes, where one has several.")] = "",
-    timeout: Annotated[float, Parameter(help="Seconds until a look at the host counts as failed.")] = 30.0,
-    disk_interval: Annotated[float, Parameter(help="Seconds from one look at the guests' disks to the next.")] = 300.0,
-    refresh_pools: Annotated[
-        bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")
-    ] = False,
-    spool: Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")] = None,
-    spool_mib: Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")] = 1024,
+    node: NodeId = "",
+    pool: Pools = (),
+    dedicated_cpus: DedicatedCpus = "",
+    host_ip: HostIp = "",
+    service_host: ServiceHost = "",
+    timeout: Timeout = 30.0,
+    disk_interval: DiskInterval = 300.0,
+    refresh_pools: RefreshPools = False,
+    spool: SpoolFile = None,
+    spool_mib: SpoolMib = 1024,
 ) -> int:
     """Audits and life-cycle events of hypervisors, from libvirt itself."""
     try:
