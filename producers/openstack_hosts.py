@@ -97,7 +97,8 @@ def _listed(number: int, entry: object) -> ListedHost:
         raise ValueError(f"{place}: {error}") from None
     if said.vcpus is None or said.memory_mb is None or said.local_gb is None:
         raise ValueError(f"{place}, {said.hypervisor_hostname}: {TOTALS_MISSING}")
-    kind = said.hypervisor_type.lower()
+    # Nova calls libvirt's driver QEMU, with and without KVM. Guests of other architectures, which QEMU emulates, are not in this list.
+    kinds = ("kvm", "qemu") if said.hypervisor_type.lower() in {"qemu", "kvm"} else (said.hypervisor_type.lower(),)
     host = said.service.host if said.service is not None else ""
     hypervisor = Hypervisor(
         vcpus=said.vcpus,
@@ -107,8 +108,9 @@ def _listed(number: int, entry: object) -> ListedHost:
         hypervisor_type=said.hypervisor_type,
         hypervisor_version=said.hypervisor_version,
         cpu_info=info,
-        # libvirt's driver runs guests of the host's own architecture; QEMU's emulation of others is not in this list.
-        supported_guests=(SupportedGuest(architecture=architecture, hypervisor_type=kind, vm_mode="hvm"),) if architecture else (),
+        supported_guests=tuple(
+            SupportedGuest(architecture=architecture, hypervisor_type=kind, vm_mode="hvm") for kind in kinds if architecture and kind
+        ),
         service_host=host if host != said.hypervisor_hostname else "",
     )
     return ListedHost(host or said.hypervisor_hostname, said.hypervisor_hostname, hypervisor)

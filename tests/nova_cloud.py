@@ -171,6 +171,25 @@ class NovaCloud:
             "priority": "INFO",
         }
 
+    def select(self, uuid: str, size: Size, *, is_found: bool = True, **changes: Any) -> Steps:
+        """The scheduler is asked for a host; which it names is in none of its messages. `changes` are of the request."""
+        phases = ("start", "end") if is_found else ("start",)
+        for phase in phases:
+            message: dict[str, Any] = json.loads(sample(f"scheduler-select_destinations-{phase}"))
+            payload = message["payload"]["nova_object.data"]
+            payload |= {"instance_uuid": uuid, **changes}
+            payload["flavor"]["nova_object.data"] |= {**size._asdict(), "flavorid": size.name}
+            yield self._sent(message, "scheduler:scheduler")
+        if not is_found:
+            message = json.loads(sample("compute_task-build_instances-error"))
+            message["payload"]["nova_object.data"]["instance_uuid"] = uuid
+            yield self._sent(message, "conductor:conductor")
+
+    def _sent(self, message: dict[str, Any], publisher: str) -> Sent:
+        self.now_us += self._step_us
+        self._messages += 1
+        return Sent(publisher, envelope(message | {"publisher_id": f"nova-{publisher}"}, self.now_us, str(UUID(int=self._messages))))
+
     def create(self, uuid: str, host: str, size: Size = SMALL, *, on_volume: bool = False) -> Steps:
         """A build that goes well."""
         instance = self.instances[uuid] = Instance(uuid, size, on_volume=on_volume)

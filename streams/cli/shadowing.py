@@ -1,0 +1,224 @@
+"""A cloud's own scheduler and ours, asked the same at the same moments: the requests of a followed cloud, replayed.
+
+Notifications are taken in the order of their content. At each `select_destinations` our scheduler decides on the fleet as the messages
+before it leave it. Where the instance then shows is Nova's choice; it takes its room from the request on, as Placement's allocation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from producers.openstack import OpenStack
+from producers.openstack_messages import Key, Notification, read_notification
+from producers.openstack_requests import Answered, Asked, read_request
+from producers.source import said
+from projections.ledger import Ledger
+from schemas.claims import NodeConfigured, NodeObserved
+from schemas.codec import Unreadable, encode
+from schemas.inventory import Hypervisor, OperatorFields
+from schemas.lifecycle import InstanceArrived, InstanceResized, LifecycleEvent
+from schemas.results import Decision
+from schemas.topics import LIFECYCLE
+from streams.log.base import Message, Record
+from streams.reconciler import reconcile
+from streams.scheduling.ask import Ask
+from streams.scheduling.comparing import Compared, compare
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import Policy, digest
+from streams.scheduling.select import Engine
+
+OWNER = "shadow"
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """A node as it is known before the first message: what it has, and what the operator says of it."""
+
+    node_id: str
+    host: str
+    hypervisor: Hypervisor | None
+    configured: NodeConfigured
+
+
+class Outcome(Struct):
+    """What became of one request at the other scheduler: its node, empty for none, None if no message says."""
+
+    node_id: str | None = None
+    reason: str = ""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One request and both answers."""
+
+    time_ms: int
+    asked: Asked
+    decision: Decision
+    compared: Compared
+
+
+class Said(NamedTuple):
+    """A notification with its place in the order, and what it says of a request, if it is about one."""
+
+    key: Key
+    notification: Notification
+    about: Asked | Answered | None
+
+
+class History(Struct):
+    """All messages in order, and how many could not be put there."""
+
+    messages: list[Said]
+    unreadable: int = 0
+
+    @property
+    def requests(self) -> int:
+        """How many of them ask for a destination."""
+        return sum(isinstance(each.about, Asked) for each in self.messages)
+
+
+def history(records: Iterable[Record]) -> History:
+    """Messages as they were read, in the order of their content; copies of a message once."""
+    found: dict[Key, Said] = {}
+    unreadable = 0
+    for record in records:
+        notification = read_notification(record.value)
+        about = None if isinstance(notification, Unreadable) else read_request(notification)
+        if isinstance(notification, Unreadable) or isinstance(about, Unreadable) or notification.time_us is None:
+            unreadable += 1
+            continue
+        found.setdefault(notification.key, Said(notification.key, notification, about))
+    return History([each for _, each in sorted(found.items())], unreadable)
+
+
+def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
+    """What the other scheduler made of each request, in order: where the instance next takes room, or why there was none."""
+    follower = _follower(nodes)
+    found: list[Outcome] = []
+    open_: dict[str, Outcome] = {}
+    for each in messages:
+        if isinstance(each.about, Asked):
+            open_[each.about.instance_id] = Outcome()
+            found.append(open_[each.about.instance_id])
+        elif isinstance(each.about, Answered) and each.about.reason:
+            refused = open_.pop(each.about.instance_id, None)
+            if refused is not None:
+                refused.node_id, refused.reason = "", each.about.reason
+        for event in _events(follower, each):
+            if isinstance(event, InstanceArrived | InstanceResized):
+                placed = open_.pop(event.instance.instance_id, None)
+                if placed is not None:
+                    placed.node_id = event.node_id
+    return found
+
+
+class Shadow:
+    """The fleet as the messages so far leave it, and our scheduler on it."""
+
+    def __init__(self, nodes: Sequence[Given], engine: Engine, policy: Policy) -> None:
+        self.ledger = Ledger(0, 1)
+        self._engine, self._policy, self._digest = engine, policy, digest(policy)
+        self._follower = _follower(nodes)
+        self._laid: dict[str, str] = {}
+        for node in nodes:
+            observed = NodeObserved(
+                node_id=node.node_id,
+                producer=OWNER,
+                epoch=0,
+                counter=1,
+                taken_at_ms=0,
+                mono_ms=0,
+                complete=False,
+                hypervisor=node.hypervisor or Hypervisor(),
+                instances=(),
+            )
+            for record in (observed, node.configured):
+                self._apply(0, node.node_id, encode(record))
+        self.fleet = Fleet([self.ledger])
+
+    def rows(self, messages: Iterable[Said], answers: Sequence[Outcome]) -> Iterator[Row]:
+        """A row for each request, as it is come to; `answers` are the other scheduler's, in the same order."""
+        left = iter(answers)
+        for each in messages:
+            time_ms = each.key.time_us // 1000
+            if isinstance(each.about, Asked):
+                yield self._asked(each.about, next(left), time_ms)
+                continue
+            for event in _events(self._follower, each):
+                self._fold(event, time_ms)
+            for record in self._follower.configured():
+                self._apply(time_ms, record.node_id, encode(record))
+                self.fleet.touch(0, [record.node_id])
+
+    def _asked(self, asked: Asked, answer: Outcome, time_ms: int) -> Row:
+        request = asked.request
+        if asked.wanted_host:
+            request = replace(request, requested_nodes=(self._follower.services.node_of(asked.wanted_host) or asked.wanted_host,))
+        if request.group is not None:
+            self._join(request.group.group_id, asked.members)
+        ask = self.fleet.ask(request, 0, owner=OWNER)
+        decision = self._engine(self.fleet, ask, self._policy, self._digest)
+        compared = compare(self.fleet, ask, decision, answer.node_id, self._policy, their_reason=answer.reason)
+        self._hold(asked.instance_id, ask, answer.node_id)
+        return Row(time_ms=time_ms, asked=asked, decision=decision, compared=compared)
+
+    def _join(self, group_id: str, members: Sequence[str]) -> None:
+        """The request names its group's members; the fleet's own instances do not."""
+        for node in self.ledger.nodes.values():
+            joined = [shown for member in members if (shown := node.shown.get(member)) is not None and shown.group_id != group_id]
+            for shown in joined:
+                shown.group_id = group_id
+            if joined:
+                self.fleet.touch(0, [node.node_id])
+
+    def _hold(self, instance_id: str, ask: Ask, node_id: str | None) -> None:
+        """The other's choice takes its room at once, until the instance itself shows."""
+        self._lift(instance_id)
+        if node_id and node_id in self.ledger.nodes:
+            claim_id = f"{OWNER}/{ask.request.request_id}"
+            self.fleet.lay(replace(ask.item, claim_id=claim_id), node_id, 0)
+            self._laid[instance_id] = claim_id
+
+    def _lift(self, instance_id: str) -> None:
+        claim_id = self._laid.pop(instance_id, None)
+        if claim_id is not None:
+            self.fleet.lift(claim_id)
+
+    def _fold(self, event: LifecycleEvent, time_ms: int) -> None:
+        self._lift(event.instance.instance_id)
+        message = said(LIFECYCLE, event)
+        carried = reconcile(Record(LIFECYCLE, 0, 0, time_ms, message.key, message.value), 1)
+        assert isinstance(carried, Message), carried
+        self._apply(max(time_ms, event.event_time_ms), event.node_id, carried.value)
+        self.fleet.touch(0, [event.node_id])
+
+    def _apply(self, time_ms: int, node_id: str, value: bytes) -> None:
+        self.ledger.apply(self.ledger.next_offset, time_ms, node_id.encode(), value)
+
+
+def _follower(nodes: Iterable[Given]) -> OpenStack:
+    follower = OpenStack(lambda _: 1)
+    for node in nodes:
+        follower.located(node.host, node.node_id)
+    return follower
+
+
+def _events(follower: OpenStack, each: Said) -> list[LifecycleEvent]:
+    """What one message changes; one that cannot be used changes nothing (the follower of `produce` has said so)."""
+    found = follower.took(each.notification)
+    return [] if isinstance(found, Unreadable) else found
+
+
+def given(node_id: str, hypervisor: Hypervisor | None, fields: OperatorFields, status: str = "enabled") -> Given:
+    """A node with the operator's fields as they stand."""
+    host = hypervisor.service_host if hypervisor is not None else ""
+    configured = NodeConfigured(
+        node_id=node_id,
+        record_id=f"{OWNER}/{node_id}",
+        fields=fields,
+        status="enabled" if status == "enabled" else "disabled",
+        reason="" if status == "enabled" else status,
+    )
+    return Given(node_id=node_id, host=host or node_id, hypervisor=hypervisor, configured=configured)

@@ -1,0 +1,361 @@
+"""`claimlog shadow`: Nova's choices held against ours on the same fleet at the same moments, with reasons that an operator can check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producers.openstack_messages import Notification, read_notification
+from producers.openstack_requests import Answered, Asked, read_request
+from schemas.codec import Unreadable
+from schemas.inventory import Hypervisor, OperatorFields, ResourceRule, SupportedGuest
+from schemas.resources import Resources
+from streams.cli.main import run
+from streams.cli.shadowing import Given, Outcome, Row, Shadow, given, history, outcomes
+from streams.log.base import Record
+from streams.scheduling.loading import named
+from streams.scheduling.select import ENGINES
+from tests.cli_log import FleetLog
+from tests.nova_cloud import LARGE, SMALL, START_S, NovaCloud, Sent, Size, envelope, node_of, sample
+
+HUGE = Size("huge", 200, 512, 1)
+HOSTS = ("h1", "h2", "h3")
+H1, H2, H3 = map(node_of, HOSTS)
+GUESTS = (SupportedGuest(architecture="x86_64", hypervisor_type="kvm", vm_mode="hvm"),)
+MEMORY_MIB = (18_432, 17_408, 16_384)
+"""The first has the most, so that it is the best while nothing runs."""
+
+
+def nodes_of(*memory_mib: int) -> list[Given]:
+    return [
+        given(
+            node_of(host),
+            Hypervisor(vcpus=16, memory_mib=memory, disk_mib=200 * 1024, service_host=host, supported_guests=GUESTS),
+            OperatorFields(),
+        )
+        for host, memory in zip(HOSTS, memory_mib, strict=True)
+    ]
+
+
+NODES = nodes_of(*MEMORY_MIB)
+
+
+def history_of(messages: Iterable[Sent]) -> Any:
+    return history(Record("file:n", 0, number, 0, b"", sent.value) for number, sent in enumerate(messages))
+
+
+def shadowed(messages: Iterable[Sent], *, engine: str = "reference", policy: str = "nova", nodes: Any = NODES) -> list[Row]:
+    found = history_of(messages)
+    answers = outcomes(found.messages, nodes)
+    return list(Shadow(nodes, ENGINES[engine], named(policy, str)).rows(found.messages, answers))
+
+
+def verdicts(rows: Iterable[Row]) -> list[tuple[str, str | None, str]]:
+    return [(row.compared.verdict, row.compared.theirs, row.compared.ours) for row in rows]
+
+
+def about(value: bytes) -> Any:
+    notification = read_notification(value)
+    assert isinstance(notification, Notification)
+    return read_request(notification)
+
+
+def request_of(cloud: NovaCloud, size: Size = SMALL, **changes: Any) -> Asked:
+    asked = about(next(iter(cloud.select("a", size, **changes))).value)
+    assert isinstance(asked, Asked)
+    return asked
+
+
+def test_novas_samples_of_requests_parse() -> None:
+    start, end, failed = (
+        about(envelope(json.loads(sample(name)), START_S * 1_000_000, "m"))
+        for name in ("scheduler-select_destinations-start", "scheduler-select_destinations-end", "compute_task-build_instances-error")
+    )
+
+    assert isinstance(start, Asked)
+    assert start.request.resources == Resources(vcpus=1, memory_mib=512, disk_mib=1024)
+    assert (start.instance_id, start.request.image.properties) == ("d5e6a7b7-80e5-4166-85a3-cd6115201082", {"hw_architecture": "x86_64"})
+    assert isinstance(end, Answered)
+    assert (end.instance_id, end.reason) == (start.instance_id, "")
+    assert isinstance(failed, Answered)
+    assert failed.reason == "NoValidHost"
+
+
+def test_what_nova_wants_of_nodes_is_asked_of_ours() -> None:
+    group = {"uuid": "g1", "policies": ["anti-affinity"], "policy": None, "rules": {"max_server_per_host": "2"}, "members": ["a", "b"]}
+    pci = {"requests": [{"count": 2, "spec": [{"vendor_id": "8086", "tag": None}], "alias_name": "nic", "numa_policy": None}]}
+
+    asked = request_of(
+        NovaCloud(),
+        availability_zone="east",
+        ignore_hosts=["h9"],
+        force_hosts="h1",
+        force_nodes=None,
+        instance_group=group,
+        pci_requests=pci,
+        requested_destination={"host": "h2", "node": None},
+        retry={"num_attempts": 2, "hosts": ["n7"]},
+        scheduler_hints={"same_host": ["x", "y"], "query": ['[">=", "$free_ram_mb", 1]'], "own": ["1"]},
+        num_instances=3,
+    )
+
+    request = asked.request
+    assert (request.availability_zone, request.ignored_hosts, request.forced_hosts, request.retry_nodes) == (
+        "east",
+        ("h9",),
+        ("h1",),
+        ("n7",),
+    )
+    assert request.group is not None
+    assert (request.group.group_id, request.group.policy, request.group.max_per_node) == ("g1", "anti-affinity", 2)
+    assert (asked.members, asked.wanted_host) == (("b",), "h2")
+    assert (request.hints.same_host, request.hints.query, request.hints.other) == (("x", "y"), '[">=", "$free_ram_mb", 1]', {"own": "1"})
+    assert (request.count, request.instance_ids) == (3, ("a", "a/1", "a/2"))
+    assert [(want.alias, want.count, want.specs) for want in request.pci] == [("nic", 2, ({"vendor_id": "8086"},))]
+
+
+def test_a_rebuild_that_only_asks_whether_its_host_suits_is_no_request() -> None:
+    (start, _) = NovaCloud().select("a", SMALL, scheduler_hints={"_nova_check_type": ["rebuild"]})
+
+    assert about(start.value) is None
+
+
+def test_a_root_on_a_volume_is_asked_for_without_its_disk() -> None:
+    asked = request_of(NovaCloud(), LARGE, image=None)
+
+    assert asked.request.resources.disk_mib == 5 * 1024 + 256
+
+
+def test_a_legacy_request_is_read_for_its_size_and_zone() -> None:
+    spec = {
+        "instance_type": {"vcpus": 2, "memory_mb": 1024, "root_gb": 3, "ephemeral_gb": 0, "swap": 0, "name": "m"},
+        "instance_properties": {"uuid": "a", "availability_zone": "east", "project_id": "p"},
+        "num_instances": 1,
+        "image": {"id": "i1", "properties": {}},
+    }
+    message = {"event_type": "scheduler.select_destinations.start", "payload": {"request_spec": spec}, "publisher_id": "scheduler.s1"}
+
+    asked = about(envelope(message, START_S * 1_000_000, "m"))
+
+    assert isinstance(asked, Asked)
+    assert asked.request.resources == Resources(vcpus=2, memory_mib=1024, disk_mib=3 * 1024)
+    assert (asked.request.availability_zone, asked.request.project_id) == ("east", "p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"instance_uuid": None}, "Expected `str`, got `null` - at `$.instance_uuid`"),
+        ({"ignore_hosts": "h1"}, "Expected `array | null`, got `str` - at `$.ignore_hosts`"),
+    ],
+)
+def test_a_request_that_cannot_be_read_says_why(changes: dict[str, Any], reason: str) -> None:
+    message = json.loads(sample("scheduler-select_destinations-start"))
+    message["payload"]["nova_object.data"] |= changes
+
+    fault = about(envelope(message, START_S * 1_000_000, "m"))
+
+    assert isinstance(fault, Unreadable)
+    assert reason in fault.reason
+
+
+def test_where_the_instance_shows_next_is_novas_choice() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.create("a", "h2")]
+    messages += [*cloud.select("a", LARGE), *cloud.resize("a", "h3", LARGE), *cloud.confirm("a")]
+    messages += [*cloud.select("a", LARGE), *cloud.live_migrate("a", "h1")]
+    messages += [*cloud.select("b", SMALL, is_found=False), *cloud.select("c", SMALL)]
+
+    found = outcomes(history_of(messages).messages, NODES)
+
+    assert found == [Outcome(H2), Outcome(H3), Outcome(H1), Outcome("", "NoValidHost"), Outcome(None)]
+
+
+def test_a_tie_that_was_broken_otherwise_is_no_difference() -> None:
+    cloud = NovaCloud()
+    asked = [sent for host in HOSTS for sent in (*cloud.select(f"on {host}", SMALL), *cloud.create(f"on {host}", host))]
+
+    first, *_ = shadowed(asked, nodes=nodes_of(16_384, 16_384, 16_384))
+
+    assert first.compared.theirs == H1
+    assert first.compared.verdict == ("agrees" if first.compared.ours == H1 else "equal")
+    assert first.compared.why == ("" if first.compared.ours == H1 else "both score 3.000")
+
+
+def test_agreement_and_difference_are_told_apart_with_what_makes_it() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.create("a", "h2")]
+    messages += [*cloud.select("b", SMALL), *cloud.create("b", "h1")]
+
+    worse, same = shadowed(messages)
+
+    assert verdicts([worse, same]) == [("differs", H2, H1), ("agrees", H1, H1)]
+    assert worse.compared.why == "3.000 against 2.944: RAMWeigher +0.056 (18432, 17408)"
+    assert same.compared.why == ""
+
+
+def test_a_node_that_our_filters_refuse_is_told_with_the_amounts() -> None:
+    cloud = NovaCloud()
+    quarter = OperatorFields(vcpus=ResourceRule(ratio_milli=250))
+    nodes = [given(node.node_id, node.hypervisor, quarter, "draining" if node.node_id == H3 else "enabled") for node in NODES]
+    messages = [*cloud.select("a", LARGE), *cloud.create("a", "h1", LARGE), *cloud.select("b", SMALL), *cloud.create("b", "h1")]
+    messages += [*cloud.select("c", SMALL), *cloud.create("c", "h3")]
+
+    first, second, third = shadowed(messages, nodes=nodes)
+
+    assert verdicts([first]) == [("agrees", H1, H1)]
+    assert verdicts([second, third]) == [("refuses", H1, H2), ("refuses", H3, H2)]
+    assert second.compared.why == "CoreFilter: vcpus: 1 needed of 0"
+    assert third.compared.why.startswith("ComputeFilter: ")
+
+
+def test_requests_that_only_one_of_the_two_can_place() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", HUGE), *cloud.create("a", "h1", HUGE)]
+    messages += [*cloud.select("b", SMALL, is_found=False), *cloud.select("c", HUGE, is_found=False), *cloud.select("d", SMALL)]
+
+    rows = shadowed(messages)
+
+    assert verdicts(rows) == [("only-they", H1, ""), ("only-we", "", H2), ("both-refuse", "", ""), ("unknown", None, H2)]
+    assert rows[0].compared.why == "CoreFilter: vcpus: 200 needed of 16"
+    assert rows[1].compared.why == "they said: NoValidHost"
+
+
+def test_novas_choice_takes_its_room_at_once_as_its_allocation_does() -> None:
+    cloud = NovaCloud()
+    asked = [*cloud.select("a", LARGE), *cloud.select("b", LARGE)]
+    messages = [*asked, *cloud.create("a", "h1", LARGE), *cloud.create("b", "h2", LARGE)]
+
+    rows = shadowed(messages)
+
+    assert verdicts(rows) == [("agrees", H1, H1), ("agrees", H2, H2)]
+
+
+def test_a_groups_members_stay_apart_as_the_request_says() -> None:
+    cloud = NovaCloud()
+    group = {"uuid": "g1", "policy": "anti-affinity", "rules": {}, "members": ["a", "b"]}
+    messages = [*cloud.create("a", "h1"), *cloud.select("b", SMALL, instance_group=group), *cloud.create("b", "h1")]
+
+    (row,) = shadowed(messages)
+
+    assert verdicts([row]) == [("refuses", H1, H2)]
+    assert row.compared.why.startswith("ServerGroupAntiAffinityFilter: ")
+
+
+def test_both_engines_say_the_same() -> None:
+    cloud = NovaCloud()
+    messages = [
+        sent for number in range(12) for sent in (*cloud.select(f"i{number}", SMALL), *cloud.create(f"i{number}", HOSTS[number % 2]))
+    ]
+
+    assert verdicts(shadowed(messages, engine="profiles")) == verdicts(shadowed(messages, engine="reference"))
+
+
+def test_services_that_were_disabled_on_the_way_are_not_chosen_from_then_on() -> None:
+    cloud = NovaCloud()
+    service = json.loads(sample("service-update"))
+    service["payload"]["nova_object.data"] |= {"host": "h1", "disabled": True, "disabled_reason": "fan broken"}
+    cloud.now_us += 1_000_000
+    messages = [Sent("compute:h1", envelope(service, cloud.now_us, "s")), *cloud.select("a", SMALL), *cloud.create("a", "h1")]
+
+    (row,) = shadowed(messages)
+
+    assert verdicts([row]) == [("refuses", H1, H2)]
+    assert "fan broken" in row.compared.why or row.compared.why.startswith("ComputeFilter: ")
+
+
+def test_copies_and_any_order_of_arrival_give_the_same_rows() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.create("a", "h2"), *cloud.select("b", SMALL), *cloud.create("b", "h2")]
+
+    assert verdicts(shadowed([*reversed(messages), *messages])) == verdicts(shadowed(messages))
+
+
+def lines(path: Path, messages: Iterable[Sent]) -> str:
+    path.write_bytes(b"".join(sent.value + b"\n" for sent in messages))
+    return str(path)
+
+
+def detail(path: Path, **more: object) -> str:
+    size = {"vcpus": 16, "local_gb": 200, "hypervisor_type": "QEMU", "cpu_info": '{"arch": "x86_64"}'}
+    hosts = [
+        {"hypervisor_hostname": node_of(host), "service": {"host": host}, "memory_mb": memory_mib, **size, **more}
+        for host, memory_mib in zip(HOSTS, MEMORY_MIB, strict=True)
+    ]
+    path.write_text(json.dumps({"hypervisors": hosts}))
+    return str(path)
+
+
+def test_the_verb_shows_what_differs_counts_everything_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.create("a", "h1"), *cloud.select("b", SMALL), *cloud.create("b", "h1")]
+    arguments = ["shadow", "--from", lines(tmp_path / "n.jsonl", messages), "--hypervisors", detail(tmp_path / "h.json")]
+
+    code = run(arguments)
+    shown = capsys.readouterr()
+    everything = run([*arguments, "--all", "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+
+    assert (code, everything) == (3, 3)
+    assert len(shown.out.splitlines()) == 2
+    assert "differs" in shown.out
+    assert shown.err.startswith("2 requests\n       1  agrees       the same node\n       1  differs ")
+    assert [item["verdict"] for item in document["items"]] == ["agrees", "differs"]
+    assert document["summary"] == {"requests": 2, "verdicts": {"agrees": 1, "differs": 1}, "unreadable": 0}
+
+
+def test_the_verb_takes_nodes_from_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    messages = lines(tmp_path / "n.jsonl", [*cloud.select("a", SMALL), *cloud.create("a", "h1")])
+    spec = f"sqlite:{tmp_path}/l.db"
+    assert run(["produce", "openstack", "--from", messages, "--hypervisors", detail(tmp_path / "h.json"), "--log", spec]) == 0
+    capsys.readouterr()
+
+    code = run(["shadow", "--from", messages, "--log", spec, "--all"])
+
+    shown = capsys.readouterr()
+    assert code == 0
+    assert shown.out.rstrip().endswith("agrees")
+    assert "cut:" in shown.err
+
+
+def test_a_filter_that_nothing_is_known_for_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    messages = lines(tmp_path / "n.jsonl", [*cloud.select("a", SMALL), *cloud.create("a", "h1")])
+
+    code = run(["shadow", "--from", messages, "--hypervisors", detail(tmp_path / "h.json", cpu_info=None)])
+
+    assert code == 0
+    assert "ImagePropertiesFilter is left out: which guests the nodes can run is not known" in capsys.readouterr().err
+
+
+def test_a_log_without_totals_is_no_fleet_to_decide_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", []), "--log", fleet.spec])
+
+    assert code == 6
+    assert "no node on this log has totals: pass --hypervisors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "reason"), [("--engine", "known: reference, profiles"), ("--policy", "expected a TOML file, or one of")])
+def test_an_unknown_engine_or_policy_exits_2(flag: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", []), "--hypervisors", detail(tmp_path / "h.json"), flag, "nonsense"])
+
+    assert code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_requests_without_a_word_on_what_became_of_them_make_the_answer_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lines(tmp_path / "n.jsonl", NovaCloud().select("a", SMALL))
+
+    code = run(["shadow", "--from", file, "--hypervisors", detail(tmp_path / "h.json")])
+
+    assert code == 6
+    assert "1  unknown      no message says what Nova chose" in capsys.readouterr().err
