@@ -16,7 +16,6 @@ from streams.cli.produce import SECONDS_MAX, Once, Seconds, check_above_0, ended
 from streams.cli.units_in import whole
 from streams.clock import SystemClock
 
-
 Uris = Annotated[
     tuple[str, ...],
     Parameter(
