@@ -8,6 +8,9 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
+
+from tests.kafka_broker import bootstrap
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -26,7 +29,8 @@ def test_every_command_in_the_console_blocks_of_the_readme_answers(tmp_path: Pat
         follow = "for _ in $(seq 100); do [ -e fleet.sqlite ] && break; sleep 0.1; done; sleep 1" if command.endswith("&") else ":"
         script.append(f'{command}\ncode=$?; {follow}; echo "$code "{shlex.quote(command)} >&3')
 
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "BROKER": f"{bootstrap()}/readme-{uuid4().hex[:10]}"}
     ended = subprocess.run(
         ["bash", "-c", "exec 3>codes\n" + "\n".join(script)],
         cwd=tmp_path,
@@ -34,7 +38,7 @@ def test_every_command_in_the_console_blocks_of_the_readme_answers(tmp_path: Pat
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=240,
     )
 
     said = [line.partition(" ") for line in (tmp_path / "codes").read_text().splitlines()]
