@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from projections.differences import bounded_name
 from projections.explaining import release_command, resources_of
 from projections.leaks import OpenFinding
@@ -21,6 +23,7 @@ from projections.ledger import Ledger, Step
 from projections.node import Claim, Node
 from projections.rules import GRACE_MS
 from projections.wording import amounts_text
+from schemas.claims import FindingIgnored
 from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
@@ -58,6 +61,8 @@ class DoubleClaims:
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
         """Look at what one step of a partition touched; called after the ledger applied it."""
+        if type(step.event) is FindingIgnored:
+            return self._ignored(partition, step.event, step)
         if not self._watched and not step.outcomes and not step.closed:
             return []
         instances: set[str] = set()
@@ -78,6 +83,15 @@ class DoubleClaims:
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
         """Every unresolved double, by instance."""
         return [self.open[instance_id].record for instance_id in sorted(self.open)]
+
+    def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
+        """The same double, said again with the operator's word on it."""
+        for finding in () if step.ignored else self.open.values():
+            record = finding.record
+            if (record.finding_id, record.node_id) == (event.finding_id, event.node_id) and record.ignored != event.reason:
+                finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
+                return [finding.record]
+        return []
 
     def shared(self) -> dict[str, frozenset[str]]:
         """Instances with confirmed claims on several nodes now, and these nodes: no other instance can be a double."""
@@ -144,7 +158,7 @@ class DoubleClaims:
         due_ms = since_ms + _patience_ms(holdings)
         if finding.confirmed or _migrating(holdings) or min(folded_ms, *(holding.node.complete_ms for holding in holdings)) < due_ms:
             return None
-        finding.record = _finding(LeakConfirmed, holdings, since_ms, due_ms)
+        finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
         return finding.record
 
     def _resolved(self, finding: OpenFinding) -> LeakResolved:

@@ -13,11 +13,21 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from projections.differences import Closed, Difference, Look, of_instances, of_node
 from projections.explaining import described, step_cause
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
-from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeConfigured, NodeObserved, NodeSilent
+from schemas.claims import (
+    ClaimReleased,
+    ClaimRenewed,
+    ClaimRequested,
+    FindingIgnored,
+    InstanceObserved,
+    NodeConfigured,
+    NodeObserved,
+    NodeSilent,
+)
 from schemas.codec import event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 
@@ -78,6 +88,8 @@ class Leaks(Struct):
             return []
         if type(event) is NodeObserved:
             return self._audited(ledger, observed, event, step)
+        if type(event) is FindingIgnored:
+            return self._ignored(event, step)
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(event, step).items():
             if node_id in ledger.nodes:
@@ -92,8 +104,16 @@ class Leaks(Struct):
         return [self.open[node_id][name].record for node_id in sorted(self.open) for name in sorted(self.open[node_id])]
 
     def count(self, node_id: str) -> int:
-        """Number of unresolved findings of a node."""
-        return len(self.open.get(node_id, ()))
+        """Number of unresolved findings of a node that nobody has said to ignore."""
+        return sum(not finding.record.ignored for finding in self.open.get(node_id, {}).values())
+
+    def _ignored(self, event: FindingIgnored, step: Step) -> list[FindingRecord]:
+        """The same finding, said again with the operator's word on it."""
+        finding = self.open.get(event.node_id, {}).get(event.finding_id)
+        if finding is None or finding.record.ignored == event.reason:
+            return []
+        finding.record = replace(finding.record, ignored=event.reason, offset=step.offset, time_ms=step.time_ms)
+        return [finding.record]
 
     def _audited(self, ledger: Ledger, observed: Observed, event: NodeObserved, step: Step) -> list[FindingRecord]:
         node = ledger.nodes[event.node_id]

@@ -303,6 +303,16 @@ def _silent(ledger: Ledger, event: say.NodeSilent, step: Step) -> None:
         node.silent_since_ms = event.silent_since_ms
 
 
+def _finding_ignored(ledger: Ledger, event: say.FindingIgnored, step: Step) -> None:
+    """Nothing that decides depends on it; the leak audit hears it in the step."""
+    if ledger.seen(event.record_id, step):
+        return
+    if event.node_id not in ledger.nodes:
+        step.ignored = "the node is not known"
+        return
+    step.node_ids = (event.node_id,)
+
+
 _HANDLERS: dict[type, Callable[[Ledger, Any, Step], None]] = {
     say.PartitionOpened: _opened,
     say.NodeObserved: evidence.node_observed,
@@ -314,11 +324,21 @@ _HANDLERS: dict[type, Callable[[Ledger, Any, Step], None]] = {
     say.ClaimReleased: claiming.released,
     say.GroupHomeProposed: claiming.home_proposed,
     say.GroupHomeClosed: claiming.home_closed,
+    say.FindingIgnored: _finding_ignored,
     say.RulesChanged: _rules,
 }
 """What each type of record does: the whole of the ledger on one screen."""
 
 _UNDER_THEIR_NODE = frozenset(
-    {say.NodeObserved, say.InstanceObserved, say.NodeSilent, say.NodeConfigured, say.ClaimRenewed, say.ClaimReleased, say.GroupHomeClosed}
+    {
+        say.NodeObserved,
+        say.InstanceObserved,
+        say.NodeSilent,
+        say.NodeConfigured,
+        say.ClaimRenewed,
+        say.ClaimReleased,
+        say.GroupHomeClosed,
+        say.FindingIgnored,
+    }
 )
 """The types whose key is their `node_id`; a test holds it to `key_of`."""

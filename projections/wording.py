@@ -78,6 +78,8 @@ def event_text(event: Any, instance_id: str = "") -> str:
             return f"claim given back ({event.reason}{': ' + event.note if event.note else ''})"
         case say.GroupHomeProposed():
             return f"proposed as home of group {event.group_id}, epoch {event.epoch}"
+        case say.FindingIgnored():
+            return f"finding {event.finding_id} is known: {event.reason}" if event.reason else f"finding {event.finding_id} alarms again"
         case say.GroupHomeClosed():
             return f"no longer home of group {event.group_id}, epoch {event.epoch}"
         case _:

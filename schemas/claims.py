@@ -186,6 +186,18 @@ class GroupHomeClosed(Struct, frozen=True, kw_only=True, omit_defaults=True, for
     unconditional: bool = False
 
 
+class FindingIgnored(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="finding-ignored"):
+    """The operator's word that a finding about this node is known and may stay: it alarms nobody until it is resolved.
+
+    `reason` empty takes the word back. No verdict on a node depends on it; it stands here because findings follow from these records.
+    """
+
+    node_id: NodeId
+    record_id: RecordId
+    finding_id: Name
+    reason: Text = ""
+
+
 class RulesChanged(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rules-changed"):
     """From the next record on the rules are those of `rules_version`, which is one above the present one."""
 
@@ -204,5 +216,6 @@ ClaimsRecord = (
     | ClaimReleased
     | GroupHomeProposed
     | GroupHomeClosed
+    | FindingIgnored
     | RulesChanged
 )

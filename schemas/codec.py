@@ -114,6 +114,7 @@ _KEYS: dict[type, Callable[[Any], bytes | None]] = {
     claims.ClaimReleased: lambda r: _utf8(r.node_id),
     claims.GroupHomeProposed: lambda r: _utf8(r.group_id),
     claims.GroupHomeClosed: lambda r: _utf8(r.node_id),
+    claims.FindingIgnored: lambda r: _utf8(r.node_id),
     requests.PlacementRequested: lambda r: _utf8(r.request_id),
     requests.PlacementCancelled: lambda r: _utf8(r.request_id),
     results.InstancesPlaced: lambda r: _utf8(r.request_id),

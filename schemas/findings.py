@@ -36,7 +36,8 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """One difference between what is claimed, tracked and reported.
 
     `held` is what it keeps from others. `causes` are the events that made it, oldest first; `missing` is the event that should be there and
-    is not; `fix` is the command that mends it. `since_ms` is when the difference arose, `suspected_ms` when a look first showed it.
+    is not; `fix` is the command that mends it; `ignored` the operator's reason to let it stand. `since_ms` is when the difference arose,
+    `suspected_ms` when a look first showed it.
     """
 
     finding_id: Name
@@ -54,6 +55,7 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     missing: Text = ""
     fix: Text = ""
     note: Text = ""
+    ignored: Text = ""
 
 
 class LeakSuspected(Finding, frozen=True, kw_only=True, tag="leak-suspected"):

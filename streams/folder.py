@@ -340,4 +340,5 @@ class Folder:
 
     def _count_findings(self) -> None:
         open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
-        self.metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in open_)
+        alarming = [finding for finding in open_ if not finding.ignored]
+        self.metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in alarming)

@@ -65,6 +65,11 @@ def cancel(request_id: str, stamp: Stamp, *, reason: str = "") -> Message:
     return _message(REQUESTS, event, stamp, subject=request_id)
 
 
+def written(event: Struct, stamp: Stamp, *, subject: str) -> Message:
+    """Another record of `claims` that has a key of its own; `subject` is what it is about. Raises ValueError for one that has none."""
+    return _message(CLAIMS, event, stamp, subject=subject)
+
+
 def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: bytes | None = None) -> Message:
     key = key_of(event) if key is None else key
     if key is None:

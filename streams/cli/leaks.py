@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 from msgspec import to_builtins
 
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
-from streams.cli import units
+from streams.cli import mending, units
 from streams.cli.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
@@ -19,6 +19,9 @@ from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.state import moment_of, state_at
+from streams.cli.units_in import duration_ms
+
+app = App(name="leaks")
 
 OpenRecord = LeakSuspected | LeakConfirmed
 KINDS: tuple[str, ...] = get_args(FindingKind)
@@ -29,16 +32,27 @@ KindFlag = Annotated[
 ]
 
 
+IgnoredFlag = Annotated[bool, Parameter(name="--ignored", negative=(), help="Also those that the operator said to ignore.")]
+HealFlag = Annotated[bool, Parameter(name="--heal", negative=(), help="Print the events that mend the findings; --yes writes them.")]
+YesFlag = Annotated[bool, Parameter(name="--yes", negative=(), help="With --heal: write them.")]
+ReportAgeFlag = Annotated[
+    str, Parameter(help="With --heal: how old a host's last complete audit may be; what an older one shows may be gone by now.")
+]
 ExplainFlag = Annotated[
     bool, Parameter(name="--explain", negative=(), help="The events that made each finding, the one that is missing, and how to mend it.")
 ]
 
 
+@app.default
 def leaks(
     *,
     node: NodeFlag = (),
     kind: KindFlag = (),
     explain: ExplainFlag = False,
+    with_ignored: IgnoredFlag = False,
+    heal: HealFlag = False,
+    yes: YesFlag = False,
+    report_age: ReportAgeFlag = "15m",
     log: LogFlag = None,
     at: MomentFlag = "now",
     jobs: JobsFlag = None,
@@ -47,8 +61,14 @@ def leaks(
     """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
 
     With --explain each has the events that made it, oldest first with their places in the log, the event that should be there and is
-    not, and the command that mends it.
+    not, and the command that mends it. With --heal each has the event that would make up for the missing one, as far as one can, and
+    --yes writes it; the newest report of the host is looked at first.
     """
+    if heal and (explain or at != "now"):
+        raise UsageProblem("--heal is about the present and prints what it does: leave out --explain and --at")
+    if yes and not heal:
+        raise UsageProblem("--yes goes with --heal")
+    oldest_ms = duration_ms(report_age)
     for name in kind:
         if name not in KINDS:
             raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
@@ -59,6 +79,13 @@ def leaks(
         if state.node(name) is None:
             raise UsageProblem(unknown_node(name, state.node_ids()))
     found = [finding for finding in state.findings() if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
+    if not with_ignored:
+        hidden = sum(bool(finding.ignored) for finding in found)
+        found = [finding for finding in found if not finding.ignored]
+        sys.stderr.write(f"{_counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
+    if heal:
+        with opened(log) as source:
+            return mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
     style = show.style(sys.stdout)
     if explain and style.format in {"table", "wide"}:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
@@ -68,7 +95,11 @@ def leaks(
         write(Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found)), style, sys.stdout, sys.stderr)
     if style.format in {"table", "wide"}:
         sys.stderr.write(summary_text(found))
-    return Exit.FINDINGS if found else Exit.DONE
+    return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
+
+
+app.command(mending.ignore)
+app.command(mending.adopt)
 
 
 def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
@@ -154,6 +185,7 @@ def columns() -> list[Column]:
         Column(name="held", shown=lambda held: sized(held.values())),
         Column(name="age_ms", title="age", shown=units.span, right=True),
         Column(name="state", alarm=lambda state: state == "confirmed"),
+        Column(name="ignored", title="ignored because", shown=lambda reason: reason or "-", wide=True),
         Column(name="causes", title="last event", shown=_last_cause),
         Column(name="missing", shown=lambda name: name or "-"),
         Column(name="note", wide=True),

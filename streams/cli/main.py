@@ -28,7 +28,7 @@ VERBS = (
     Verb("nodes", "streams.cli.nodes:nodes", "every node: limit, reported, tracked, claimed, gap and free"),
     Verb("node", "streams.cli.node:app", "one node in full; enable, disable, drain or withdraw it"),
     Verb("claims", "streams.cli.claims:app", "the claims that are held; hold one for longer, give one back"),
-    Verb("leaks", "streams.cli.leaks:leaks", "where claims, life cycles and audits do not agree, and which events made it so"),
+    Verb("leaks", "streams.cli.leaks:app", "where claims, life cycles and audits do not agree, and which events made it so"),
     Verb("timeline", "streams.cli.timeline:timeline", "what happened to an instance, a node or a request, and what each record changed"),
     Verb("diff", "streams.cli.diff:diff", "what changed between two moments, and which records made each change"),
     Verb("events", "streams.cli.events:events", "the records themselves, of every topic; -w as they come"),

@@ -100,7 +100,7 @@ class State(Struct, kw_only=True):
         ledger = self.ledger_of(node_id)
         if ledger is None or not self.has_views:
             raise KeyError(node_id)
-        doubles = sum(finding.node_id == node_id for finding in self.doubles.open_findings())
+        doubles = sum(finding.node_id == node_id and not finding.ignored for finding in self.doubles.open_findings())
         leaks = self.leaks[ledger.partition].count(node_id) + doubles
         row = node_resources(ledger, node_id, self.observed[ledger.partition], leaks)
         return replace(row, offset=min(row.offset, self.ends[ledger.partition] - 1))

@@ -15,7 +15,7 @@ import msgspec
 
 from projections.ledger import Ledger, Step
 from schemas.audits import InstanceReport
-from schemas.claims import GroupHomeClosed, GroupHomeProposed, GroupMember, NodeConfigured, PartitionOpened, RulesChanged
+from schemas.claims import FindingIgnored, GroupHomeClosed, GroupHomeProposed, GroupMember, NodeConfigured, PartitionOpened, RulesChanged
 from schemas.codec import encode
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.partitioner import partition_of
@@ -309,8 +309,17 @@ def moves(history: History) -> None:
     history.claim("beside now", "vm beside", 1, nodes=(node,), group=member, at_s=1261)
 
 
+def words(history: History) -> None:
+    """What the operator says of findings, which no verdict depends on: of a node that is known, again, and of one that is not."""
+    node = mine("words")
+    history.audit({"stranger": 1}, node=node, at_s=1300)
+    said = history.say(FindingIgnored(node_id=node, record_id="word 1", finding_id=f"ghost-instance/{node}/stranger", reason="ours"), 1301)
+    history.again(said, at_s=1302)
+    history.say(FindingIgnored(node_id=mine("nobody's"), record_id="word 2", finding_id="any"), 1303)
+
+
 CHAPTERS: tuple[Callable[[History], None], ...] = (
-    claims, operators, limits, observations, endings, resizes, homes, garbage, devices, moves,
+    claims, operators, limits, observations, endings, resizes, homes, garbage, devices, moves, words,
 )  # fmt: skip
 
 

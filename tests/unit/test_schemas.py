@@ -254,6 +254,7 @@ def claims_examples() -> Iterator[Any]:
         claim_id="c-1",
         resync=True,
     )
+    yield claims.FindingIgnored(node_id="n1", record_id="x-9", finding_id="ghost-instance/n1/vm", reason="the operator's own")
     yield claims.NodeSilent(node_id="n1", record_id="x-2", producer="p", epoch=1, counter=6, silent_since_ms=1_700_000_000_700)
     yield claims.NodeConfigured(
         node_id="n1",

@@ -1,0 +1,142 @@
+"""What mends a finding: the events that make up for the one that is missing, or why no event can.
+
+Only the ledger is mended here; nothing is done to a hypervisor. The newest report of the host has the last word: what it shows is in use,
+and what it has not looked at lately is not known to be gone. Pure; whoever writes the events folds them and says what came of it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from projections.differences import by_age
+from projections.node import Node, ObservedAmounts
+from projections.wording import amounts_text
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, ReleaseReason
+from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.requests import TTL_MS_DEFAULT
+from schemas.resources import Resources
+from streams.log.base import Message
+from streams.operator import Stamp, written
+
+OpenRecord = LeakSuspected | LeakConfirmed
+
+REASONS: dict[str, ReleaseReason] = {
+    "orphan-claim": "deleted",
+    "vanished-claim": "deleted",
+    "expired-claim": "failed",
+    "double-claim": "migrated",
+}
+"""Kinds that giving a claim back mends, and as what."""
+OWNER = "operator"
+
+
+class Remedy(Struct, frozen=True):
+    """What would be written for one finding, in words too; without messages `says` is why nothing can be."""
+
+    finding: OpenRecord
+    says: str
+    messages: tuple[Message, ...] = ()
+
+
+class Place(Struct, frozen=True):
+    """Where a finding is: its node, and the offset of the ledger's last record there, on which a claim is based."""
+
+    node: Node
+    basis: int
+
+
+def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: int) -> Remedy:
+    """How to mend a finding. `stamp` is the id and time of what is written.
+
+    `report_age_ms` is how old the last complete audit may be then: an older one may not know what is there by now.
+    """
+    node = place.node
+    refusal = _unknown(finding, node, stamp.time_ms, report_age_ms)
+    if refusal:
+        return Remedy(finding, refusal)
+    if finding.kind in REASONS:
+        return _released(finding, node, stamp, REASONS[finding.kind])
+    shown = node.shown.get(finding.instance_id)
+    if finding.kind == "missing-claim" and shown is None:
+        return Remedy(finding, "the life cycle counts it and no audit shows it: the cloud has to say that it was deleted")
+    claims = node.claims.get(finding.instance_id, ())
+    if finding.kind == "size-drift" and shown is not None and claims:
+        newest = max(claims, key=by_age)
+        amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
+        item = _item(finding, stamp, Resources(**dict(zip(_NAMES, amounts, strict=True))), resize=True)
+        says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
+        return Remedy(finding, says, (_claim(item, place, stamp),))
+    if finding.kind in {"ghost-instance", "missing-claim"}:
+        adopt = f"`claimlog leaks adopt {finding.finding_id}` claims what it uses"
+        return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
+    return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
+
+
+def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Remedy:
+    """A claim for what an instance uses that is there without one, and why; forced, as it is in use whatever the limits say."""
+    node = place.node
+    shown = node.shown.get(finding.instance_id)
+    if finding.kind not in {"ghost-instance", "missing-claim"}:
+        return Remedy(finding, f"a {finding.kind} cannot be adopted: only an instance that is there without a claim can")
+    if shown is None:
+        return Remedy(finding, f"no observation shows {finding.instance_id} on {node.node_id} now, so there is nothing to claim")
+    item = _item(finding, stamp, _resources(shown.amounts), resize=False)
+    says = f"claim {amounts_text(shown.amounts)} for {finding.instance_id} on {node.node_id}"
+    word = ignored(finding, Stamp(f"{stamp.record_id}-why", stamp.time_ms), f"adopted: {reason}")
+    return Remedy(finding, says, (word, _claim(item, place, stamp)))
+
+
+def ignored(finding: OpenRecord, stamp: Stamp, reason: str) -> Message:
+    """The operator's word that a finding may stand; an empty reason takes it back."""
+    event = FindingIgnored(node_id=finding.node_id, record_id=stamp.record_id, finding_id=finding.finding_id, reason=reason)
+    return written(event, stamp, subject=finding.finding_id)
+
+
+_NAMES = ("vcpus", "pcpus", "memory_mib", "disk_mib")
+
+
+def _resources(amounts: ObservedAmounts) -> Resources:
+    return Resources(**{name: amount or 0 for name, amount in zip(_NAMES, amounts, strict=True)})
+
+
+def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -> str:
+    """Why nothing is known well enough; empty if it is."""
+    if not isinstance(finding, LeakConfirmed):
+        return "only suspected: wait for the next audit, an event may still be on its way"
+    if node.unknown_since_ms is not None or node.silent_since_ms is not None:
+        return f"what is on {node.node_id} is not known now: its audits fail or do not come"
+    if node.full is None or now_ms - node.complete_ms > report_age_ms:
+        age = f"{(now_ms - node.complete_ms) // 1000} s old" if node.full is not None else "missing"
+        return f"the last complete audit of {node.node_id} is {age}; audit the host first, or allow more with --report-age"
+    return ""
+
+
+def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReason) -> Remedy:
+    if finding.instance_id in node.shown and finding.kind != "expired-claim":
+        return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")
+    event = ClaimReleased(
+        node_id=finding.node_id,
+        record_id=stamp.record_id,
+        claim_id=finding.claim_id,
+        reason=reason,
+        note=f"heals {finding.kind}",
+    )
+    says = f"give back claim {finding.claim_id} of {finding.instance_id} on {finding.node_id} ({reason})"
+    return Remedy(finding, says, (written(event, stamp, subject=finding.claim_id),))
+
+
+def _item(finding: OpenRecord, stamp: Stamp, resources: Resources, *, resize: bool) -> ClaimItem:
+    return ClaimItem(
+        claim_id=f"{OWNER}-{stamp.record_id}/0/{OWNER}-{stamp.time_ms}.1",
+        instance_id=finding.instance_id,
+        nodes=(finding.node_id,),
+        resources=resources,
+        resize=resize,
+        forced=True,
+    )
+
+
+def _claim(item: ClaimItem, place: Place, stamp: Stamp) -> Message:
+    request_id = f"{OWNER}-{stamp.record_id}"
+    event = ClaimRequested(request_id=request_id, owner=OWNER, basis=place.basis, ttl_ms=TTL_MS_DEFAULT, items=(item,))
+    return written(event, stamp, subject=item.claim_id)

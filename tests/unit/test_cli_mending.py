@@ -1,0 +1,186 @@
+"""`claimlog leaks --heal`, `leaks ignore` and `leaks adopt`: what is written, what is not and why, and what became of the finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.claims import FindingIgnored
+from schemas.codec import decode
+from schemas.topics import CLAIMS
+from streams.log.base import Record
+from tests.cli_log import FleetLog
+
+LONG = ("--report-age", "100000h")
+"""The audits of these tests were taken long ago."""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """An audited node."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("n1")
+    return fleet
+
+
+def orphaned(fleet: FleetLog) -> str:
+    """A confirmed claim whose guest two audits no longer list; returns the finding's id."""
+    fleet.claim("r1/0/s-1.1", "gone", "n1", memory_mib=1024)
+    fleet.lived("n1", "gone", 1024)
+    for listed in ({"gone": 1024}, {}, {}):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", listed)
+    return "orphan-claim/n1/r1/0/s-1.1"
+
+
+def strange(fleet: FleetLog) -> str:
+    """A guest that nobody claimed, seen by two audits; returns the finding's id."""
+    for _ in range(2):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"stranger": 2048})
+    return "ghost-instance/n1/stranger"
+
+
+def claims(fleet: FleetLog) -> list[Record]:
+    return [record for number in range(fleet.log.topics()[CLAIMS]) for record in fleet.log.read(CLAIMS, number, 0, 1000)]
+
+
+def test_an_ignored_finding_is_shown_only_when_asked_for_and_alarms_nobody(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = strange(fleet)
+
+    done = fleet.run(capsys, "leaks", "ignore", finding, "--reason", "the operator's own")
+
+    assert (done.code, done.out) == (0, "ignored\n"), done.err
+    hidden = fleet.run(capsys, "leaks", "-o", "json")
+    assert (hidden.code, hidden.json["items"]) == (0, [])
+    assert "1 finding more, ignored by the operator" in hidden.err
+    shown = fleet.run(capsys, "leaks", "--ignored", "-o", "json")
+    assert [(item["finding_id"], item["ignored"]) for item in shown.json["items"]] == [(finding, "the operator's own")]
+    assert shown.code == 0
+    assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["leaks"] == 0
+    assert [event.reason for record in claims(fleet) if isinstance(event := decode(CLAIMS, record.value), FindingIgnored)] == [
+        "the operator's own"
+    ]
+
+
+def test_the_word_can_be_taken_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = strange(fleet)
+    fleet.run(capsys, "leaks", "ignore", finding, "--reason", "for now")
+
+    done = fleet.run(capsys, "leaks", "ignore", finding, "--undo")
+
+    assert (done.code, done.out) == (0, "alarms again\n")
+    assert fleet.run(capsys, "leaks").code == 3
+
+
+def test_an_adopted_guest_has_a_claim_of_its_size_and_is_no_finding_any_more(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = strange(fleet)
+
+    done = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    assert (done.code, done.out) == (0, "granted\n"), done.err
+    fleet.now_ms += 60_000
+    fleet.audit("n1", {"stranger": 2048})
+    row = fleet.run(capsys, "nodes", "-o", "json").json["items"][0]
+    assert (row["memory_mib"]["claimed"], row["memory_mib"]["used"], row["leaks"]) == (2048, 2048, 0)
+    assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_an_orphan_is_given_back_once_the_operator_agrees(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = orphaned(fleet)
+    asked = fleet.run(capsys, "leaks", "--heal", *LONG, "-o", "json")
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert [(item["finding_id"], item["action"]) for item in asked.json["items"]] == [(finding, "would write")]
+    assert (asked.code, "nothing was written" in asked.err) == (3, True)
+    assert [(item["finding_id"], item["action"]) for item in done.json["items"]] == [(finding, "released")]
+    assert done.code == 0
+    assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_a_guest_that_came_back_since_keeps_its_claim(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    orphaned(fleet)
+    fleet.now_ms += 60_000
+    fleet.audit("n1", {"gone": 1024}, carry=False)
+    before = len(claims(fleet))
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert (done.json["items"], len(claims(fleet)) - before) == ([], 0)
+
+
+def test_healing_says_what_it_would_write_and_writes_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    strange(fleet)
+    before = len(claims(fleet))
+
+    said = fleet.run(capsys, "leaks", "--heal", *LONG, "-o", "json")
+
+    assert said.code == 3
+    (item,) = said.json["items"]
+    assert item["action"] == "left alone"
+    assert "delete the guest there" in item["what"]
+    assert len(claims(fleet)) == before
+
+
+@pytest.mark.parametrize("yes", [False, True])
+def test_a_size_that_drifted_is_claimed_as_the_host_shows_it(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, yes: bool
+) -> None:
+    fleet.claim("r1/0/s-1.1", "grown", "n1", memory_mib=1024)
+    for _ in range(3):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"grown": 3072})
+    before = len(claims(fleet))
+
+    said = fleet.run(capsys, "leaks", "--heal", *LONG, *(["--yes"] if yes else []), "-o", "json")
+
+    (item,) = [item for item in said.json["items"] if item["kind"] == "size-drift"]
+    assert (item["action"], len(claims(fleet)) - before) == (("granted", 1) if yes else ("would write", 0)), item
+    assert said.code == (0 if yes else 3)
+    if yes:
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"grown": 3072})
+        assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_what_no_recent_audit_knows_is_left_alone(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    strange(fleet)
+
+    said = fleet.run(capsys, "leaks", "--heal", "--yes", "-o", "json")
+
+    (item,) = said.json["items"]
+    assert (said.code, item["action"]) == (3, "left alone")
+    assert "audit the host first" in item["what"]
+
+
+def test_only_what_is_confirmed_is_healed(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r1/0/s-1.1", "gone", "n1", ttl_ms=1000)
+    fleet.now_ms += 5_000
+    fleet.audit("n1", {})
+
+    said = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert {(item["kind"], item["action"]) for item in said.json["items"]} == {("expired-claim", "left alone")}
+    assert "only suspected" in said.json["items"][0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("leaks", "--yes"), "--yes goes with --heal"),
+        (("leaks", "--heal", "--at", "-1h"), "--heal is about the present"),
+        (("leaks", "ignore", "nothing", "--reason", "x"), "there is no open finding 'nothing'"),
+        (("leaks", "ignore", "nothing"), "needs --reason"),
+        (("leaks", "--heal", "--report-age", "soon"), "soon"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    said = fleet.run(capsys, *words)
+
+    assert (said.code, says in said.err) == (2, True), said.err
