@@ -160,6 +160,7 @@ class KafkaLog:
                 return []
             fetcher = self._fetcher(place, offset) or self._go_to(place, offset)
             if not fetcher.await_beyond(place, offset, until):
+                self._abandon(fetcher)
                 raise LogUnreachable(
                     f"{self.settings.place}: {place}@{offset} did not come in {self.settings.patience_ms} ms, though the end is "
                     f"{self._ends[place]}; check the partition's leader"
@@ -205,6 +206,14 @@ class KafkaLog:
         for fetcher in (self._tail, self._history):
             if fetcher is not None:
                 fetcher.drop([place])
+
+    def _abandon(self, fetcher: Fetcher) -> None:
+        """Read with a new consumer from now on: after some troubles of a network one may wait for a partition for good."""
+        fetcher.close()
+        if fetcher is self._tail:
+            self._tail = None
+        elif fetcher is self._history:
+            self._history = None
 
     def _follow(self, offsets: Mapping[Partition, int]) -> None:
         """Let the tail read these from there on, unless it does."""
