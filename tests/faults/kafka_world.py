@@ -21,11 +21,14 @@ from msgspec import Struct
 
 from producers.load import Arrival, Departure, Fleet
 from schemas import topics
+from schemas.codec import decode
+from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceStarted, InstanceStopped
 from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import RESOURCES, Resources
 from schemas.results import ClaimOutcome, InstancesPlaced
 from streams.cli.driving import Driver
 from streams.clock import SystemClock
-from streams.log.base import Log, LogUnreachable, Message
+from streams.log.base import Log, LogUnreachable, Message, Record
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.topology import open_ledger
@@ -33,6 +36,7 @@ from tests.faults import checkers
 from tests.faults.checkers import Acknowledged, Folded, hash_of
 from tests.faults.harness import CLAIMLOG, Process, Site, until
 from tests.faults.harness import site as processes
+from tests.faults.history import Recorded, at_rest, history_wrong, read_history
 from tests.faults.tcp_proxy import TcpProxy
 from tests.kafka_broker import Broker, NoBroker
 
@@ -95,7 +99,9 @@ class World(Struct):
 
     def begin(self, seed: int, per_second: float = 20.0) -> Load:
         """Let requests come and hosts report."""
-        self.load = Load(self.settings, seed, per_second)
+        folder = self.site.folder / "history"
+        folder.mkdir()
+        self.load = Load(self.settings, seed, per_second, folder)
         self.load.start()
         return self.load
 
@@ -145,7 +151,16 @@ class World(Struct):
         """Everything that the checkers find at rest."""
         assert self.load is not None
         fold, wrong = checkers.everything_wrong(self.log, [self.home(name) for name in workers], self.load.kept)
-        return wrong + released_though_it_counts(self.log, fold)
+        return wrong + released_though_it_counts(self.log, fold) + self._history_wrong(fold)
+
+    def _history_wrong(self, fold: Folded) -> list[str]:
+        """What the checkers find in what the load wrote down: lost writes, duplicates, phantom reads, over-grants, non-monotonic reads."""
+        assert self.load is not None
+        history = read_history(self.load.folder)
+        assert history.calls, "the load wrote nothing down"
+        assert any(use.resources for use in history.uses), "no guest was started"
+        rest = at_rest(each for topic in {call.topic for call in history.calls} for each in checkers.records(self.log, topic))
+        return history_wrong(history, rest, checkers.limits(fold), [topics.REQUESTS])
 
 
 def released_though_it_counts(log: Log, fold: Folded) -> list[str]:
@@ -156,18 +171,34 @@ def released_though_it_counts(log: Log, fold: Folded) -> list[str]:
 
 
 class Witness:
-    """A log as a producer has it; it remembers what was acknowledged."""
+    """A log as a producer has it; it remembers what was acknowledged, and writes the history of its calls and guests into `folder`."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, folder: Path) -> None:
+        self._log, self._recorded = log, Recorded(log, folder, "load")
         self.kept: list[Acknowledged] = []
 
     def append(self, messages: Sequence[Message]) -> list[int]:
         """See `Log`."""
-        offsets = self._log.append(messages)
+        for each in messages:
+            if each.topic == topics.LIFECYCLE:
+                self._lived(decode(each.topic, each.value))
+        offsets = self._recorded.append(messages)
         for each, offset in zip(messages, offsets, strict=True):
             self.kept.append(Acknowledged(each.topic, self._log.partition(each.topic, each.key), offset, hash_of(each.value)))
         return offsets
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """See `Log`."""
+        return self._recorded.read(topic, partition, offset, records_max, bytes_max)
+
+    def _lived(self, event: object) -> None:
+        """A guest that starts does so where a result said; one that is about to end gives its room back."""
+        match event:
+            case InstanceArrived() | InstanceStarted():
+                size = Resources(**{name: getattr(event.instance.resources, name) or 0 for name in RESOURCES})
+                self._recorded.holds(event.instance.instance_id, event.node_id, size)
+            case InstanceDeparted() | InstanceDeleted() | InstanceStopped():
+                self._recorded.gives_back(event.instance.instance_id)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -176,9 +207,9 @@ class Witness:
 class Load(threading.Thread):
     """Plays a fleet on the log as `claimlog produce load` does, and goes on while the log is out of reach."""
 
-    def __init__(self, settings: KafkaSettings, seed: int, per_second: float) -> None:
+    def __init__(self, settings: KafkaSettings, seed: int, per_second: float, folder: Path) -> None:
         super().__init__(name="load", daemon=True)
-        self._settings, self._seed, self._per_second = settings, seed, per_second
+        self._settings, self._seed, self._per_second, self.folder = settings, seed, per_second, folder
         self._calm = threading.Event()
         self.kept: list[Acknowledged] = []
         self.troubles: list[str] = []
@@ -193,7 +224,7 @@ class Load(threading.Thread):
             self.failure = failure
 
     def _play(self, log: KafkaLog) -> None:
-        witness: Any = Witness(log)
+        witness: Any = Witness(log, self.folder)
         self.kept = witness.kept
         fleet = Fleet(NODES, seed=self._seed, epoch=SystemClock().wall_ms())
         coming = events(Random(self._seed), self._per_second, self._calm.is_set)
