@@ -344,3 +344,20 @@ def test_an_address_where_nobody_answers_is_unreachable() -> None:
 
     assert exit_of(raised.value) == Exit.UNREACHABLE
     assert time.monotonic() - started < 5
+
+
+def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: KafkaSettings) -> None:
+    with KafkaLog.open(replace(settings, patience_ms=5000)) as log, KafkaLog.open(settings) as other:
+        log.create(TOPICS)
+        assert everything(log) == []
+        tail = log._tail
+        assert tail is not None
+        # What it looks like after some bad networks: the partition is ours, and nothing of it comes.
+        tail._consumer.incremental_unassign([tail._there(Partition("one", 0))])
+        other.append(numbered(0, 3))
+
+        with pytest.raises(LogUnreachable, match="did not come in 5000 ms"):
+            log.read("one", 0, 0)
+
+        assert everything(log) == [b"0", b"1", b"2"]
+        assert log._tail is not tail
