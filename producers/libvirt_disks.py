@@ -36,11 +36,11 @@ class Disks:
     def __init__(self) -> None:
         self._sizes: dict[str, DiskSize | None] = {}
 
-    def learn(self, handle: Any, domain: Domain) -> None:
+    def learn(self, handle: Any, domain: Domain, *, has_pools: bool = True) -> None:
         """Ask the pools for disks not asked for yet. Raises libvirtError."""
         for disk in domain.disks:
             if disk.key and disk.key not in self._sizes:
-                self._sizes[disk.key] = of_volume(handle, disk)
+                self._sizes[disk.key] = of_volume(handle, disk) if has_pools else None
 
     def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
         """Take in what a look found, and forget what is no disk of `domains`."""
@@ -90,9 +90,11 @@ class DiskLook:
         self.sizes: dict[str, DiskSize] = {}
         self._guests = guests
         self._clock_ms = clock_ms
+        self._has_pools = True
 
     def run(self, handle: Any) -> None:
         """Look; a guest that is gone by now is left out. Raises libvirtError if the connection is lost."""
+        self._has_pools = has_active_pools(handle)
         for guest in self._guests:
             self.at = (guest.instance_id, self._clock_ms())
             try:
@@ -110,7 +112,7 @@ class DiskLook:
 
     def _ask(self, handle: Any, guest: Guest) -> None:
         for disk in guest.domain.disks:
-            if disk.key and (size := of_volume(handle, disk)) is not None:
+            if self._has_pools and disk.key and (size := of_volume(handle, disk)) is not None:
                 self.sizes[disk.key] = size
         if guest.is_active:
             domain = handle.lookupByUUIDString(guest.instance_id)
@@ -131,6 +133,16 @@ def occupied_ms(domain: Any) -> int:
             return 0
         raise
     return int(since_ms) if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED else 0
+
+
+def has_active_pools(handle: Any) -> bool:
+    """Whether there is a pool to ask at all: it saves a call a disk where there is none. Raises libvirtError."""
+    try:
+        return bool(handle.numOfStoragePools())
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return False
 
 
 def of_volume(handle: Any, disk: Disk) -> DiskSize | None:

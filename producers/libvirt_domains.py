@@ -14,7 +14,7 @@ from typing import Any
 import libvirt
 from msgspec import Struct
 
-from producers.libvirt_disks import Disks
+from producers.libvirt_disks import Disks, has_active_pools
 from producers.libvirt_xml import Domain, read_domain
 from schemas.audits import PowerState
 
@@ -88,6 +88,7 @@ class Survey:
         self.unread: set[str] = set()
         self.gone: set[str] = set()
         self._known, self._disks = known, disks
+        self._has_pools = True
         self._changed, self._skipped, self._everything = changed, skipped, everything
 
     def run(self, handle: Any) -> None:
@@ -96,6 +97,7 @@ class Survey:
         due = {listed.instance_id: domain for domain, listed in domains if self._is_due(listed)}
         self.unread = set(due) - self._skipped | {listed.instance_id for _, listed in domains if listed.instance_id in self._skipped}
         self.listed = tuple(listed for _, listed in domains)
+        self._has_pools = bool(due) and has_active_pools(handle)
         for instance_id, domain in due.items():
             if instance_id not in self._skipped:
                 self.reading = instance_id
@@ -112,7 +114,7 @@ class Survey:
             digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
             before = self._known.get(instance_id)
             read = before.domain if before is not None and before.xml_digest == digest else read_domain(text)
-            self._disks.learn(handle, read)
+            self._disks.learn(handle, read, has_pools=self._has_pools)
             self.found[instance_id] = Known(domain.ID(), digest, read)
             self.unread.discard(instance_id)
         except libvirt.libvirtError as error:

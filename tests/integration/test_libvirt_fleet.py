@@ -17,12 +17,15 @@ import pytest
 
 pytest.importorskip("libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`")
 
-from producers.libvirt_connect import EventLoop
+from producers.libvirt_audit import Auditor
+from producers.libvirt_connect import EventLoop, connect
+from producers.libvirt_domains import Survey
 from producers.libvirt_fleet import Fleet, MakeHost, NodeTwice
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
+from producers.source import AuditSource
 from schemas.audits import AuditFailed, HypervisorAudited
-from schemas.codec import decode_keyed
+from schemas.codec import decode_keyed, encode
 from schemas.topics import AUDITS, LIFECYCLE
 from streams.log.base import LogError
 from streams.log.sqlite import SqliteLog
@@ -117,6 +120,36 @@ def test_a_host_that_hangs_delays_nobody_and_is_unknown(daemon: Daemon) -> None:
     assert any(sentence == "hangs: audited" for sentence in heard)
     assert not any(isinstance(each, AuditFailed) and each.node_id == "well" for each in after)
     until(lambda: threading.active_count() <= threads)
+
+
+def test_an_audit_of_five_hundred_domains_asks_for_none_of_them_unless_something_changed(daemon: Daemon) -> None:
+    path = daemon.folder / "five-hundred.xml"
+    path.write_text(NODE.format(domains="".join(DOMAIN.format(number=number) for number in range(500))))
+    path.chmod(0o644)
+    connection = connect(daemon.test_uri(str(path)))
+    full, quick = Auditor(Options(), lambda: 1, lambda: 1, xml_full_every=1), Auditor(Options(), lambda: 1, lambda: 1)
+    source, sizes = AuditSource("c01", "libvirt", 1), []
+
+    def audited(auditor: Auditor) -> float:
+        began = time.monotonic()
+        auditor.look(connection, taken_at_ms=1, timeout_seconds=30)
+        found = auditor.result()
+        record = source.audited(found.hypervisor, found.instances, taken_at_ms=1, mono_ms=1)
+        sizes.append(len(encode(record)))
+        return time.monotonic() - began
+
+    for auditor in (full, quick):
+        audited(auditor)
+    best = {name: min(audited(auditor) for _ in range(8)) for name, auditor in (("full", full), ("quick", quick))}
+    domain = connection.handle.lookupByName("vm-7")
+    again = Survey(quick._known, quick.disks, changed={domain.UUIDString()}, everything=False)
+    again.run(connection.handle)
+    connection.close()
+
+    assert best["quick"] * 2 < best["full"]
+    assert set(again.found) == {domain.UUIDString()}
+    assert sizes[0] > 20_000
+    assert max(sizes[1:]) < 200
 
 
 def test_two_uris_that_are_one_node_are_refused() -> None:
