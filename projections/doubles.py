@@ -74,6 +74,8 @@ class DoubleClaims:
             if not self._confirmed(partition, claim.node_id, claim.instance_id):
                 self._drop(claim.instance_id, claim.node_id)
                 instances.add(claim.instance_id)
+        if not self._homes and not self.open:
+            return []
         if self._watched:
             for node_id in step.node_ids:
                 instances |= self._watched.get(node_id, set())

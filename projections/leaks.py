@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from projections.differences import Closed, Difference, Look, of_instances, of_node
+from projections.differences import Closed, Difference, Look, nothing_wrong, of_instances, of_node
 from projections.explaining import described, step_cause
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
 from schemas.claims import (
@@ -92,11 +92,13 @@ class Leaks(Struct):
             return self._ignored(event, step)
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(event, step).items():
-            if node_id in ledger.nodes:
-                mark = self.marks.get(node_id)
-                found += self._look(self._at(ledger.nodes[node_id], observed, step, mark), instances, every=False)
-                if mark is not None and mark.quiet:
-                    mark.quiet = self._nothing_to_confirm(node_id)
+            node = ledger.nodes.get(node_id)
+            if node is None or (node_id not in self.open and not step.closed and nothing_wrong(node, instances, step.time_ms)):
+                continue
+            mark = self.marks.get(node_id)
+            found += self._look(self._at(node, observed, step, mark), instances, every=False)
+            if mark is not None and mark.quiet:
+                mark.quiet = self._nothing_to_confirm(node_id)
         return found
 
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
@@ -123,6 +125,10 @@ class Leaks(Struct):
         mark.heard_ms = step.time_ms
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
         if mark.quiet and step.times_only:
+            mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
+            return []
+        plain = mark.quiet and applied and step.audited is not None and not step.closed and event.node_id not in self.open
+        if plain and nothing_wrong(node, step.audited or (), step.time_ms):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
         self._close(step)

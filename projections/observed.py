@@ -26,6 +26,7 @@ UNKNOWN: ObservedAmounts = (None, None, None, None)
 DEPARTED_MAX = 1000
 
 _GONE = frozenset({"departed", "deleted"})
+_EACH = range(4)
 
 
 class Tracked(Struct, gc=False):
@@ -87,11 +88,13 @@ class NodeView(Struct):
                 self.lost = {claim_id: other for claim_id, other in self.lost.items() if other != instance_id}
 
     def _count(self, amounts: ObservedAmounts, sign: int) -> None:
-        for r, amount in enumerate(amounts):
+        sums, silent = self.sums, self.silent
+        for r in _EACH:
+            amount = amounts[r]
             if amount is None:
-                self.silent[r] += sign
-            else:
-                self.sums[r] += sign * amount
+                silent[r] += sign
+            elif amount:
+                sums[r] += sign * amount
 
 
 class Observed(Struct):
@@ -132,7 +135,7 @@ class Observed(Struct):
         view = self._node(event.node_id)
         if full is not None and full.offset != view.reported_offset:
             view.reported_offset = full.offset
-            view.reported = total(observed_amounts(report.resources) for report in full.instances)
+            view.reported = total([observed_amounts(report.resources) for report in full.instances])
         if view.departed:
             view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > event.taken_at_ms - SKEW_MS}
 
@@ -177,6 +180,10 @@ class Observed(Struct):
 
 def total(vectors: Iterable[ObservedAmounts]) -> ObservedAmounts:
     """The sum by resource; unknown where one of them is."""
-    columns = list(zip(*vectors, strict=True)) or [(), (), (), ()]
-    vcpus, pcpus, memory_mib, disk_mib = [None if None in column else sum(filter(None, column)) for column in columns]
-    return (vcpus, pcpus, memory_mib, disk_mib)
+    kept = list(vectors)
+    vcpus, pcpus = _sum([each[0] for each in kept]), _sum([each[1] for each in kept])
+    return (vcpus, pcpus, _sum([each[2] for each in kept]), _sum([each[3] for each in kept]))
+
+
+def _sum(amounts: list[int | None]) -> int | None:
+    return None if None in amounts else sum(filter(None, amounts))
