@@ -15,6 +15,7 @@ from projections.ledger_id import ledger_id_of
 from projections.projection import ProjectionError
 from streams.cli import checks
 from streams.cli.checks import Check
+from streams.cli.checks_cluster import of_cluster
 from streams.cli.exits import AnswerIncomplete, Exit
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
@@ -39,7 +40,8 @@ def doctor(
     """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log cannot be opened.
 
     Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
-    letters; open findings; published digests against a fold of the same records; what is installed.
+    letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers and copies,
+    the settings of topics, and who is in the groups of workers and schedulers.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -75,6 +77,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield topics
     if topics.status == "fail":
         return
+    yield from of_cluster(log)
     yield checks.ledger_opened(log)
     yield checks.clock(log, time.time_ns() // 1_000_000)
     yield from checks.lags(log)

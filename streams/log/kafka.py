@@ -20,6 +20,7 @@ from schemas.partitioner import partition_of
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import Fetcher
+from streams.log.kafka_health import Cluster, cluster
 from streams.log.kafka_lease import KafkaLease
 from streams.log.kafka_offsets import GroupOffsets
 from streams.log.kafka_send import Sender
@@ -80,6 +81,10 @@ class KafkaLog:
     def differences(self, topics: Sequence[TopicSpec]) -> list[Difference]:
         """What of the topics on the cluster is not as a ledger needs it."""
         return self._catalog.differences(topics)
+
+    def cluster(self, groups: Sequence[str]) -> Cluster:
+        """How the cluster is, and who is in these groups, by the names that `lease` and Faust give them."""
+        return cluster(self._clients, [self.settings.group(group) for group in groups])
 
     def topics(self) -> Mapping[str, int]:
         """See the contract."""

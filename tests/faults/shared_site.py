@@ -38,7 +38,7 @@ class SharedSite(Struct):
     @property
     def spec(self) -> str:
         """The log as `--log` names it."""
-        return f"{self.settings.place}?single-broker=true"
+        return f"{self.settings.place}?single-broker=true" if self.settings.single_broker else str(self.settings.place)
 
     def opened(self, ledger_partitions: int = 2, request_partitions: int = 4) -> KafkaLog:
         """The log, made if it is missing."""

@@ -1,0 +1,122 @@
+"""What `claimlog doctor` checks of a log on Kafka beside the ledger: brokers and copies, settings of topics, who is in the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from schemas.topics import REQUESTS
+from streams.cli.checks import Check
+from streams.cli.topics import differences
+from streams.log.base import Log, Partition
+from streams.scheduler import GROUP as SCHEDULERS
+
+WORKERS = "stream-processor"
+"""The group in which Faust shares the partitions out."""
+NAMED_MAX = 3
+"""So many of a kind are named, the others counted."""
+
+
+class Members(Protocol):
+    """One group: the state its coordinator gives it, and the clients in it."""
+
+    @property
+    def group(self) -> str:
+        """Its name on the cluster."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Such as `stable`, `empty`, `preparing_rebalancing`."""
+        ...
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The members by name."""
+        ...
+
+
+class Cluster(Protocol):
+    """What a cluster says of itself."""
+
+    @property
+    def brokers(self) -> int:
+        """How many answer."""
+        ...
+
+    @property
+    def partitions(self) -> int:
+        """How many the ledger has in all its topics."""
+        ...
+
+    @property
+    def leaderless(self) -> tuple[Partition, ...]:
+        """Those that can be neither read nor written."""
+        ...
+
+    @property
+    def thin(self) -> tuple[Partition, ...]:
+        """Those with fewer copies in step than they were made with."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[Members]:
+        """The groups that were asked for."""
+        ...
+
+
+@runtime_checkable
+class Clustered(Protocol):
+    """A log on brokers: Kafka."""
+
+    def cluster(self, groups: Sequence[str]) -> Cluster:
+        """How it is, and who is in these groups."""
+        ...
+
+
+def of_cluster(log: Log) -> Iterator[Check]:
+    """Brokers, settings, workers and schedulers; nothing for a log that has none of these."""
+    if not isinstance(log, Clustered):
+        return
+    found = log.cluster([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease"])
+    yield brokers(found)
+    yield settings(log)
+    workers, schedulers = found.groups
+    yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
+    yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
+
+
+def brokers(found: Cluster) -> Check:
+    """Every partition has a leader and all its copies."""
+    said = f"{found.brokers} broker{'' if found.brokers == 1 else 's'}, {found.partitions} partitions"
+    if found.leaderless:
+        fix = "start the brokers that are down; a partition whose only copy is lost is made anew by hand"
+        return Check("fail", "brokers", f"{said}; without a leader: {_named(found.leaderless)}", fix)
+    if found.thin:
+        fix = "start the brokers that are down; until then another loss stops writing"
+        return Check("warn", "brokers", f"{said}; copies are missing of {_named(found.thin)}", fix)
+    return Check("ok", "brokers", f"{said}, each with all its copies")
+
+
+def settings(log: Log) -> Check:
+    """The topics are as a ledger needs them."""
+    wrong = [str(difference) for difference in differences(log)]
+    if wrong:
+        more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
+        return Check("fail", "settings", f"{'; '.join(wrong[:NAMED_MAX])}{more}", "claimlog topics check")
+    return Check("ok", "settings", "topics are as a ledger needs them")
+
+
+def members(name: str, group: Members, fix: str) -> Check:
+    """Somebody is in the group, and it is not sharing out just now."""
+    if not group.clients:
+        return Check("warn", name, f"nobody is in group {group.group}", fix)
+    said = f"{len(group.clients)} in group {group.group}"
+    if group.state != "stable":
+        return Check("warn", name, f"{said}, which is {group.state.replace('_', ' ')}", "look again in a moment; workers come and go")
+    return Check("ok", name, said)
+
+
+def _named(places: Sequence[Partition]) -> str:
+    more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
+    return f"{', '.join(map(str, places[:NAMED_MAX]))}{more}"

@@ -1,0 +1,80 @@
+"""How a cluster is: its brokers, the partitions that lack a leader or copies, and who is in the groups of a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import TopicMetadata  # type: ignore[attr-defined] # public, though not in its __all__
+from msgspec import Struct
+
+from streams.log.base import Partition
+from streams.log.kafka_client import Clients
+
+GROUP_SECONDS: Final = 10.0
+"""How long a coordinator may take to say who is in a group."""
+
+
+class Members(Struct, frozen=True):
+    """A consumer group: the state that its coordinator gives it, and the clients in it by name; none for a group that nobody has joined."""
+
+    group: str
+    state: str
+    clients: tuple[str, ...]
+
+
+class Cluster(Struct, frozen=True):
+    """`leaderless` partitions can be neither read nor written; `thin` ones have fewer copies in step than they were made with."""
+
+    brokers: int
+    partitions: int
+    leaderless: tuple[Partition, ...]
+    thin: tuple[Partition, ...]
+    groups: tuple[Members, ...]
+
+
+def cluster(clients: Clients, groups: Sequence[str]) -> Cluster:
+    """What the cluster says of itself, and of these groups by their names on it. Raises LogError."""
+    metadata = clients.metadata()
+    own = {name: topic for full, topic in metadata.topics.items() if (name := clients.settings.own(full))}
+    leaderless, thin = troubled(own.items())
+    return Cluster(
+        brokers=len(metadata.brokers),
+        partitions=sum(len(topic.partitions) for topic in own.values()),
+        leaderless=leaderless,
+        thin=thin,
+        groups=tuple(_members(clients, groups)),
+    )
+
+
+def troubled(topics: Iterable[tuple[str, TopicMetadata]]) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
+    """The partitions without a leader, and those with fewer copies in step than replicas."""
+    leaderless, thin = [], []
+    for name, topic in sorted(topics):
+        for number, partition in sorted(topic.partitions.items()):
+            if partition.leader < 0:
+                leaderless.append(Partition(name, number))
+            elif len(partition.isrs) < len(partition.replicas):
+                thin.append(Partition(name, number))
+    return tuple(leaderless), tuple(thin)
+
+
+def _members(clients: Clients, groups: Sequence[str]) -> Iterable[Members]:
+    def ask(timeout: float) -> list[Members]:
+        futures = clients.admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
+        return [_described(group, futures[group]) for group in groups]
+
+    return clients.patiently(ask, "asking who is in its groups")
+
+
+def _described(group: str, future: Future[Any]) -> Members:
+    """Raises KafkaException, but for a group that does not exist: nobody has ever joined it."""
+    try:
+        found = future.result()
+    except KafkaException as problem:
+        if problem.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+        return Members(group, "missing", ())
+    return Members(group, found.state.name.lower(), tuple(sorted(member.client_id for member in found.members)))

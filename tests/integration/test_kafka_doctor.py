@@ -1,0 +1,97 @@
+"""`claimlog doctor` on Kafka: brokers and copies, topics, clock, who is behind, and who is in the groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from producers.load import Fleet
+from producers.source import said
+from schemas import topics
+from streams.cli import checks_cluster
+from streams.cli.main import run
+from streams.cli.producing import message
+from streams.log.base import Log, Partition
+from streams.log.kafka_health import Cluster, Members
+from tests.faults.harness import until
+from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
+
+SOUND = Cluster(brokers=3, partitions=40, leaderless=(), thin=(), groups=())
+PLACES = tuple(Partition(topics.CLAIMS, number) for number in range(5))
+
+
+def doctor(here: SharedSite, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """The exit code, and status and words of each check."""
+    capsys.readouterr()
+    code = run(["doctor", "-o", "json", *flags, "--log", here.spec])
+    return code, {item["check"]: (item["status"], item["says"]) for item in json.loads(capsys.readouterr().out)["items"]}
+
+
+def audit(log: Log, fleet: Fleet, number: int) -> None:
+    log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000 * number, number))) for node_id in fleet.nodes])
+
+
+def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with shared_site(tmp_path) as here, here.opened(1, 1) as log:
+        fleet = Fleet(3, epoch=1)
+        audit(log, fleet, 1)
+        _, alone = doctor(here, capsys, "--quick")
+        here.worker("w")
+        here.scheduler("s")
+
+        def all_well() -> bool:
+            found = doctor(here, capsys, "--quick")[1]
+            names = ("brokers", "settings", "topics", "ledger", "clock", "workers", "schedulers on", "reconciler", "node rows")
+            return all(found[name][0] == "ok" for name in names)
+
+        until(all_well, PATIENCE_SECONDS, "all is well")
+        code, busy = doctor(here, capsys)
+        here.stop("s")
+        here.stop("w")
+        audit(log, fleet, 2)
+        _, behind = doctor(here, capsys, "--quick")
+        # Three copies are wanted, unless somebody says that a single broker is meant.
+        careless = SharedSite(here.site, replace(here.settings, single_broker=False))
+        refused, thin = doctor(careless, capsys, "--quick")
+
+    group = f"{here.settings.prefix}.stream-processor"
+    assert alone["workers"] == ("warn", f"nobody is in group {group}")
+    assert alone["schedulers on"][0] == "warn"
+    assert alone["reconciler"] == ("warn", alone["reconciler"][1])
+    assert alone["reconciler"][1].startswith("3 records behind")
+    assert code == 0, busy
+    assert busy["workers"] == ("ok", f"1 in group {group}")
+    assert busy["schedulers on"] == ("ok", f"1 in group {here.settings.prefix}.schedulers.placement-requests.lease")
+    assert busy["brokers"] == ("ok", "1 broker, 12 partitions, each with all its copies")
+    assert busy["digests"][0] == "ok"
+    assert behind["reconciler"][1].startswith("3 records behind")
+    assert behind["schedulers on"][0] == "warn"
+    assert (refused, thin["settings"][0]) == (3, "fail")
+    assert "replication is 1, not 3 or more" in thin["settings"][1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "status", "says"),
+    [
+        (SOUND, "ok", "3 brokers, 40 partitions, each with all its copies"),
+        (replace(SOUND, thin=PLACES[:1]), "warn", "3 brokers, 40 partitions; copies are missing of claims/0"),
+        (
+            replace(SOUND, brokers=1, leaderless=PLACES, thin=PLACES),
+            "fail",
+            "1 broker, 40 partitions; without a leader: claims/0, claims/1, claims/2 and 2 more",
+        ),
+    ],
+)
+def test_partitions_that_lack_copies_or_a_leader_are_named(cluster: Cluster, status: str, says: str) -> None:
+    check = checks_cluster.brokers(cluster)
+
+    assert (check.status, check.says) == (status, says)
+
+
+def test_a_group_that_shares_out_just_now_is_a_warning() -> None:
+    check = checks_cluster.members("workers", Members("fleet.stream-processor", "preparing_rebalancing", ("a", "b")), "")
+
+    assert (check.status, check.says) == ("warn", "2 in group fleet.stream-processor, which is preparing rebalancing")
