@@ -21,6 +21,10 @@ REASONS = {
     "keep", "pcpus", "memory_mib", "disk_mib", "numa_cells", "numa_vcpus", "numa_pcpus", "numa_threads", "pages_2048_kib", "pci",
 }  # fmt: skip
 
+# The digest chains over every record and outcome before it: nothing up to here may ever change (docs/decisions/0007). New chapters come
+# behind it, and may move this on.
+FROZEN_OFFSET, FROZEN_DIGEST = 216, "f57302e04493a433a897a8adc86ce102"
+
 
 def golden() -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in FILE.read_bytes().splitlines()]
@@ -37,7 +41,7 @@ def test_the_golden_log_is_the_story_as_it_is_told() -> None:
         FILE.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines_of(story)) + b"\n")
 
     assert [written(line) for line in golden()] == story, (
-        "the story differs from the file: CLAIMLOG_GOLDEN=write makes it anew, say why in CHANGELOG.md"
+        "the story differs from the file: CLAIMLOG_GOLDEN=write adds new chapters; those that are there stay as they are"
     )
 
 
@@ -52,6 +56,12 @@ def test_the_golden_log_has_its_outcomes_and_digests(restart: bool) -> None:
 
         assert step is not None
         assert line_of(written(line), step, ledger) == line, f"offset {line['offset']}: rules version 1 said something else of {step.event}"
+
+
+def test_what_was_frozen_is_what_it_was() -> None:
+    assert golden()[FROZEN_OFFSET]["digest"] == FROZEN_DIGEST, (
+        "an outcome of rules version 1 would change; logs out there have the old one: make it rules version 2 (docs/decisions/0007)"
+    )
 
 
 def test_the_golden_log_meets_every_outcome_record_and_reason() -> None:
