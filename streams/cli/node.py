@@ -24,6 +24,7 @@ from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
+app.command("streams.cli.retire:retire", name="retire")
 
 NodeName = Annotated[str, Parameter(help="The node, by its hostname.")]
 ReasonFlag = Annotated[str, Parameter(name="--reason", help="Why; people will read it beside every refusal.")]

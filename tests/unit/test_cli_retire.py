@@ -1,0 +1,68 @@
+"""`claimlog node retire`: silent nodes go by a policy's word, and never with anything on them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.audits import AuditFailed
+from schemas.topics import AUDITS
+from tests.cli_log import FleetLog
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """Ten days ago: gone (empty), full (a guest), held (a claim); dead never answered; here was audited a moment ago."""
+    fleet = FleetLog(tmp_path)
+    now_ms = time.time_ns() // 1_000_000
+    fleet.now_ms = now_ms - 10 * DAY_MS
+    fleet.audit("gone", {})
+    fleet.audit("full", {"i1": 512})
+    fleet.audit("held", {})
+    fleet.claim("r1/0/s-1.1", "i2", "held")
+    fleet.append(
+        AUDITS,
+        AuditFailed(
+            node_id="dead", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, reason="r", unknown_since_ms=fleet.now_ms
+        ),
+    )
+    fleet.now_ms = now_ms - 60_000
+    fleet.audit("here", {})
+    return fleet
+
+
+def test_it_says_what_it_would_withdraw_and_writes_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "-o", "json")
+
+    assert said.code == 3
+    assert {item["node_id"]: item["what"].partition(":")[0] for item in said.json["items"]} == {
+        "dead": "to be retired", "full": "in use", "gone": "to be retired", "held": "in use",
+    }  # fmt: skip
+    assert {node["status"] for node in fleet.run(capsys, "nodes", "-o", "json").json["items"]} == {"enabled"}
+
+
+def test_with_yes_the_empty_ones_are_withdrawn_with_the_reason_and_stay_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "--yes")
+    again = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "--yes", "-o", "json")
+
+    assert said.code == 0
+    nodes = {node["node_id"]: node for node in fleet.run(capsys, "nodes", "-o", "json").json["items"]}
+    assert {name: node["status"] for name, node in nodes.items()} == {
+        "dead": "withdrawn", "full": "enabled", "gone": "withdrawn", "held": "enabled", "here": "enabled",
+    }  # fmt: skip
+    assert nodes["gone"]["status_reason"] == "not heard of for 7d"
+    assert {item["node_id"] for item in again.json["items"]} == {"full", "held"}
+
+
+def test_nobody_is_silent_for_longer_than_ever(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "30d", "-o", "json")
+
+    assert (said.code, said.json["items"]) == (0, [])
+
+
+def test_a_length_of_time_that_is_none_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet.run(capsys, "node", "retire", "--unheard-for", "long").code == 2
