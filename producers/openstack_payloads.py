@@ -138,6 +138,7 @@ class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
     task: str = ""
     new_size: Resources | None = None
     flavor_id: str = ""
+    new_flavor_id: str = ""
     is_exact: bool = True
     name: str = ""
     project_id: str = ""
@@ -240,6 +241,7 @@ def _versioned(said: Notification) -> InstanceFact:
         task=payload.task_state or "",
         new_size=None if new is None else new.resources(root_on_volume=on_volume),
         flavor_id=payload.flavor.flavorid or "",
+        new_flavor_id="" if new is None else new.flavorid or "",
         name=payload.display_name or "",
         project_id=payload.tenant_id or "",
         power_state=_power_state(payload.state or "", payload.power_state or ""),

@@ -126,6 +126,8 @@ def _size(standing: Standing, fact: InstanceFact) -> Resources:
     if fact.is_exact:
         if fact.flavor_id:
             standing.exact[fact.flavor_id] = fact.size
+        if fact.new_flavor_id and fact.new_size is not None:
+            standing.exact[fact.new_flavor_id] = fact.new_size
         return fact.size
     return standing.exact.get(fact.flavor_id, fact.size)
 

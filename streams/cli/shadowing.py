@@ -80,7 +80,10 @@ class History(Struct):
 
 
 def history(records: Iterable[Record]) -> History:
-    """Messages as they were read, in the order of their content; copies of a message once."""
+    """Messages as they were read, in the order of their content; copies of a message once.
+
+    Where Nova says everything twice (`notification_format = both`), only versioned requests are taken: legacy ones say less of the same.
+    """
     found: dict[Key, Said] = {}
     unreadable = 0
     for record in records:
@@ -90,7 +93,10 @@ def history(records: Iterable[Record]) -> History:
             unreadable += 1
             continue
         found.setdefault(notification.key, Said(notification.key, notification, about))
-    return History([each for _, each in sorted(found.items())], unreadable)
+    said = [each for _, each in sorted(found.items())]
+    if any(isinstance(each.about, Asked) and each.notification.is_versioned for each in said):
+        said = [each for each in said if each.about is None or each.notification.is_versioned]
+    return History(said, unreadable)
 
 
 def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:

@@ -235,6 +235,22 @@ def test_novas_choice_takes_its_room_at_once_as_its_allocation_does() -> None:
     assert verdicts(rows) == [("agrees", H1, H1), ("agrees", H2, H2)]
 
 
+def test_a_request_that_is_said_in_both_formats_is_one_request() -> None:
+    cloud = NovaCloud()
+    spec = {
+        "instance_type": {"vcpus": 1, "memory_mb": 512, "root_gb": 1},
+        "instance_properties": {"uuid": "a"},
+        "num_instances": 1,
+        "image": {},
+    }
+    legacy = {"event_type": "scheduler.select_destinations.start", "payload": {"request_spec": spec}, "publisher_id": "scheduler.s1"}
+    twice = [Sent("scheduler:s1", envelope(legacy, cloud.now_us, "legacy")), *cloud.select("a", SMALL), *cloud.create("a", "h1")]
+
+    rows = shadowed(twice)
+
+    assert verdicts(rows) == [("agrees", H1, H1)]
+
+
 def test_a_groups_members_stay_apart_as_the_request_says() -> None:
     cloud = NovaCloud()
     group = {"uuid": "g1", "policy": "anti-affinity", "rules": {}, "members": ["a", "b"]}
