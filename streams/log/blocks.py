@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -147,13 +148,17 @@ def check_readable(messages: Sequence[Message], encoded: Sequence[bytes]) -> Non
 
 
 def _have_usual_types(messages: Sequence[Message]) -> bool:
-    if {(type(m.key), type(m.value), type(m.headers)) for m in messages} != _USUAL:
+    """Pass by pass through `map`: a loop in Python over every header would take a third of an append's time."""
+    headers = list(map(_headers, messages))
+    if set(map(type, map(_key, messages))) | set(map(type, map(_value, messages))) != {bytes} or set(map(type, headers)) != {tuple}:
         return False
-    try:
-        return {(type(name), type(value)) for m in messages for name, value in m.headers} <= _USUAL_HEADERS
-    except (TypeError, ValueError):  # no pairs
+    pairs = list(chain.from_iterable(headers))
+    if not pairs:
+        return True
+    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
         return False
+    flat = list(chain.from_iterable(pairs))
+    return set(map(type, flat[::2])) == {str} and set(map(type, flat[1::2])) == {bytes}
 
 
-_USUAL = {(bytes, bytes, tuple)}
-_USUAL_HEADERS = {(str, bytes)}
+_key, _value, _headers = attrgetter("key"), attrgetter("value"), attrgetter("headers")
