@@ -280,12 +280,14 @@ class ProfileEngine:
             for each in best
         ]
 
-    def _slots(self, lane: Lane, standing: Standing) -> NDArray[np.intp]:
-        """The profiles of which a node passed that is not looked at one by one."""
+    def _slots(self, lane: Lane, standing: Standing) -> NDArray[np.intp] | None:
+        """The profiles of which a node passed that is not looked at one by one; None for all of them."""
         if standing.closed != PASSES:
             return np.zeros(0, np.intp)
         profiles = self.view.profiles
         inside = lane.inside[: profiles.live]
+        if not standing.apart:
+            return inside.nonzero()[0] if any(lane.rejected().values()) else None
         if standing.apart:
             left: dict[int, int] = {}
             for ordinal in standing.apart:
@@ -295,7 +297,7 @@ class ProfileEngine:
             if emptied:
                 inside = inside.copy()
                 inside[emptied] = False
-        return np.flatnonzero(inside)
+        return inside.nonzero()[0]
 
     def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
         """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""

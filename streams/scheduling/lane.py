@@ -35,6 +35,10 @@ NOBODY = "\0"
 """An instance that is nowhere."""
 _UNKNOWN = -1
 _STATIC, _TOPOLOGY, _PLAIN = AT["static"], AT["topology"], AT["plain"]
+_MOST, _USED, _FREE, _TOTAL = (slice(at, at + len(RESOURCES)) for at in (AT[f"vcpus_{what}"] for what in ("most", "used", "free", "total")))
+_NOT_VCPUS = np.array([[False], [True], [True], [True]])
+_OFTEN = _USED.stop
+"""So many columns are enough for most."""
 _NEVER = 1 << 62
 
 
@@ -47,7 +51,7 @@ class Lane:
         self.ask = structs.replace(ask, item=structs.replace(ask.item, group=None, instance_id=NOBODY))
         self.checks: dict[int, tuple[Filter, Check]] = {}
         self.totals: dict[int, int] = {}
-        """How many nodes each place rejects, and how many pass."""
+        """How many nodes each place rejects; how many pass is not kept up."""
         self._seen = -1
         self._static: list[tuple[int, Check]] = []
         self._wants: list[tuple[int, Check]] = []
@@ -56,16 +60,14 @@ class Lane:
         self.amount_places: set[int] = set()
         asked = amounts_of(ask.item.resources)
         self._asked = [r for r in range(len(RESOURCES)) if asked[r]]
-        self._needs: Ints = np.array([[asked[r]] for r in self._asked], np.int64).reshape(-1, 1)
+        # What is not asked for is not tested: no figure is less.
+        self._needs: Ints = np.array([[n or -(1 << 63)] for n in asked], np.int64)
         self._place_of = dict.fromkeys(self._asked, _NEVER)
         for place, filter_ in enumerate(filters):
             self._take(place, filter_)
         self._last = len(filters) - 1
-        self._most, self._free, self._used, self._total = (
-            np.array([AT[f"{RESOURCES[r]}_{what}"] for r in self._asked], np.intp) for what in ("most", "free", "used", "total")
-        )
-        mosts = [most_of(ask.item.limits, RESOURCES[r]) for r in self._asked]
-        self._limits: Ints | None = np.array(mosts, np.int64).reshape(-1, 1) if any(most < UNLIMITED for most in mosts) else None
+        mosts = [most_of(ask.item.limits, resource) if n else UNLIMITED for resource, n in zip(RESOURCES, asked, strict=True)]
+        self._limits: Ints | None = np.array([[most] for most in mosts], np.int64) if min(mosts) < UNLIMITED else None
         self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
         self._first_of_static = np.full(0, _UNKNOWN, np.int16)
         self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
@@ -145,11 +147,22 @@ class Lane:
             return
         changed = [slot for slot in changes if slot < live] if gone else list(changes)
         slots = np.array(changed, np.intp)
-        block = profiles.figures.take(slots, axis=1)
+        is_plain = self._is_covered and not self.view.uncounted
+        block = (profiles.figures[:_OFTEN] if is_plain else profiles.figures).take(slots, axis=1)
         places = self._places(slots, block)
-        counts = profiles.counts[slots]
+        counts = profiles.counts.take(slots)
+        old = self.place.take(slots)
+        if places.min() == PASSES == old.min():
+            # Nobody was rejected and nobody is: there is nothing to count.
+            self._left[slots] = counts
+            if self._absolute:
+                self.scores[slots] = self.absolute(slots, block)
+            self.inside[slots] = True
+            return
+        if is_plain:
+            block = profiles.figures.take(slots, axis=1)
         for slot, before, had, place, has in zip(
-            changed, self.place[slots].tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist(), strict=True
+            changed, old.tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist(), strict=True
         ):
             totals[before] = totals.get(before, 0) - had
             totals[place] = totals.get(place, 0) + has
@@ -182,44 +195,38 @@ class Lane:
 
     def absolute(self, slots: NDArray[np.intp], block: Ints) -> Floats:
         """The sum of what the policy's absolute weighers make of these profiles."""
-        used = block[AT["vcpus_used"] : AT["vcpus_used"] + len(RESOURCES)]
         wholes = self.view.profiles.floats[: len(RESOURCES)].take(slots, axis=1)
-        total = np.zeros(len(slots))
-        for each in self._absolute:
-            total = total + each.multiplier * each.raw(used, wholes)
+        first, *others = self._absolute
+        total: Floats = first.raw(block[_USED], wholes)
+        if first.multiplier != 1.0:
+            total = total * first.multiplier
+        for each in others:
+            total = total + each.multiplier * each.raw(block[_USED], wholes)
         return total
-
-    def raw(self, number: int, slots: NDArray[np.intp]) -> Floats:
-        """The raw figures of one absolute weigher, by its number among them."""
-        figures, at = self.view.profiles.figures, AT["vcpus_used"]
-        used = figures[at : at + len(RESOURCES)].take(slots, axis=1)
-        return self._absolute[number].raw(used, self.view.profiles.floats[: len(RESOURCES)].take(slots, axis=1))
 
     def _places(self, slots: NDArray[np.intp], block: Ints) -> Places:
         """The first filter that rejects each of these profiles, whose columns are `block`."""
         first = self._by_class(slots, block[_STATIC])
-        if self._asked:
-            short = block[self._most] < self._needs
-            if self._limits is not None:
-                short |= (block[self._used] + self._needs > self._limits) & (
-                    (block[self._total] >= 0) | (self._most[:, None] != AT["vcpus_most"])
-                )
-            if short.any():
-                for row, r in zip(short, self._asked, strict=True):
-                    if self._place_of[r] < _NEVER:
-                        np.minimum(first, np.where(row, np.int16(self._place_of[r]), np.int16(PASSES)), out=first)
-            if not self._is_covered or self.view.uncounted:
-                short = block[self._free] < self._needs
-                if self._limits is not None:
-                    short |= block[self._used] + self._needs > self._limits
-                np.minimum(first, np.where(short.any(axis=0), np.int16(self._last), np.int16(PASSES)), out=first)
+        short, over = block[_MOST] < self._needs, None
+        if self._limits is not None:
+            over = block[_USED] > self._limits - np.maximum(self._needs, 0)
+            short |= over & ((block[_TOTAL] >= 0) | _NOT_VCPUS)
+        if short.any():
+            for r in self._asked:
+                if self._place_of[r] < _NEVER:
+                    np.minimum(first, np.where(short[r], np.int16(self._place_of[r]), np.int16(PASSES)), out=first)
+        if not self._is_covered or self.view.uncounted:
+            short = block[_FREE] < self._needs
+            if over is not None:
+                short |= over
+            np.minimum(first, np.where(short.any(axis=0), np.int16(self._last), np.int16(PASSES)), out=first)
         for place, check in self._profiled:
             self._one_by_one(slots, first, first > place, place, check)
         if self._wants:
             self._by_topology(slots, block[_TOPOLOGY], first)
-        plain = block[_PLAIN] > 0
+        plain = block[_PLAIN]
         if not plain.all():
-            self._one_by_one(slots, first, ~plain & (first > self._last), self._last, self.checks[self._last][1])
+            self._one_by_one(slots, first, (plain == 0) & (first > self._last), self._last, self.checks[self._last][1])
         return first
 
     def _one_by_one(self, slots: NDArray[np.intp], first: Places, among: Mask, place: int, check: Check) -> None:
@@ -258,10 +265,10 @@ class Lane:
     def _parts(self, block: Ints, short: Mask) -> Floats:
         """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
         parts = np.where(short, 0.0, np.inf)
-        for row, r in enumerate(self._asked):
-            n = int(self._needs[row, 0])
+        for r in self._asked:
+            n = int(self._needs[r, 0])
             most = most_of(self.ask.item.limits, RESOURCES[r])
-            free, total, used = block[self._free[row]], block[self._total[row]], block[self._used[row]]
+            free, total, used = block[_FREE][r], block[_TOTAL][r], block[_USED][r]
             lacking = (free < n) | (total < n) | (used + n > most)
             parts[lacking & (free == -UNLIMITED)] = np.inf
             has = np.minimum(np.minimum(free, total), most - used)

@@ -121,16 +121,24 @@ class Profiles:
 
     def nearest(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
         """The `count` nodes of a profile that follow `start` first on the ring of marks, and are not in `without` (ordinals)."""
-        marks, ordinal_of = self.at[slot].marks, self._ordinal
-        if len(marks) == 1:
-            ordinal = ordinal_of[marks[0]]
-            return [] if ordinal in without else [ordinal]
-        at = bisect_left(marks, start)
-        found: list[int] = []
+        return [self._ordinal[mark] for mark in self.marked(slot, start, count, without)]
+
+    def ordinal(self, mark: int) -> int:
+        """The node with this mark."""
+        return self._ordinal[mark]
+
+    def marked(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
+        """As `nearest`, the nodes' marks."""
+        marks = self.at[slot].marks
+        at = bisect_left(marks, start) if len(marks) > 1 else 0
+        if not without:
+            found = marks[at : at + count]
+            return found if len(found) == count else found + marks[: min(at, count - len(found))]
+        found = []
         for i in range(len(marks)):
-            ordinal = ordinal_of[marks[(at + i) % len(marks)]]
-            if ordinal not in without:
-                found.append(ordinal)
+            mark = marks[(at + i) % len(marks)]
+            if self._ordinal[mark] not in without:
+                found.append(mark)
                 if len(found) == count:
                     break
         return found

@@ -35,7 +35,7 @@ LOOK_FURTHER = 8
 """First fit looks at 16 nodes, then at 128, then at 1,024: two partitions' worth is mostly enough for a choice and its alternates."""
 # A reason is one sentence; names of many nodes or aggregates must not make the record large.
 REASON_CHARACTERS_MAX = 500
-_MASK_64 = (1 << 64) - 1
+MASK_64 = (1 << 64) - 1
 
 Prepared = tuple[Filter, Check]
 
@@ -263,12 +263,12 @@ def in_order(passed: list[Room], ask: Ask, policy: Policy, crowd: Crowd | None =
 
 def ring_start(seed: int) -> int:
     """Where on the ring of marks the seed points to."""
-    return (seed << (64 - SEED_BITS)) & _MASK_64
+    return (seed << (64 - SEED_BITS)) & MASK_64
 
 
 def tie_key(room: Room, start: int) -> int:
     """Where a node stands among equals: how far it follows `start` on the ring. The same for whoever decides again with this seed."""
-    return (room.mark - start) & _MASK_64
+    return (room.mark - start) & MASK_64
 
 
 def _top(places: list[int] | None, scores: list[float], rooms: list[Room], seed: int, count: int) -> list[int]:

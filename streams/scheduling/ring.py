@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projections.room import Room
-from streams.scheduling.reference import tie_key
+from streams.scheduling.reference import MASK_64
 from streams.scheduling.view import AT, View
 
 Ints = NDArray[np.intp]
@@ -41,7 +41,7 @@ class Ring:
         scores, slots = self._scores, self._slots
         if partition >= 0:
             partitions = self._view.profiles.figures[AT["partition"], : self._view.profiles.live]
-            beside = np.flatnonzero((partitions if slots is None else partitions[slots]) == partition)
+            beside = ((partitions if slots is None else partitions.take(slots)) == partition).nonzero()[0]
             scores, slots = scores[beside], beside if slots is None else slots[beside]
             single = [each for each in single if each[1].partition == partition]
         left = sorted(single, key=lambda each: -each[0])
@@ -73,11 +73,13 @@ class Ring:
         return found
 
     def _in_order(self, tied: list[int], slots: Ints | None, alike: list[Room], count: int, score: float) -> list[Best]:
-        view, found = self._view, []
+        view, start = self._view, self._start
+        profiles = view.profiles
+        found: list[tuple[int, int, int]] = []
         for at in tied:
             slot = at if slots is None else int(slots[at])
-            found += [Best(ordinal, score, slot) for ordinal in view.profiles.nearest(slot, self._start, count, self._apart)]
-        found += [Best(view.ordinals[room.node_id], score, -1) for room in alike]
+            found += [((mark - start) & MASK_64, mark, slot) for mark in profiles.marked(slot, start, count, self._apart)]
+        found += [((room.mark - start) & MASK_64, room.mark, -1) for room in alike]
         if len(found) > 1:
-            found.sort(key=lambda each: tie_key(view.rooms[each.ordinal], self._start))
-        return found[:count]
+            found.sort()
+        return [Best(profiles.ordinal(mark), score, slot) for _, mark, slot in found[:count]]

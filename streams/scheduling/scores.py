@@ -101,17 +101,15 @@ class Share(Struct, gc=False):
         return Weight(weigher=self.weigher, raw=raw, normalised=normalised, multiplied=factor * normalised)
 
 
-def bounded(raws: Floats, lowest: Sequence[float], highest: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """The figures (a row a weigher) within the weighers' own bounds, in place, with the least and the most of each row.
-
-    A weigher without a bound has −inf or inf there.
-    """
-    least, most = raws.min(axis=1), raws.max(axis=1)
+def bounded(raws: Floats, lowest: Sequence[float | None], highest: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """Brings the figures (a row a weigher) within the weighers' own bounds, in place; the least and the most of each row."""
+    least: list[float] = np.minimum.reduce(raws, axis=1).tolist()
+    most: list[float] = np.maximum.reduce(raws, axis=1).tolist()
     for row, (low, high) in enumerate(zip(lowest, highest, strict=True)):
-        if least[row] < low:
+        if low is not None and least[row] < low:
             np.maximum(raws[row], low, out=raws[row])
             least[row], most[row] = low, max(most[row], low)
-        if most[row] > high:
+        if high is not None and most[row] > high:
             np.minimum(raws[row], high, out=raws[row])
             least[row], most[row] = min(least[row], high), high
-    return raws, least, most
+    return least, most

@@ -6,6 +6,7 @@ It follows the fleet: told of each room that was made anew, it moves that node t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,16 +24,18 @@ from streams.scheduling.weighers import has_overrides
 
 FIGURES = (
     "static",
-    "partition",
-    "topology",
     "plain",
-    *(f"{name}_{what}" for what in ("most", "free", "used", "total") for name in RESOURCES),
+    "topology",
+    *(f"{name}_{what}" for what in ("most", "used", "free", "total") for name in RESOURCES),
+    "partition",
 )
-"""The integer columns, in order. `…_most` is the most that the filters of amounts let be asked for: no more than the whole node."""
+"""The integer columns, those first that are read most. `…_most` is the most that the filters of amounts let be asked for."""
 AT = {name: number for number, name in enumerate(FIGURES)}
-_TAKEN = tuple(f"{name}_{what}" for what in ("free", "used", "total") for name in RESOURCES)
+_TAKEN = attrgetter(*(f"{name}_{what}" for what in ("used", "free", "total") for name in RESOURCES))
+_USED = attrgetter(*(f"{name}_used" for name in RESOURCES))
 
 Raw = Callable[[Room], float]
+_NO_GROUPS: frozenset[str] = frozenset()
 
 
 class View:
@@ -62,6 +65,7 @@ class View:
         """Whether any node ever came without a number of CPUs."""
         self.profiles = Profiles(len(FIGURES), len(RESOURCES) + len(raws), self._read)
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
+        self._wholes: list[list[float]] = []
         self._class_of: dict[bytes, int] = {}
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
@@ -110,19 +114,21 @@ class View:
         self.profiles.move(ordinal, self._key(room))
 
     def _key(self, room: Room) -> Key:
-        used = (room.vcpus_used, room.pcpus_used, room.memory_mib_used, room.disk_mib_used)
-        return (self._static(room), self._topology(room), *used, *[extra(room) for extra in self._extras])
+        return (self._static(room), self._topology(room), *_USED(room), *[extra(room) for extra in self._extras])
 
     def _read(self, ordinal: int) -> Reading:
         room = self.rooms[ordinal]
-        most = [_most(room, name) for name in RESOURCES]
+        taken = _TAKEN(room)
+        most = [_most(r, taken[4 + r], taken[8 + r]) for r in range(len(RESOURCES))]
         self.uncounted |= room.vcpus_total < 0
-        integers = [self._static(room), room.partition, self._topology(room), room.plain, *most]
-        integers += [getattr(room, name) for name in _TAKEN]
+        static = self._static(room)
+        integers = [static, room.plain, self._topology(room), *most, *taken, room.partition]
         figures = [raw(room) for raw in self._raws]
         if figures != self.constants:
-            self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
-        return integers, [*[_whole(room, name) for name in RESOURCES], *figures]
+            constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
+            if constants != self.constants:
+                self.constants = constants  # Another list: whoever planned with the old one plans anew.
+        return integers, [*self._wholes[static], *figures]
 
     def _topology(self, room: Room) -> int:
         host = room.node.hypervisor
@@ -142,6 +148,7 @@ class View:
         number = self._class_of.setdefault(text, len(self._class_of))
         if number == len(self.cells):
             self.aggregates.append(node.aggregates)
+            self._wholes.append([_whole(room, name) for name in RESOURCES])
             self.cells.append(node.hypervisor.cell if node.hypervisor is not None else "")
             self.overrides |= has_overrides(room)
         self._facts[node.node_id] = (facts, words, number)
@@ -165,12 +172,10 @@ def _is(left: object, right: object) -> bool:
     return left is right
 
 
-def _most(room: Room, resource: str) -> int:
+def _most(r: int, free: int, total: int) -> int:
     """See `filters.amounts`: no instance larger than the whole node; CPUs that nobody reports are left to the ledger."""
-    total: int = getattr(room, f"{resource}_total")
-    free: int = getattr(room, f"{resource}_free")
     if total < 0:
-        return UNLIMITED if resource == "vcpus" else free
+        return free if r else UNLIMITED
     return min(free, total)
 
 
@@ -205,11 +210,15 @@ def _static_text(node: Node, partition: int, tags: list[Any]) -> bytes:
 
 def _groups(room: Room) -> frozenset[str]:
     node = room.node
-    groups = {shown.group_id for shown in node.shown.values() if shown.group_id}
-    groups.update([claim.group.group_id for claims in node.claims.values() for claim in claims if claim.group is not None])
+    groups = {shown.group_id for shown in node.shown.values()}
+    for claims in node.claims.values():
+        for claim in claims:
+            if claim.group is not None:
+                groups.add(claim.group.group_id)
     groups.update([item.group.group_id for item in room.overlay if item.group is not None])
     groups.update(node.homes_closed)
-    return frozenset(groups)
+    groups.discard("")
+    return frozenset(groups) if groups else _NO_GROUPS
 
 
 def _entered(index: dict[str, set[int]], ordinal: int, names: frozenset[str]) -> None:

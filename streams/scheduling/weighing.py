@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from projections.room import Room
@@ -25,7 +26,21 @@ from streams.scheduling.view import AT, View
 from streams.scheduling.weighers import Weigher, multiplier_of
 
 Slots = NDArray[np.intp]
-_FEW_KEPT = 4096
+
+
+class Plan(Struct, gc=False):
+    """Which weighers can move a score: by number, the first `counting` of them do. With their columns, their bounds, and other weights.
+
+    `constants` are those it was made for, `flats` the weights of a weigher that moves none, by static class.
+    """
+
+    constants: list[float | None]
+    shares: list[int]
+    rows: Slots
+    lowest: list[float | None]
+    highest: list[float | None]
+    counting: int
+    flats: dict[int, list[Weight]] = field(default_factory=dict)
 
 
 class Weighed:
@@ -56,24 +71,27 @@ class Weighing:
         for _, _, raw in weighers:
             self._row.append(None if raw is None else row)
             row += raw is not None
-        self._flat: dict[tuple[int, float, float], Weight] = {}
+        self._askers = [i for i, row in enumerate(self._row) if row is None]
+        self._plans: dict[tuple[int, ...], Plan] = {}
         self._multipliers: dict[int, list[float]] = {}
 
     def begin(self) -> None:
         """The fleet is another one."""
-        self._flat.clear()
+        self._plans.clear()
         self._multipliers.clear()
 
-    def weigh(self, lane: Lane, ask: Ask, single: list[Room], passed: int, candidates: Callable[[], Slots], *, is_closed: bool) -> Weighed:
+    def weigh(
+        self, lane: Lane, ask: Ask, single: list[Room], passed: int, candidates: Callable[[], Slots | None], *, is_closed: bool
+    ) -> Weighed:
         """As `weighers.weigh`, over the candidate profiles and the nodes looked at one by one (`is_closed`: these alone)."""
         if passed < 2:
             slots = candidates()
-            return Weighed(np.zeros(len(slots)), slots, [0.0] * len(single), lambda *_: ())
+            return Weighed(np.zeros(self._view.profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
         if self._cached and not self._view.overrides:
             return self._absolute(lane, ask, single, candidates, is_closed=is_closed)
         return self._normalised(ask, single, candidates())
 
-    def _absolute(self, lane: Lane, ask: Ask, single: list[Room], candidates: Callable[[], Slots], *, is_closed: bool) -> Weighed:
+    def _absolute(self, lane: Lane, ask: Ask, single: list[Room], candidates: Callable[[], Slots | None], *, is_closed: bool) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
         rooms = self._view.rooms
 
@@ -92,66 +110,73 @@ class Weighing:
             return Weighed(lane.scores[slots], slots, alone, tell)
         return Weighed(lane.scores[: self._view.profiles.live], None, alone, tell)
 
-    def _normalised(self, ask: Ask, single: list[Room], slots: Slots) -> Weighed:
+    def _normalised(self, ask: Ask, single: list[Room], slots: Slots | None) -> Weighed:
         view = self._view
-        profiles, count = view.profiles, len(slots)
-        at = np.concatenate([slots, [profiles.of(view.ordinals[room.node_id]).slot for room in single]]) if single else slots
-        at = at.astype(np.intp, copy=False)
-        active, matrix = self._matrix(ask, single, at, count)
-        made: dict[int, tuple[Share, int]] = {}
-        scores: Floats = np.zeros(len(at))
-        if active:
-            weighers = [self._weighers[i][0] for i in active]
-            lowest = [-np.inf if each.lowest is None else each.lowest for each in weighers]
-            highest = [np.inf if each.highest is None else each.highest for each in weighers]
-            kept = matrix.copy() if any(self._row[i] is None for i in active) else None
-            matrix, least, most = bounded(matrix, lowest, highest)
-            low = np.array([float(least[k]) if each.lowest is None else each.lowest for k, each in enumerate(weighers)])
-            span = np.array([float(most[k]) if each.highest is None else each.highest for k, each in enumerate(weighers)]) - low
-            for k, i in enumerate(active):
-                weigher, multiplier, _ = self._weighers[i]
-                made[i] = (Share(weigher.name, multiplier, weigher.lowest, weigher.highest, float(low[k]), float(span[k])), k)
-            scores = self._sum(matrix, low, span, active, at)
-            return Weighed(scores[:count], slots, scores[count:].tolist(), self._teller(made, kept, slots, single, count))
-        return Weighed(scores[:count], slots, scores[count:].tolist(), self._teller(made, None, slots, single, count))
-
-    def _matrix(self, ask: Ask, single: list[Room], at: Slots, count: int) -> tuple[list[int], Floats]:
-        """The weighers that can move a score, and their raw figures, a row each."""
-        view = self._view
-        floats = view.profiles.floats
-        active: list[int] = []
-        rows: list[int] = []
-        asked: dict[int, Floats] = {}
-        for i, (weigher, _, raw) in enumerate(self._weighers):
-            row = self._row[i]
-            if row is not None:
-                value = view.constants[row - len(RESOURCES)]
-                if value is None or (weigher.lowest is not None and value > weigher.lowest):
-                    active.append(i)
-                    rows.append(row)
-                continue
-            del raw
-            figures = self._asked(weigher, ask, single, at, count)
-            if figures is not None:
-                active.append(i)
-                rows.append(0)
-                asked[len(rows) - 1] = figures
-        if not rows:
-            return [], floats[:0, : len(at)]
-        matrix: Floats = (
-            floats[rows, : view.profiles.live] if len(at) == view.profiles.live and not single else floats[rows].take(at, axis=1)
+        profiles = view.profiles
+        count = profiles.live if slots is None else len(slots)
+        if single:
+            beside = [profiles.of(view.ordinals[room.node_id]).slot for room in single]
+            slots = np.concatenate([np.arange(count) if slots is None else slots, beside]).astype(np.intp, copy=False)
+        asked = self._asked_rows(ask, single, slots, count)
+        plan = self._plan(tuple(asked))
+        if not plan.shares:
+            scores: Floats = np.zeros(count + len(single))
+            return Weighed(
+                scores[:count], _without(slots, count), scores[count:].tolist(), self._teller(plan, [], None, slots, single, count)
+            )
+        matrix: Floats = profiles.floats[plan.rows, : profiles.live] if slots is None else profiles.floats[plan.rows].take(slots, axis=1)
+        for k, i in enumerate(plan.shares):
+            if i in asked:
+                matrix[k] = asked[i]
+        kept = matrix.copy() if asked else None
+        least, most = bounded(matrix, plan.lowest, plan.highest)
+        low = [each if lowest is None else lowest for each, lowest in zip(least, plan.lowest, strict=True)]
+        span = [(each if highest is None else highest) - low[k] for k, (each, highest) in enumerate(zip(most, plan.highest, strict=True))]
+        shares = [
+            Share(self._weighers[i][0].name, self._weighers[i][1], plan.lowest[k], plan.highest[k], low[k], span[k])
+            for k, i in enumerate(plan.shares)
+        ]
+        scores = self._sum(matrix, low, span, plan, slots)
+        return Weighed(
+            scores[:count], _without(slots, count), scores[count:].tolist(), self._teller(plan, shares, kept, slots, single, count)
         )
-        for k, figures in asked.items():
-            matrix[k] = figures
-        return active, matrix
 
-    def _asked(self, weigher: Weigher, ask: Ask, single: list[Room], at: Slots, count: int) -> Floats | None:
+    def _plan(self, asked: tuple[int, ...]) -> Plan:
+        """Which weighers can move a score now, those that count in it first; kept until another column begins to vary."""
+        view = self._view
+        known = self._plans.get(asked)
+        if known is not None and known.constants is view.constants:
+            return known
+        active: list[int] = []
+        for i, (weigher, _, _) in enumerate(self._weighers):
+            row = self._row[i]
+            value = None if row is None else view.constants[row - len(RESOURCES)]
+            if i in asked if row is None else value is None or (weigher.lowest is not None and value > weigher.lowest):
+                active.append(i)
+        counting = [i for i in active if self._weighers[i][1] or view.overrides]
+        shares = counting + [i for i in active if i not in counting]
+        rows = [self._row[i] or 0 for i in shares]
+        lowest, highest = ([getattr(self._weighers[i][0], name) for i in shares] for name in ("lowest", "highest"))
+        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting))
+        self._plans[asked] = plan
+        return plan
+
+    def _asked_rows(self, ask: Ask, single: list[Room], slots: Slots | None, count: int) -> dict[int, Floats]:
+        """The figures of the weighers that depend on the ask, where they make a difference, by number."""
+        found: dict[int, Floats] = {}
+        for i in self._askers:
+            figures = self._asked(self._weighers[i][0], ask, single, slots, count)
+            if figures is not None:
+                found[i] = figures
+        return found
+
+    def _asked(self, weigher: Weigher, ask: Ask, single: list[Room], slots: Slots | None, count: int) -> Floats | None:
         """The figures of a weigher that depends on the ask; None if it makes no difference for this one."""
         view = self._view
         raw = _raw(weigher, ask, self._options)
         if raw is raws.nothing:
             return None
-        rest = at[:count]
+        rest = np.arange(count) if slots is None else slots[:count]
         if weigher.name in ABSOLUTE:
             used = view.profiles.figures[AT["vcpus_used"] : AT["vcpus_used"] + len(RESOURCES)].take(rest, axis=1)
             figures = Absolute(weigher.name, 1.0).prepared(ask).raw(used, view.profiles.floats[: len(RESOURCES)].take(rest, axis=1))
@@ -163,29 +188,26 @@ class Weighing:
             figures = np.full(count, -0.0 if weigher.name == "ServerGroupSoftAntiAffinityWeigher" else 0.0)
         return np.concatenate([figures, [raw(room) for room in single]]) if single else figures
 
-    def _sum(self, matrix: Floats, low: Floats, span: Floats, active: list[int], at: Slots) -> Floats:
+    def _sum(self, matrix: Floats, low: list[float], span: list[float], plan: Plan, slots: Slots | None) -> Floats:
         """The sum of multiplier × (bounded − low) / span, weigher by weigher, in the reference's order of steps."""
-        view = self._view
-        moving = [k for k in range(len(active)) if span[k]]
-        if not view.overrides:
-            moving = [k for k in moving if self._weighers[active[k]][1]]
+        view, counting = self._view, plan.counting
+        moving = [k for k in range(counting) if span[k]]
         if not moving:
-            return np.zeros(len(at))
-        if len(moving) < len(active):
-            matrix, low, span = matrix[moving], low[moving], span[moving]
-        if low.any():
-            matrix -= low[:, None]
-        matrix /= span[:, None]
-        multipliers = [self._weighers[active[k]][1] for k in moving]
-        if view.overrides:
-            classes = view.profiles.figures[AT["static"]].take(at)
-            for row, k in enumerate(moving):
-                matrix[row] *= np.array(self._by_class(active[k]))[classes]
-        elif any(multiplier != 1.0 for multiplier in multipliers):
-            matrix *= np.array(multipliers)[:, None]
-        scores: Floats = matrix[0]
-        for row in range(1, len(moving)):
-            scores = scores + matrix[row]
+            return np.zeros(matrix.shape[1])
+        matrix = matrix[:counting] if len(moving) == counting else matrix[moving]
+        lows, spans = [low[k] for k in moving], [span[k] for k in moving]
+        if any(lows):
+            matrix -= np.array(lows)[:, None]
+        matrix /= np.array(spans)[:, None]
+        for row, k in enumerate(moving):
+            i = plan.shares[k]
+            if view.overrides:
+                classes = view.profiles.figures[AT["static"]]
+                matrix[row] *= np.array(self._by_class(i))[classes[: view.profiles.live] if slots is None else classes[slots]]
+            elif (multiplier := self._weighers[i][1]) != 1.0:
+                matrix[row] *= multiplier
+        # Along the first axis numpy adds row by row, as the reference adds weigher by weigher.
+        scores: Floats = np.add.reduce(matrix, axis=0)
         return scores
 
     def _by_class(self, i: int) -> list[float]:
@@ -201,7 +223,7 @@ class Weighing:
         return known
 
     def _teller(
-        self, made: dict[int, tuple[Share, int]], kept: Floats | None, slots: Slots, single: list[Room], count: int
+        self, plan: Plan, shares: list[Share], kept: Floats | None, slots: Slots | None, single: list[Room], count: int
     ) -> Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]]:
         view = self._view
         floats = view.profiles.floats
@@ -210,32 +232,40 @@ class Weighing:
             slot = best.slot if best.slot >= 0 else view.profiles.of(best.ordinal).slot
             column = -1
             if kept is not None:
-                if best.slot >= 0:
-                    column = int(np.searchsorted(slots, best.slot))
-                else:
+                if best.slot < 0:
                     column = count + next(n for n, room in enumerate(single) if view.ordinals[room.node_id] == best.ordinal)
-            number = int(view.profiles.figures[AT["static"], slot]) if view.overrides else -1
-            figures = floats[:, slot].tolist()
-            weights = []
-            for i, (weigher, multiplier, _) in enumerate(self._weighers):
-                row, share = self._row[i], made.get(i)
-                if share is None:
-                    factor = self._by_class(i)[number] if number >= 0 else multiplier
-                    weights.append(self._flat_weight(i, weigher, factor, 0.0 if row is None else figures[row]))
                 else:
-                    raw = figures[row] if row is not None else float(kept[share[1], column]) if kept is not None else 0.0
-                    weights.append(share[0].weight(raw, self._by_class(i)[number] if number >= 0 else None))
+                    column = slot if slots is None else int(np.searchsorted(slots[:count], slot))
+            number = int(view.profiles.figures[AT["static"], slot]) if view.overrides else -1
+            weights = self._flats(plan, number)
+            for k, i in enumerate(plan.shares):
+                row = self._row[i]
+                raw = float(floats[row, slot]) if row is not None else float(kept[k, column]) if kept is not None else 0.0
+                weights[i] = shares[k].weight(raw, self._by_class(i)[number] if number >= 0 else None)
             return tuple(weights)
 
         return tell
 
-    def _flat_weight(self, i: int, weigher: Weigher, multiplier: float, raw: float) -> Weight:
-        known = self._flat.get((i, raw, multiplier))
+    def _flats(self, plan: Plan, number: int) -> list[Weight]:
+        """The weights of all weighers as they are where they move no score; `number` is the static class, if aggregates multiply."""
+        known = plan.flats.get(number)
         if known is None:
-            if len(self._flat) > _FEW_KEPT:
-                self._flat.clear()
-            known = self._flat[i, raw, multiplier] = Weight(weigher=weigher.name, raw=raw, normalised=0.0, multiplied=multiplier * 0.0)
-        return known
+            known = plan.flats[number] = []
+            for i, (weigher, multiplier, _) in enumerate(self._weighers):
+                row = self._row[i]
+                raw = 0.0 if row is None else self._view.constants[row - len(RESOURCES)] or 0.0
+                factor = self._by_class(i)[number] if number >= 0 else multiplier
+                known.append(Weight(weigher=weigher.name, raw=raw, normalised=0.0, multiplied=factor * 0.0))
+        return list(known)
+
+
+def _without(slots: Slots | None, count: int) -> Slots | None:
+    """The slots without those of nodes that are looked at by themselves, which come last."""
+    return None if slots is None else slots[:count]
+
+
+def _nothing(_best: Best, _apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+    return ()
 
 
 def _raw(weigher: Weigher, ask: Ask, options: Options) -> Raw:
