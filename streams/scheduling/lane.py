@@ -68,11 +68,16 @@ class Lane:
         self._last = len(filters) - 1
         mosts = [most_of(ask.item.limits, resource) if n else UNLIMITED for resource, n in zip(RESOURCES, asked, strict=True)]
         self._limits: Ints | None = np.array([[most] for most in mosts], np.int64) if min(mosts) < UNLIMITED else None
+        self._rows = [np.array([AT[f"{RESOURCES[r]}_{what}"] for r in self._asked], np.intp) for what in ("free", "total", "used")]
+        self._wanted, self._mosts = (np.array([[each[r]] for r in self._asked], np.int64).reshape(-1, 1) for each in (asked, mosts))
+        self._is_amount = np.array([place in self.amount_places for place in range(len(filters) + 1)])
         self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
         self._first_of_static = np.full(0, _UNKNOWN, np.int16)
         self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
+        self._least: tuple[float, int, int] | None = None
+        self._touched: Collection[int] = ()
         self._told: tuple[Room, int, NearestMiss | bool | None] | None = None
         self._size(0)
 
@@ -126,6 +131,7 @@ class Lane:
         live = profiles.live
         self._size(profiles.capacity)
         self._leasts.clear()
+        self._least = None
         slots = np.arange(live)
         places = self._places(slots, profiles.figures[:, :live])
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
@@ -137,6 +143,9 @@ class Lane:
     def _follow(self, changes: set[int]) -> None:
         profiles = self.view.profiles
         totals, live = self.totals, profiles.live
+        self._touched = changes
+        if self._least is not None and self._least[1] in changes:
+            self._least = None
         gone = [slot for slot in changes if slot >= live]
         for slot in gone:
             self._forget(slot)
@@ -188,8 +197,12 @@ class Lane:
         if self.amount_places:
             short = None
             if not inside.all():
-                short = np.isin(places, list(self.amount_places))
-            self.missing[slots] = np.inf if short is None or not short.any() else self._parts(block, short)
+                short = self._is_amount[np.minimum(places, self._last + 1)]
+            missing = self._parts(block, short) if short is not None and short.any() else None
+            self.missing[slots] = np.inf if missing is None else missing
+            known = self._least
+            if known is not None and (known[1] in self._touched or (missing is not None and missing.min() <= known[0])):
+                self._least = None
         if self._absolute:
             self.scores[slots] = np.where(inside, self.absolute(slots, block), -np.inf)
 
@@ -264,15 +277,19 @@ class Lane:
 
     def _parts(self, block: Ints, short: Mask) -> Floats:
         """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
-        parts = np.where(short, 0.0, np.inf)
-        for r in self._asked:
-            n = int(self._needs[r, 0])
-            most = most_of(self.ask.item.limits, RESOURCES[r])
-            free, total, used = block[_FREE][r], block[_TOTAL][r], block[_USED][r]
-            lacking = (free < n) | (total < n) | (used + n > most)
-            parts[lacking & (free == -UNLIMITED)] = np.inf
-            has = np.minimum(np.minimum(free, total), most - used)
-            parts += np.where(lacking, (n - has) / n, 0.0)
+        at = short.nonzero()[0]
+        free, total, used = (block[rows].take(at, axis=1) for rows in self._rows)
+        n = self._wanted
+        over = used + n > self._mosts
+        lacking = (free < n) | (total < n) | over
+        has = np.minimum(np.minimum(free, total), self._mosts - used)
+        part = np.where(lacking, (n - has) / n, 0.0)
+        found = np.zeros(len(at))
+        for row in part:
+            found += row
+        found[(lacking & (free == -UNLIMITED)).any(axis=0)] = np.inf
+        parts: Floats = np.full(len(short), np.inf)
+        parts[at] = found
         return parts
 
     def rejected(self) -> dict[int, int]:
@@ -302,14 +319,24 @@ class Lane:
 
     def nearest(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None]) -> NearestMiss | None:
         """The first of `misses` that `tell` makes a miss of, or ends the search with; its word on a node is kept while that is the same."""
-        for _, place, ordinal in self.misses(()):
-            room = self.view.rooms[ordinal]
-            known = self._told
-            if known is None or known[0] is not room or known[1] != place:
-                known = self._told = (room, place, tell(self, place, room))
-            if not isinstance(known[2], bool):
-                return known[2]
+        known = self._least
+        if known is not None:
+            told = self._tell(tell, known[2], self.view.profiles.at[known[1]].ordinals[0])
+            if not isinstance(told, bool):
+                return told
+        for part, place, ordinal in self.misses(()):
+            if self._least is None:
+                self._least = (part, self.view.profiles.of(ordinal).slot, place)
+            told = self._tell(tell, place, ordinal)
+            if not isinstance(told, bool):
+                return told
         return None
+
+    def _tell(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None], place: int, ordinal: int) -> NearestMiss | bool | None:
+        room, known = self.view.rooms[ordinal], self._told
+        if known is None or known[0] is not room or known[1] != place:
+            known = self._told = (room, place, tell(self, place, room))
+        return known[2]
 
     def misses(self, apart: Collection[int]) -> Iterator[tuple[float, int, int]]:
         """One node of each profile that is short of amounts: the part that is missing, the place, the ordinal; in ascending order."""
