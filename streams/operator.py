@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from schemas.claims import ClaimReleased, ClaimRenewed, NodeConfigured, NodeStatus, ReleaseReason, RulesChanged
+from schemas.claims import ClaimReleased, ClaimRenewed, GroupHomeClosed, NodeConfigured, NodeStatus, ReleaseReason, RulesChanged
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.inventory import OperatorFields
@@ -52,6 +52,12 @@ def change_rules(version: int, partition: int, partitions: int, stamp: Stamp) ->
     event = RulesChanged(record_id=stamp.record_id, rules_version=version)
     message = _message(CLAIMS, event, stamp, subject=f"rules {version}", key=own_key(partition, partitions))
     return replace(message, partition=partition)
+
+
+def close_home(node_id: str, group_id: str, epoch: int, stamp: Stamp) -> Message:
+    """Close a node as an affinity group's home, members or not (rule 10)."""
+    event = GroupHomeClosed(node_id=node_id, record_id=stamp.record_id, group_id=group_id, epoch=epoch, unconditional=True)
+    return _message(CLAIMS, event, stamp, subject=node_id)
 
 
 def ask(request: PlacementRequested, stamp: Stamp) -> Message:

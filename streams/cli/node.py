@@ -25,6 +25,7 @@ from streams.operator import configure
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
 app.command("streams.cli.retire:retire", name="retire")
+app.command("streams.cli.close_home:close_home", name="close-home")
 
 NodeName = Annotated[str, Parameter(help="The node, by its hostname.")]
 ReasonFlag = Annotated[str, Parameter(name="--reason", help="Why; people will read it beside every refusal.")]

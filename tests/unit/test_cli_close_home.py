@@ -1,0 +1,60 @@
+"""`claimlog node close-home`: a dead home is left for another node, and what cannot be meant is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.topics import REQUESTS
+from tests.cli_log import FleetLog
+
+TOGETHER = ServerGroup(group_id="g", policy="affinity")
+
+
+def place(fleet: FleetLog, request_id: str) -> None:
+    fleet.append(REQUESTS, PlacementRequested(request_id=request_id, flavor=Flavor(memory_mib=1024), group=TOGETHER))
+    fleet.schedule(turns=12)
+
+
+def homes(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The node of each request's claim."""
+    claims = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+    return {claim["request_id"]: claim["node_id"] for claim in claims}
+
+
+def test_newcomers_go_elsewhere_when_the_home_is_closed_though_members_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for node in ("c01", "c02"):
+        fleet.audit(node, {})
+    place(fleet, "r1")
+    dead = homes(fleet, capsys)["r1"]
+    fleet.run(capsys, "node", "disable", dead, "--reason", "burnt")
+
+    said = fleet.run(capsys, "node", "close-home", dead, "--group", "g")
+    again = fleet.run(capsys, "node", "close-home", dead, "--group", "g")
+    place(fleet, "r2")
+
+    assert (said.code, said.out) == (0, f"{dead}: home of g closed (epoch 1); 1 member is left there\n")
+    assert again.code == 2
+    assert "is closed already" in again.err
+    assert homes(fleet, capsys)["r2"] == {"c01": "c02", "c02": "c01"}[dead]
+
+
+def test_a_node_that_is_not_the_home_is_refused_with_the_one_that_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for node in ("c01", "c02"):
+        fleet.audit(node, {})
+    unknown = fleet.run(capsys, "node", "close-home", "c01", "--group", "g")
+    place(fleet, "r1")
+    home = homes(fleet, capsys)["r1"]
+    other = {"c01": "c02", "c02": "c01"}[home]
+
+    said = fleet.run(capsys, "node", "close-home", other, "--group", "g")
+
+    assert (unknown.code, said.code) == (2, 2)
+    assert "group g has no home" in unknown.err
+    assert f"group g is at home on {home}, not on {other}" in said.err
