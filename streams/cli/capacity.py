@@ -68,6 +68,9 @@ def capacity_verb(
 
 def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Flavor]]) -> dict[str, PlacementRequested]:
     """By the flavor's name a request for one instance of each flavor, with all else that the flags say. Raises UsageProblem."""
+    for name in ("count", "instance", "ttl"):
+        if getattr(asking, name) != getattr(ASKING, name):
+            raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
     own = asking.sizes()
     if own != Flavor(name=own.name):
         if file:

@@ -89,5 +89,5 @@ def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
     room = fleet.room_of(node_id)
     filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
     return all(reason(each, ask, room) is None for each in filters) and not (
-        (request.numa or request.pci) and lacking(room.node, ask.item, room.overlay)
+        (ask.item.numa or ask.item.pci) and lacking(room.node, ask.item, room.overlay)
     )

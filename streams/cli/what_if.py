@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
@@ -177,6 +178,9 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     unchanged = decide(about.request, _moment_basis(about, Fleet(ledgers)), as_it_is).decisions if differs else []
     change(ledgers, changes)
     outcome = decide(about.request, _moment_basis(about, Fleet(ledgers)), policy)
+    # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.
+    ends = tuple(end for _, end in sorted(state.ends.items()))
+    outcome = outcome._replace(decisions=[replace(decision, cut=ends) for decision in outcome.decisions])
     return Played(outcome, unchanged if differs else outcome.decisions, state.cut, policy, source)
 
 

@@ -148,7 +148,7 @@ def recorded(fleet: FleetLog, capsys: pytest.CaptureFixture[str], rng: Random) -
     """A fleet of a few nodes and requests of several instances, more than fit, decided by schedulers in turn."""
     for number in range(4):
         fleet.audit(f"c{number}", {}, memory_mib=rng.choice((4096, 8192, 16_384)))
-    names = [f"r{number}" for number in range(6)]
+    names = [f"r{number}" for number in range(5)]
     for name in names:
         flags = rng.choice(([], ["--group", "g"], ["--group", "t", "--policy", "affinity"], ["--avoid", "c1"]))
         sizes = ["--memory", f"{rng.randint(1, 5)}GiB", "--count", str(rng.choice((1, 1, 2, 4)))]
@@ -163,7 +163,7 @@ def ends(fleet: FleetLog) -> dict[Any, Any]:
     return {topic: (fleet.log.ends(topic), fleet.log.committed("reconciler", topic)) for topic in fleet.log.topics()}
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_what_if_without_a_change_is_the_recorded_decision_and_nothing_is_written(capsys: pytest.CaptureFixture[str], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.inventory import NumaCell
 from tests.cli_log import FleetLog
 
 OPENSTACK = """[
@@ -60,6 +61,22 @@ def test_flavors_in_toml_and_one_of_them_by_name_if_something_were_otherwise(fle
     assert (drained["items"][0]["fits"], drained["summary"]["changes"]) == (0, ["c01 drained"])
 
 
+def test_flavors_that_pin_cpus_are_tried_on_the_cells(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = tuple(
+        NumaCell(cell_id=n, cpus=tuple(range(8 * n, 8 * n + 8)), dedicated_cpus=tuple(range(8 * n, 8 * n + 5)), memory_mib=4096)
+        for n in (0, 1)
+    )
+    fleet.audit("c03", {}, pcpus=10, numa_cells=cells)
+    path = fleet.path.parent / "flavors.toml"
+    path.write_text('[flavors.pinned]\nvcpus = 2\nmemory = "256MiB"\nextra_specs = { "hw:cpu_policy" = "dedicated" }\n')
+
+    (item,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
+
+    # Ten dedicated CPUs are five pairs, but each cell of five gives two of them.
+    assert (item["fits"], item["tried"], item["pcpus"]) == (4, True, 2)
+    assert [each["node_id"] for each in item["where"]] == ["c03"]
+
+
 def test_without_flavors_those_that_were_asked_for_on_this_log(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.run(capsys, "place", "--memory", "1GiB", "--flavor", "m1", "--request", "r1", "--wait", "0s")
     fleet.run(capsys, "place", "--memory", "1GiB", "--vcpus", "2", "--count", "3", "--request", "r2", "--wait", "0s")
@@ -85,6 +102,7 @@ def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pyte
         (("--memory", "1GiB", "nowhere.toml"), "not both"),
         (("--flavor", "huge"), "flavor 'huge' is not known"),
         (("--memory", "1GiB", "--drain", "c99"), "node 'c99' is not known"),
+        (("--memory", "1GiB", "--count", "5"), "--count: this counts how many fit"),
     ],
 )
 def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:

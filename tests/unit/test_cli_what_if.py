@@ -66,6 +66,16 @@ def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, ca
     assert told.err.startswith("cut:")
 
 
+def test_what_hosts_reported_and_nobody_carried_yet_counts_and_the_cut_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c01", {"late": 8192}, carry=False)
+
+    said = fleet.run(capsys, "what-if", "--memory", "6GiB", "-o", "json")
+
+    assert said.code == 4
+    assert said.json["items"][0]["cut"] == [fleet.log.end("claims", 0), fleet.log.end("claims", 1)]
+    assert fleet.run(capsys, "what-if", "--memory", "6GiB", "--at", said.json["cut"]).code == 4
+
+
 def test_a_request_in_a_file_and_on_another_cut(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     cut = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
     fleet.audit("c01", {"late": 8192})
