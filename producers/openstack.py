@@ -15,7 +15,7 @@ from msgspec import Struct
 from producers.openstack_fleet import Services
 from producers.openstack_messages import Notification, read_notification
 from producers.openstack_payloads import AggregateFact, HostFact, InstanceFact, ServiceFact, read_fact
-from producers.openstack_places import History, Place
+from producers.openstack_places import MIGRATING, RESIZED, RESIZING, History, Place
 from producers.source import EventSource
 from schemas.audits import InstanceReport
 from schemas.claims import NodeConfigured
@@ -214,7 +214,7 @@ class OpenStack:
             kind: type[LifecycleEvent] = InstanceArrived
         elif before.resources != report.resources:
             kind = InstanceResized
-        elif before.power_state != report.power_state:
+        elif (before.power_state, before.task_state) != (report.power_state, report.task_state):
             kind = POWERED.get(report.power_state, InstanceResized)
         else:
             return None  # A new name moves nothing.
@@ -261,6 +261,11 @@ def _report(size: Resources, fact: InstanceFact) -> InstanceReport:
         resources=amounts,
         name=fact.name,
         power_state=fact.power_state,
-        task_state=fact.task,
+        task_state=_moving(fact),
         project_id=fact.project_id,
     )
+
+
+def _moving(fact: InstanceFact) -> str:
+    """While the instance is on its way, or its resize waits to be confirmed, two nodes hold it by right. Other tasks are not told."""
+    return MIGRATING if fact.state == RESIZED or fact.task == MIGRATING or fact.task in RESIZING else ""

@@ -157,9 +157,9 @@ def opened_boxes(value: Any) -> Any:
             return opened_boxes(value[DATA])
         if "nova_object.name" in value:
             raise ValueError(f"expected {DATA} in {str(value['nova_object.name'])[:80]}; resolve references before")
-        return {name: opened_boxes(each) for name, each in value.items()}
+        return {name: opened_boxes(each) if isinstance(each, dict | list) else each for name, each in value.items()}
     if isinstance(value, list):
-        return [opened_boxes(each) for each in value]
+        return [opened_boxes(each) if isinstance(each, dict | list) else each for each in value]
     return value
 
 

@@ -70,9 +70,11 @@ class Following:
         return {node_id: used for node_id, used in sums.items() if any(used)}
 
     def state(self) -> dict[str, dict[str, object]]:
-        """All of it that means something: each node's instances with size and power state."""
+        """All of it that means something: each node's instances with size, power state and the move it is in."""
         return {
-            node_id: {each: (node.uses[each], shown.report.power_state) for each, shown in sorted(node.shown.items())}
+            node_id: {
+                each: (node.uses[each], shown.report.power_state, shown.report.task_state) for each, shown in sorted(node.shown.items())
+            }
             for node_id, node in sorted(self.ledger.nodes.items())
             if node.shown or node.claims
         }

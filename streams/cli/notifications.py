@@ -99,14 +99,10 @@ class Bus:
         self.name = ", ".join(sorted({named(place.topic) for place in self._next}))
 
     def read(self) -> list[Record]:
-        """See `Source`. Partitions take turns: a batch of each that has one."""
-        records: list[Record] = []
-        for place, offset in self._next.items():
-            found = self._from(place, offset)
-            if found:
-                self._next[place] = found[-1].offset + 1
-                records += [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in found]
-        return records
+        """See `Source`. Partitions take turns: a batch of each that has one. If it raises, the same are read again."""
+        found = {place: self._from(place, offset) for place, offset in self._next.items()}
+        self._next |= {place: records[-1].offset + 1 for place, records in found.items() if records}
+        return [msgspec.structs.replace(each, topic=self._named(each.topic)) for records in found.values() for each in records]
 
     def _from(self, place: Partition, offset: int) -> list[Record]:
         try:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,16 +76,16 @@ def openstack(
             _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)
         try:
             with ended_by_sigterm():
-                _follow(sources, feed, lambda messages: _append(target, messages, persistent), once=once)
+                _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, once=once)
         finally:
             print(_told(feed), file=sys.stderr)
     return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
 
 
-def _follow(sources: list[Source], feed: Feed, append: Callable[[list[Message]], None], *, once: bool) -> None:
-    """Read until all sources are over, or with `once` until none has anything now."""
+def _follow(sources: list[Source], feed: Feed, append: Callable[[list[Message]], None], persistent: Persistent, *, once: bool) -> None:
+    """Read until all sources are over, or with `once` until none has anything now. A bus that is away is waited for."""
     while True:
-        records = [record for source in sources for record in source.read()]
+        records = [record for source in sources for record in persistent(source.read)]
         append(feed.take(records))
         if records:
             continue
@@ -93,7 +94,7 @@ def _follow(sources: list[Source], feed: Feed, append: Callable[[list[Message]],
             return
         waiting = [source for source in sources if not source.is_over]
         for source in waiting:
-            source.wait(WAIT_SECONDS / len(waiting))
+            persistent(partial(source.wait, WAIT_SECONDS / len(waiting)))
 
 
 def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:

@@ -16,9 +16,10 @@ from schemas.codec import decode, decode_keyed
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
-from streams.cli.notifications import BATCH_RECORDS, Feed, Lines, letters_before, swaps, told_before
+from streams.cli.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
 from streams.dead_letters import DeadLetter, read_letter
-from streams.log.base import Message, Record
+from streams.log.base import LogUnreachable, Message, Record, TopicSpec
+from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
@@ -195,6 +196,47 @@ def test_swaps_are_named_by_flavor() -> None:
     for wrong in ("m1.small", "=5", "m1.small=much"):
         with pytest.raises(ValueError, match="expected FLAVOR=MIB"):
             swaps([wrong])
+
+
+class Flaky(MemoryLog):
+    """A log that is out of reach once, when its second partition is read."""
+
+    failed = False
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        if partition == 1 and not self.failed:
+            self.failed = True
+            raise LogUnreachable("the broker is away")
+        return super().read(topic, partition, offset, records_max, bytes_max)
+
+
+def bus_of(log: MemoryLog, told: list[str]) -> Bus:
+    return Bus(log, ["info"], lambda topic: f"nova.{topic}", told.append)
+
+
+def test_a_bus_that_was_away_for_a_moment_loses_nothing() -> None:
+    log = Flaky([TopicSpec("info", 2)])
+    log.append([Message("info", b"", b"%d" % number, partition=number % 2) for number in range(4)])
+    bus = bus_of(log, [])
+
+    with pytest.raises(LogUnreachable):
+        bus.read()
+
+    assert sorted(record.value for record in bus.read()) == [b"0", b"1", b"2", b"3"]
+    assert bus.read() == []
+
+
+def test_messages_that_were_deleted_before_they_were_read_are_told_and_passed_over() -> None:
+    told: list[str] = []
+    log = MemoryLog([TopicSpec("info", 1)])
+    log.append([Message("info", b"", b"%d" % number) for number in range(5)])
+    bus = bus_of(log, told)
+    log.truncate("info", 0, 3)
+
+    records = bus.read()
+
+    assert [(record.value, str(record.position)) for record in records] == [(b"3", "nova.info/0@3"), (b"4", "nova.info/0@4")]
+    assert told == ["nova.info/0: 3 messages were deleted before they were read"]
 
 
 DETAIL = {

@@ -118,10 +118,12 @@ def test_events_tell_the_story_of_each_node() -> None:
     events = followed(messages).events
 
     assert [(type(event), event.node_id) for event in events] == [
-        (InstanceArrived, H1), (InstanceStarted, H1), (InstanceArrived, H2), (InstanceDeparted, H1),
+        (InstanceArrived, H1), (InstanceStarted, H1), (InstanceStarted, H1), (InstanceArrived, H2), (InstanceDeparted, H1),
+        (InstanceStarted, H2),
     ]  # fmt: skip
+    assert [event.instance.task_state for event in events] == ["", "", "migrating", "migrating", "migrating", ""]
     assert [event.event_time_ms for event in events] == sorted(event.event_time_ms for event in events)
-    assert [(event.epoch, event.counter) for event in events if event.node_id == H1] == [(1, 1), (1, 2), (1, 3)]
+    assert [(event.epoch, event.counter) for event in events if event.node_id == H1] == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
 def test_stopping_and_starting_is_told_and_frees_nothing() -> None:
