@@ -160,7 +160,8 @@ def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: L
     )
 
     def take(records: list[Said]) -> None:
-        persistent(lambda: target.append([message(said) for said in records]))
+        if records:
+            persistent(lambda: target.append([message(said) for said in records]))
 
     return _driven(fleet, take, len(hosts), err)
 
@@ -237,8 +238,7 @@ def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int, err: T
             turn = fleet.turn(WAIT_SECONDS)
             for sentence in turn.sentences:
                 _say(sentence, err)
-            if turn.records:
-                take(turn.records)
+            take(turn.records)
     except NodeTwice as problem:
         raise UsageProblem(str(problem)) from None
     finally:

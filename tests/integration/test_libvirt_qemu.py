@@ -27,7 +27,7 @@ from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused,
 from schemas.topics import AUDITS
 from streams.cli.producing import last_epoch, publisher
 from tests.cli_log import FleetLog
-from tests.libvirt_daemon import DISK, Daemon, cleared, guest_xml, running, until, uuid_of
+from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
 
 PAUSED = libvirt.VIR_DOMAIN_START_PAUSED
 POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target></pool>"
@@ -47,7 +47,7 @@ def admin(daemon: Daemon) -> Iterator[Any]:
     handle = libvirt.open(daemon.uri)
     yield handle
     handle = handle if handle.isAlive() else libvirt.open(daemon.uri)
-    cleared(handle)
+    daemon.clear(handle)
     handle.close()
 
 
@@ -135,11 +135,14 @@ def test_a_guest_is_followed_from_its_definition_to_its_end(admin: Any, reportin
 
 
 def test_an_audit_of_real_qemu_has_what_nova_reports_of_it(daemon: Daemon, admin: Any) -> None:
-    remote = Reporting(daemon.tcp_uri)
+    audits = []
+    for uri in (daemon.uri, daemon.tcp_uri, daemon.tls_uri):
+        remote = Reporting(uri)
+        audits.append(remote.audit())
+        remote.host.close()
+    host = audits[0].hypervisor
 
-    host = remote.audit().hypervisor
-    remote.host.close()
-
+    assert len({audit.digest for audit in audits}) == 1
     _, memory_mib, cpus, *_ = admin.getInfo()
     assert (host.vcpus, host.memory_mib, host.hypervisor_type) == (cpus, memory_mib, "QEMU")
     assert host.hypervisor_version == admin.getVersion()
@@ -163,7 +166,7 @@ def test_disks_have_their_full_size_and_what_images_may_still_grow_is_not_availa
     admin.createXML(guest_xml("disks", devices=devices), PAUSED)
     without_pool = Reporting(daemon.uri)
     pool = admin.storagePoolCreateXML(POOL.format(path=daemon.folder / "images"))
-    with_pool = Reporting(daemon.uri)
+    with_pool = Reporting(daemon.uri, options=Options(refresh_pools=True))
 
     seen = [reporting.audit() for reporting in (with_pool, without_pool)]
     with_pool.host.close()
@@ -292,7 +295,7 @@ def test_after_a_kill_of_libvirtd_its_guests_are_found_again_and_what_died_meanw
     admin.createXML(guest_xml("stays"), PAUSED)
     dies = admin.createXML(guest_xml("dies"), PAUSED)
     known = reporting.audit()
-    dies_pid = int((daemon.folder / "run/libvirt/qemu/run/dies.pid").read_text())
+    dies_pid = daemon.pid_of("dies")
     assert dies.isActive()
 
     daemon.kill()
