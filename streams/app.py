@@ -76,7 +76,7 @@ class FaustHost:
     `home` is the worker's own directory, locked by `streams.worker_directory`, and `worker_id` what that gave. `make_engines` is called in
     the engines' thread with their log, anew for each assignment. `partitions` is how many `stream-partitions` has. With `until_idle` the
     worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work,
-    `recovery_seconds` how long their first turn may take.
+    `recovery_seconds` how long their first turn may take. `stopped` says whether a signal came before `run` listens for them itself.
     """
 
     def __init__(
@@ -92,7 +92,9 @@ class FaustHost:
         until_idle: bool = False,
         stall_seconds: float = 60.0,
         recovery_seconds: float = RECOVERY_SECONDS,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._stopped = stopped
         self.settings, self.home, self.worker_id, self.partitions = settings, home, worker_id, partitions
         self.make_engines, self.health, self.err, self.until_idle = make_engines, health, err, until_idle
         self._current: _EngineThread | None = None
@@ -126,6 +128,9 @@ class FaustHost:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        if self._stopped():
+            # Until here, which takes seconds on a busy machine, somebody else took note of signals.
+            stop.set()
 
         def ended() -> None:
             loop.call_soon_threadsafe(stop.set)

@@ -95,7 +95,7 @@ def run(
             print(f"metrics and health at http://{metrics_address}:{server.server_port}/metrics", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
-            _workers_share(opened, home, name, series, health, timing, pace, only=only, until_idle=until_idle)
+            _workers_share(opened, home, name, series, health, timing, pace, stopped, only=only, until_idle=until_idle)
             return 0
         engines: list[Engine] = []
         if only != "scheduler":
@@ -124,6 +124,7 @@ def _workers_share(
     health: Health,
     clock: Clock,
     pace: Pace,
+    stopped: Callable[[], bool],
     *,
     only: Only | None,
     until_idle: bool,
@@ -148,7 +149,7 @@ def _workers_share(
         try:
             FaustHost(
                 settings, home, worker_id, partitions, engines, health, sys.stderr,
-                until_idle=until_idle, recovery_seconds=pace.recovery_seconds,
+                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, stopped=stopped,
             ).run()  # fmt: skip
         except SettingsProblem as problem:
             raise UsageProblem(str(problem)) from None

@@ -9,6 +9,8 @@ from random import Random
 
 from tests.faults.harness import SOAKS
 from tests.faults.kafka_world import World, world
+from tests.faults.shared_site import PATIENCE_SECONDS as SHARED_PATIENCE_SECONDS
+from tests.faults.shared_site import launcher, shared_site
 
 LOAD_SECONDS = 120.0 if SOAKS else 20.0
 PAUSE_SECONDS = (0.5, 3.0)
@@ -63,3 +65,22 @@ def test_workers_and_schedulers_that_come_and_go_under_load_change_nothing_that_
         assert moves["joined"] > 1
         assert moves["left"] > 0
         assert load.troubles == []
+
+
+def test_a_worker_that_is_told_to_end_while_it_starts_does(tmp_path: Path) -> None:
+    """The signal comes just before the worker listens for signals itself."""
+    with shared_site(tmp_path) as here, here.opened():
+        told = launcher(
+            tmp_path,
+            "import os, signal, streams.app",
+            "begin = streams.app.FaustHost.run",
+            "def run(host):",
+            "    os.kill(os.getpid(), signal.SIGTERM)",
+            "    begin(host)",
+            "streams.app.FaustHost.run = run",
+        )
+
+        process = here.worker("w", claimlog=told)
+
+        assert process.ended(SHARED_PATIENCE_SECONDS) == 0, process.said()
+        assert "partitions" not in process.said()
