@@ -45,7 +45,7 @@ def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
     quiet = len(decision.rejections) - len(found)
     width = max([len(line.filter) for line in found], default=0)
     digits = len(units.count(decision.nodes_known))
-    lines = [f"{units.count(decision.nodes_known)} {'node' if decision.nodes_known == 1 else 'nodes'} known"]
+    lines = [_known_text(decision, matrix)]
     for line in found:
         counts = f"{units.count(line.entered):>{digits}} -> {units.count(line.left):>{digits}}"
         lines.append(f"  {line.filter:<{width}}  {counts}  {_examples(line, matrix)}")
@@ -54,6 +54,15 @@ def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
     rejected = " + ".join(units.count(line.rejected) for line in found) or "0"
     lines.append(f"{units.count(decision.nodes_known)} = {rejected} rejected + {units.count(decision.passed)} left")
     return lines
+
+
+def _known_text(decision: Decision, matrix: Matrix | None) -> str:
+    """How many nodes the counts are about: all that are known, but for an engine that looks no further once one fits."""
+    known = decision.nodes_known if matrix is None else len(matrix.lines)
+    nodes = "node" if known == 1 else "nodes"
+    if known > decision.nodes_known:
+        return f"{units.count(known)} {nodes} known, {units.count(decision.nodes_known)} looked at: {decision.engine} ends where one fits"
+    return f"{units.count(known)} {nodes} known"
 
 
 def _examples(line: FunnelLine, matrix: Matrix | None) -> str:

@@ -189,3 +189,17 @@ def test_what_cells_and_devices_lack_is_explained_too(fleet: FleetLog, capsys: p
     assert [each["reason"] for each in lines["c04"]] == [each["reason"] for each in lines["c05"]]
     assert "pci" in lines["c04"][0]["reason"]
     assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"])
+
+
+def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(20):
+        fleet.audit(f"c{number:02}", {})
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+    fleet.schedule(engine_name="first-fit")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert "20 nodes known, 16 looked at: first-fit ends where one fits" in said.out
+    assert "16 = 0 rejected + 16 left" in said.out
+    assert "made again, it gives the same choice" in said.out
