@@ -122,6 +122,7 @@ def claim_item(claim: Claim, state: State) -> dict[str, Any]:
         "deadline_ms": claim.deadline_ms,
         "resize": claim.resize,
         "forced": claim.forced,
+        "keep": claim.keep,
         "group_id": "" if claim.group is None else claim.group.group_id,
         "position": f"claims/{0 if ledger is None else ledger.partition}@{claim.offset}",
     }
