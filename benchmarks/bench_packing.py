@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -72,7 +71,6 @@ def main() -> None:
                 continue
             if sys.stderr.isatty():
                 print(f"... {name}", file=sys.stderr)
-            began = time.perf_counter()
             refused, vcpus, looked = play(events, asked.nodes, looks, first, choose)
             said = {"nodes": asked.nodes, "VMs": counted, "looks": len(looks)}
             report.add(name, counted - refused, "VMs accepted", **said)
@@ -82,7 +80,6 @@ def main() -> None:
             report.add(name, 100 * looked.stranded_memory, "% of memory stranded", **said)
             report.add(name, looked.empty_hosts, "empty hosts", **said)
             report.add(name, 100 * looked.load, "% in use of the scarcer resource", **said)
-            report.add(name, time.perf_counter() - began, "s, the run", **said)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
