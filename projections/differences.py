@@ -18,6 +18,8 @@ from schemas.findings import FindingKind
 from schemas.results import OutcomeKind
 
 _NAME_MAX = 255
+FOLLOWED = "lifecycle|nova"
+"""The source of life-cycle events (`Node.sources`) that a cloud's notifications are: what it tracks has a record with Nova."""
 
 
 class Closed(Struct):
@@ -148,10 +150,7 @@ def _is_over(node: Node) -> bool:
     """Whether more of a resource is used than its limit."""
     used, limits = node.used, node.limits
     return (
-        used[0] > limits[0] > NO_TOTAL
-        or used[1] > limits[1] > NO_TOTAL
-        or used[2] > limits[2] > NO_TOTAL
-        or used[3] > limits[3] > NO_TOTAL
+        used[0] > limits[0] > NO_TOTAL or used[1] > limits[1] > NO_TOTAL or used[2] > limits[2] > NO_TOTAL or used[3] > limits[3] > NO_TOTAL
     )
 
 
@@ -178,6 +177,12 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Differ
     gone = look.gone(instance_id)
     if shown is None and gone is not None and gone.outcome == "vanished":
         return [Difference("vanished-claim", instance_id, gone.claim)]
-    if shown is None and instance_id not in (look.view.tracked or ()):
+    is_tracked = instance_id in (look.view.tracked or ())
+    if (shown is None and not is_tracked) or (shown is not None and is_tracked and _is_followed(look)):
         return []
     return [Difference("ghost-instance" if gone is None else "missing-claim", instance_id)]
+
+
+def _is_followed(look: Look) -> bool:
+    """Whether Nova places instances on the node and nobody of ours ever did: then claims have no source there, and lack nothing."""
+    return FOLLOWED in look.node.sources and not look.node.claims and not look.closed

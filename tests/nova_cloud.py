@@ -103,10 +103,10 @@ def envelope(message: dict[str, Any], moment_us: int, message_id: str) -> bytes:
 class NovaCloud:
     """What each of its operations yields is what its services send, in the order of time; the records change on the way."""
 
-    def __init__(self, *, legacy: bool = False, step_ms: int = 700) -> None:
+    def __init__(self, *, legacy: bool = False, step_ms: int = 700, start_ms: int = START_S * 1000) -> None:
         self.instances: dict[str, Instance] = {}
         self.migrations: dict[str, Migration] = {}
-        self.now_us = START_S * 1_000_000
+        self.now_us = start_ms * 1000
         self._legacy, self._step_us, self._messages = legacy, step_ms * 1000, 0
 
     def usage(self) -> dict[str, Usage]:
