@@ -16,6 +16,7 @@ from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Message
 from streams.placement import ATTEMPTS_MAX
 from streams.scheduler import Scheduler
+from streams.scheduling.explain import rerun
 from streams.scheduling.policy import DEFAULT
 from tests.scheduling_world import At, World, groups_wrong, world, wrongs
 
@@ -96,6 +97,19 @@ def test_several_members_at_once_get_a_home_that_takes_them_all(engine_name: str
     assert places(here) == {"r": {"roomy"}}
     assert "(affinity: one node has to take all 7)" in failures(here)["too many"]
     assert len(said(here, CLAIMS, GroupHomeProposed)) == 1
+
+
+def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:
+    here = hosts("n1", "n2", vcpus=2)
+    request = here.request("r", group=TOGETHER, count=3)
+    settle(here.scheduler())
+    (failed,) = said(here, RESULTS, PlacementFailed)
+
+    (decision,) = failed.decisions
+    again = rerun(here.ledgers(), request, 0, decision, {}, DEFAULT)
+
+    assert again.same, again.differences
+    assert [str(lack) for lack in decision.nearest_miss.shortfalls] == ["vcpus: 3 needed of 2"]
 
 
 @ENGINES
