@@ -90,7 +90,7 @@ class Auditor:
         survey = Survey(self._known, self.disks, changed=set(self._changed), skipped=set(self._reading), everything=is_full)
         answer: dict[str, Any] = {}
         options, facts = self._options, None if is_full else self._facts
-        occupied = [instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.pending is None]
+        occupied = [instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.is_occupied]
 
         def job(handle: Any) -> None:
             answer["host"] = look_at_host(handle, options, facts)

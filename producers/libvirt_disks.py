@@ -58,8 +58,11 @@ class Disks:
         return total
 
     def overcommitted_mib(self, domains: Iterable[Domain]) -> int | None:
-        """How much the images of `domains` may still grow; None if of one disk that is not known. One image of several counts once."""
-        sizes = {disk.key: self._sizes.get(disk.key) for domain in domains for disk in domain.disks}
+        """How much the images of `domains` may still grow; None if that of one is not known. One image of several counts once.
+
+        Disks that are not on this host (on the network) take nothing of its storage.
+        """
+        sizes = {disk.key: self._sizes.get(disk.key) for domain in domains for disk in domain.disks if disk.key}
         grown_bytes = 0
         for size in sizes.values():
             if size is None:

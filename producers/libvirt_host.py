@@ -17,7 +17,7 @@ from producers.libvirt_lifecycle import DomainWatch, Overrun
 from producers.libvirt_rounds import ANSWER_MS
 from producers.libvirt_system import Options
 from producers.source import AuditSource, EventSource, Publish, epoch_after, send
-from schemas.audits import AuditRecord
+from schemas.audits import AuditRecord, InstanceReport
 from schemas.topics import AUDITS, LIFECYCLE
 
 LastEpoch = Callable[[str, str], int | None]
@@ -84,6 +84,7 @@ class LibvirtHost:
         self._watch: DomainWatch | None = None
         self._audits: AuditSource | None = None
         self._event_epoch: int | None = None
+        self._present: dict[str, InstanceReport] = {}
         self._failures = 0
         self._failed_looks = 0
         self._retry_at_ms = 0
@@ -171,7 +172,7 @@ class LibvirtHost:
         calls = self._calls = self._open(due_ms)
         events = self._events = self._open(due_ms)
         watch = DomainWatch(events, calls, options=self._options, disks=self._auditor.disks, clock_ms=self._wall_ms)
-        watch.register()
+        watch.register(self._left_seconds(due_ms))
         self._auditor.connected()
         seen_at_ms = self._wall_ms()
         self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms))
@@ -197,9 +198,10 @@ class LibvirtHost:
 
     def _resync(self, watch: DomainWatch, found: Look, seen_at_ms: int) -> None:
         """Say everything that is there; what came meanwhile waits behind it."""
-        for event in watch.resync(self._event_source(), found.instances, seen_at_ms):
+        for event in watch.resync(self._event_source(), found.instances, seen_at_ms, self._present):
             send(self._publish, LIFECYCLE, event)
             self.events_published += 1
+        self._present = watch.present
 
     def _named_as_before(self, found: Look) -> Look:
         """The look, if it is of the node that it was. Raises ValueError for a host that calls itself otherwise now."""

@@ -8,7 +8,7 @@ libvirtd serves a client's requests in turn, and one that hangs must not hold up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -105,18 +105,28 @@ class DomainWatch:
         self._changed: dict[str, None] = {}
         self._present: dict[str, InstanceReport] = {}
 
-    def register(self) -> None:
-        """From here on nothing is missed. Raises HypervisorUnreachable."""
-        self._events.ask(self._register, REGISTER_TIMEOUT_SECONDS)
+    @property
+    def present(self) -> dict[str, InstanceReport]:
+        """The domains that are there, by what was told so far."""
+        return self._present
 
-    def resync(self, source: EventSource, reports: Iterable[InstanceReport], time_ms: int) -> list[LifecycleEvent]:
+    def register(self, timeout_seconds: float = REGISTER_TIMEOUT_SECONDS) -> None:
+        """From here on nothing is missed. Raises HypervisorUnreachable."""
+        self._events.ask(self._register, timeout_seconds)
+
+    def resync(
+        self, source: EventSource, reports: Iterable[InstanceReport], time_ms: int, before: Mapping[str, InstanceReport] | None = None
+    ) -> list[LifecycleEvent]:
         """What a look after `register` found there, as arrivals that nobody saw happen; `time_ms` was read before that look.
 
-        From here on `source`, of a new epoch, numbers the events.
+        Those of `before`, the domains of the connection before this one, that are no longer there have departed. From here on `source`,
+        of a new epoch, numbers the events.
         """
         self._source = source
         self._present = {report.instance_id: report for report in reports}
-        return [source.event(InstanceArrived, report, time_ms, resync=True) for report in self._present.values()]
+        gone = [report for instance_id, report in (before or {}).items() if instance_id not in self._present]
+        arrived = [source.event(InstanceArrived, report, time_ms, resync=True) for report in self._present.values()]
+        return arrived + [source.event(InstanceDeparted, report, time_ms, resync=True) for report in gone]
 
     def drain(self, wait_seconds: float = 0.0) -> list[LifecycleEvent]:
         """The events since the last call, in order, after `resync`; waits up to `wait_seconds` for the first.

@@ -20,10 +20,14 @@ ANSWER_MS = 5_000
 
 
 class Stuck(Struct):
-    """A guest that does not answer. `pending` is our call that waits for it, None where somebody else's command occupies it."""
+    """A guest that does not answer: our call waits for it (`pending`), or somebody else's command occupies it (`is_occupied`).
+
+    With neither the connection was lost on which it did not answer: it is asked again.
+    """
 
     since_ms: int
     pending: Pending[None] | None = None
+    is_occupied: bool = False
 
 
 class Rounds:
@@ -49,7 +53,8 @@ class Rounds:
         if self._look is not None and connection is self._connection:
             return
         self._connection, self._sizes = connection, {}
-        self._go_on([guest for guest in guests if guest.instance_id not in self.stuck], refresh=self._options.refresh_pools)
+        waited_for = {i for i, stuck in self.stuck.items() if stuck.pending is not None or stuck.is_occupied}
+        self._go_on([guest for guest in guests if guest.instance_id not in waited_for], refresh=self._options.refresh_pools)
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until the round is over, or one guest has kept it waiting, or the time is up."""
@@ -78,7 +83,8 @@ class Rounds:
             instance_id, began_ms = at
             self._take(look)
             began_wall_ms = self._wall_ms() - (self._mono_ms() - began_ms)
-            self.stuck[instance_id] = Stuck(self._answered_ms.get(instance_id, began_wall_ms), pending)
+            since_ms = self.stuck[instance_id].since_ms if instance_id in self.stuck else self._answered_ms.get(instance_id, began_wall_ms)
+            self.stuck[instance_id] = Stuck(since_ms, pending)
             self._look = self._pending = None
             self._go_on(look.left())
         return None
@@ -116,11 +122,19 @@ class Rounds:
         self._sizes |= look.sizes
         for instance_id in list(look.answered):
             self._answered_ms[instance_id] = now_ms
+            self.stuck.pop(instance_id, None)
         for instance_id, busy_ms in dict(look.occupied).items():
-            self.stuck.setdefault(instance_id, Stuck(now_ms - busy_ms))
+            self.stuck.setdefault(instance_id, Stuck(now_ms - busy_ms)).is_occupied = True
 
     def _release(self) -> None:
-        """A call that returned, whatever it brought, is a guest that answers again."""
-        for instance_id in [i for i, stuck in self.stuck.items() if stuck.pending is not None and stuck.pending.done]:
-            del self.stuck[instance_id]
-            self._answered_ms[instance_id] = self._wall_ms()
+        """A call that returned is a guest that answers again, unless it is the connection that has ended."""
+        for instance_id, stuck in list(self.stuck.items()):
+            if stuck.pending is None or not stuck.pending.done:
+                continue
+            try:
+                stuck.pending.answer(0)
+            except libvirt.libvirtError:
+                stuck.pending = None
+            else:
+                del self.stuck[instance_id]
+                self._answered_ms[instance_id] = self._wall_ms()
