@@ -21,6 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from benchmarks.report import Report, arguments, percentiles
 from projections.ledger import Ledger
 from schemas.audits import InstanceReport
@@ -31,6 +33,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import Flavor, Image, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import Decision
+from streams.scheduling.engine import ProfileEngine
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import POLICIES, Policy, digest
 from streams.scheduling.select import engine
@@ -51,7 +54,7 @@ ALIAS = '{"name": "nic", "vendor_id": "8086", "product_id": "154d"}'
 
 
 class Kind(NamedTuple):
-    """What a fleet and its requests are like: nodes of `kinds` sorts or each filled at random, so many classes, cells and devices or none."""
+    """What a fleet and its requests are like: nodes of `kinds` sorts or each filled at random, so many classes."""
 
     nodes: int
     classes: int = len(FLAVORS)
@@ -66,9 +69,8 @@ def main() -> None:
         for size in sizes:
             if asked.nova:
                 nova(report, asked.nova, size, asked.seconds)
-            for subject, limit in (("reference", 10_000), ("engine", 100_000)):
-                if size <= limit:
-                    measure(report, subject, "nova", Kind(size), asked)
+            for subject in ("reference", "engine"):
+                measure(report, subject, "nova", Kind(size), asked)
             for policy in asked.policies.split(","):
                 measure(report, "engine", policy, Kind(size), asked)
         for size in [int(size) for size in asked.alike.split(",") if size]:
@@ -98,7 +100,7 @@ def measure(report: Report, subject: str, policy_name: str, kind: Kind, asked: a
     policy, choose = POLICIES[policy_name], engine("profiles" if subject == "engine" else subject)
     if kind.numa:
         policy = _with_alias(policy)
-    ledgers, fleet, policy_digest = make_fleet(kind), None, digest(policy)
+    ledgers, policy_digest = make_fleet(kind), digest(policy)
     fleet = Fleet(ledgers)
     fleet.rooms()
     times: list[float] = []
@@ -127,18 +129,17 @@ def measure(report: Report, subject: str, policy_name: str, kind: Kind, asked: a
     said: dict[str, Any] = {"nodes": kind.nodes, "policy": policy_name, "classes": kind.classes}
     said |= {"kinds": kind.kinds} if kind.kinds else {}
     said |= {"numa": True} if kind.numa else {}
-    if follower is not None:
-        said["profiles"] = follower.view.profiles.live  # type: ignore[attr-defined]
+    if isinstance(follower, ProfileEngine):
+        said["profiles"] = follower.view.profiles.live
     said |= {"clock": asked.clock} if asked.clock != "wall" else {}
     said |= {"decisions": len(times), "failed": failed}
     said |= {"by the reference": others} if others else {}
     tail = percentiles(times, PERCENTILES)
-    report.add(subject, len(times) / sum(times), "decisions/s", **said, **{f"{name}_us": round(value * 1e6) for name, value in tail.items()})
+    said |= {f"{name}_us": round(value * 1e6) for name, value in tail.items()}
+    report.add(subject, len(times) / sum(times), "decisions/s", **said)
 
 
 def _with_alias(policy: Policy) -> Policy:
-    from msgspec.structs import replace
-
     return replace(policy, options=replace(policy.options, pci_alias=(ALIAS,)))
 
 
@@ -148,12 +149,8 @@ def make_fleet(kind: Kind) -> list[Ledger]:
     for number in range(kind.nodes):
         rng = Random(f"{number % kind.kinds if kind.kinds else number}")
         name = f"node{number:06}"
-        reports = tuple(
-            InstanceReport(
-                instance_id=f"{name}-{index:02}", resources=ObservedResources(vcpus=vcpus, pcpus=0, memory_mib=memory_mib, disk_mib=gib * 1024)
-            )
-            for index, (vcpus, memory_mib, gib) in enumerate(rng.choice(FLAVORS[:12]) for _ in range(0 if kind.numa else rng.randint(0, 12)))
-        )
+        there = [rng.choice(FLAVORS[:12]) for _ in range(0 if kind.numa else rng.randint(0, 12))]
+        reports = tuple(_report(f"{name}-{index:02}", *flavor) for index, flavor in enumerate(there))
         record = NodeObserved(
             node_id=name, producer="p", epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=host(kind), instances=reports
         )
@@ -161,6 +158,12 @@ def make_fleet(kind: Kind) -> list[Ledger]:
         ledger = ledgers[partition_of(key, PARTITIONS)]
         ledger.apply(ledger.next_offset, START_MS, key, encode(record))
     return ledgers
+
+
+def _report(instance_id: str, vcpus: int, memory_mib: int, gib: int) -> InstanceReport:
+    return InstanceReport(
+        instance_id=instance_id, resources=ObservedResources(vcpus=vcpus, pcpus=0, memory_mib=memory_mib, disk_mib=gib * 1024)
+    )
 
 
 def host(kind: Kind) -> Hypervisor:
@@ -223,8 +226,6 @@ def _topology_flavor(rng: Random) -> Flavor:
 
 def claim(ledgers: Sequence[Ledger], fleet: Fleet, request: PlacementRequested, item: Any, decision: Decision) -> None:
     """The choice as a claim that is folded; whoever was changed is touched."""
-    from msgspec.structs import replace
-
     partition = fleet.partition_of_node(decision.chosen)
     ledger, claim_id = ledgers[partition], f"{request.request_id}/0/s-1.1"
     item = replace(item, claim_id=claim_id, nodes=(decision.chosen,))
@@ -239,9 +240,8 @@ def claim(ledgers: Sequence[Ledger], fleet: Fleet, request: PlacementRequested, 
 def nova(report: Report, python: str, nodes: int, seconds: float) -> None:
     """Nova's own code in its own environment."""
     script = Path(__file__).with_name("nova_select.py")
-    ran = subprocess.run(
-        [python, str(script), "--nodes", str(nodes), "--seconds", str(seconds)], check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    command = [python, str(script), "--nodes", str(nodes), "--seconds", str(seconds)]
+    ran = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     found = json.loads(ran.stdout.splitlines()[-1])
     report.add("nova", found.pop("decisions_per_s"), "decisions/s", nodes=nodes, policy="nova", classes=len(FLAVORS), **found)
 

@@ -1,4 +1,4 @@
-"""The profile engine decides as the plain scan does on a saturated fleet: on the Azure trace, and where flavors and nodes are all different.
+"""The profile engine decides as the plain scan does on a full fleet: on the Azure trace, and where flavors and nodes are all different.
 
 `CLAIMLOG_SOAK=1` plays 200,000 events of the trace instead of 20,000.
 """
