@@ -165,6 +165,10 @@ def _audit(row: NodeResources, node: Node, as_of_ms: int) -> str:
     if row.audit_taken_at_ms is None:
         return "never" + (f"; unknown since {units.moment(row.unknown_since_ms)}" if row.unknown_since_ms is not None else "")
     said = f"{units.age(row.audit_taken_at_ms, as_of_ms)} ago, {'complete' if row.audit_complete else 'incomplete'}"
+    since_ms = [shown.report.unknown_since_ms for shown in node.shown.values() if shown.report.unknown_since_ms is not None]
+    if since_ms and not row.audit_complete:
+        guests = "1 guest does" if len(since_ms) == 1 else f"{len(since_ms)} guests do"
+        said += f" ({guests} not answer, since {units.moment(min(since_ms))})"
     if row.unknown_since_ms is not None:
         said += f"; unknown since {units.moment(row.unknown_since_ms)}" + (f": {node.unknown_reason}" if node.unknown_reason else "")
     if row.silent_since_ms is not None:
@@ -210,5 +214,12 @@ def _physical(resource: str, node: Node) -> str:
     if node.hypervisor is None or resource not in MEMORY:
         return ""
     physical = node.hypervisor.physical
-    amount = physical.memory_mib_free if resource == "memory_mib" else physical.disk_mib_free
-    return "" if amount is None else f"{amount_text(resource, amount)} free"
+    if resource == "memory_mib":
+        amounts = {"used": physical.memory_mib_used, "free": physical.memory_mib_free}
+    else:
+        amounts = {
+            "used": physical.disk_mib_used,
+            "free": physical.disk_mib_free,
+            "left if all images grow": physical.disk_mib_available_least,
+        }
+    return ", ".join(f"{amount_text(resource, amount)} {name}" for name, amount in amounts.items() if amount is not None)

@@ -20,7 +20,7 @@ from producers.libvirt_audit import Auditor
 from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, Worker, connect
 from producers.libvirt_disks import Disks
 from producers.libvirt_host import LibvirtHost
-from producers.libvirt_lifecycle import DomainWatch
+from producers.libvirt_lifecycle import DomainWatch, Overrun
 from producers.libvirt_system import Options
 from producers.source import AuditSource, EventSource
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
@@ -361,6 +361,64 @@ def test_a_host_that_was_lost_is_connected_again_with_a_new_epoch_and_a_resync(h
     ]
     audits = published.of(AUDITS)
     assert [(audit.epoch, audit.counter, len(audit.instances)) for audit in audits] == [(7_001, 1, 1), (7_001, 2, 2)]
+
+
+def test_a_watch_that_overran_says_so_and_its_host_starts_anew_with_a_resync(host: Connection) -> None:
+    domain_watch, _ = watch(host, seen_max=2)
+    published = Published()
+    source = reporting("test:///default", published)
+    source.audit()
+    assert source._watch is not None
+    source._watch._seen_max = 2
+
+    domain = host.handle.defineXML(DOMAIN)
+    domain.create()
+    domain.suspend()
+    deadline = time.monotonic() + 5
+    while not (domain_watch._has_overrun and source._watch._has_overrun) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with pytest.raises(Overrun, match="more than 2 events waited"):
+        domain_watch.drain()
+    source.pump(0.0)
+    lost = not source.connected
+    source.audit()
+
+    domain_watch._events.close()
+    source.close()
+    events = published.of(LIFECYCLE)
+    assert lost
+    assert [(event.instance.name, event.epoch, event.resync) for event in events] == [
+        ("test", 7_001, True), ("web-1", 7_002, True), ("test", 7_002, True),
+    ]  # fmt: skip
+    assert events[1].instance.power_state == "paused"
+
+
+def test_a_host_that_does_not_answer_is_tried_again_after_pauses_that_double_up_to_a_minute() -> None:
+    published, now_ms = Published(), [0]
+    source = LibvirtHost(
+        "test:///no/such/node.xml",
+        published,
+        options=Options(),
+        last_epoch=lambda *_: None,
+        wall_ms=lambda: 1_000,
+        mono_ms=lambda: now_ms[0],
+        node_id="c09",
+        chance=lambda: 1.0,
+    )
+
+    pauses, too_early = [], []
+    for _ in range(9):
+        source.audit()
+        pauses.append(source.retry_in_ms)
+        too_early.append(source.audit())
+        now_ms[0] += pauses[-1]
+
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
+    last = too_early[-1]
+    assert isinstance(last, AuditFailed)
+    assert last.reason.endswith("; trying again in 60 s")
+    assert "test:///no/such/node.xml" in last.reason
+    assert [record.counter for record in published.of(AUDITS)] == list(range(1, 19))
 
 
 def test_a_host_publishes_its_events_as_they_come(host: Connection) -> None:

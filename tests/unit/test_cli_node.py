@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from schemas.audits import HypervisorAudited, InstanceReport
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
-from schemas.topics import CLAIMS
+from schemas.inventory import Hypervisor, Physical
+from schemas.resources import ObservedResources
+from schemas.topics import AUDITS, CLAIMS
 from tests.cli_log import PARTITIONS, FleetLog
 
 
@@ -44,6 +47,40 @@ def test_show_as_json_has_the_claims_the_instances_and_the_findings(tmp_path: Pa
     assert [report["instance_id"] for report in node["instances_shown"]] == ["i1"]
     assert [finding["kind"] for finding in node["findings"]] == ["ghost-instance"]
     assert node["memory_mib"]["free"] == 8192 - 1204 - 1024
+
+
+def test_show_says_which_figures_are_the_hosts_own_and_since_when_guests_do_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    since_ms = fleet.now_ms
+    reports = tuple(
+        InstanceReport(instance_id=name, resources=ObservedResources(memory_mib=512), unknown_since_ms=unknown)
+        for name, unknown in (("i1", None), ("i2", since_ms))
+    )
+    physical = Physical(memory_mib_used=3072, memory_mib_free=5120, disk_mib_free=2048, disk_mib_available_least=-1024)
+    fleet.append(
+        AUDITS,
+        HypervisorAudited(
+            node_id="c01",
+            producer="p",
+            epoch=1,
+            counter=1,
+            taken_at_ms=fleet.now_ms + 1000,
+            mono_ms=1,
+            digest="d",
+            complete=False,
+            hypervisor=Hypervisor(memory_mib=8192, disk_mib=10_240, physical=physical),
+            instances=reports,
+            unknown_instances=("i2",),
+        ),
+    )
+
+    said = fleet.run(capsys, "node", "show", "c01").out
+
+    assert "incomplete (1 guest does not answer, since 2025-11-21T09:09:07" in said
+    assert "physical: 3 GiB used, 5 GiB free (the host's own figure" in said
+    assert "physical: 2 GiB free, -1 GiB left if all images grow (the host's own figure" in said
 
 
 @pytest.mark.parametrize(("verb", "status"), [("disable", "disabled"), ("drain", "draining"), ("withdraw", "withdrawn")])

@@ -95,6 +95,31 @@ def test_disks_are_found_where_they_are_and_a_cdrom_is_none() -> None:
     assert read_domain(DOMAIN).disks == (Disk(path="/var/a.qcow2"), Disk(path="/dev/vg/b"), Disk(pool="fast", volume="c"), Disk())
 
 
+NOVAS = """<domain><uuid>i</uuid><memory unit='MiB'>1</memory><vcpu>1</vcpu>
+<metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'><nova:flavor name='m1'><nova:memory>1</nova:memory>
+<nova:disk>20</nova:disk><nova:swap>512</nova:swap><nova:ephemeral>5</nova:ephemeral><nova:vcpus>1</nova:vcpus></nova:flavor>{root}
+</nova:instance></metadata><devices>
+<disk type='network' device='disk'><source protocol='rbd' name='vms/i_disk'/></disk>
+<disk type='block' device='disk'><source dev='/dev/sdx'/><serial>5d1b3a43-77d3-4a0a-8d86-51b5b2f4d7ac</serial></disk></devices></domain>"""
+
+
+@pytest.mark.parametrize(("root", "flavor_mib"), [("<nova:root type='image' uuid='a'/>", 25 * 1024 + 512), ("", 5 * 1024 + 512)])
+def test_a_guest_of_novas_has_its_flavors_disk_and_no_root_on_a_volume_and_volumes_are_not_the_hosts(root: str, flavor_mib: int) -> None:
+    domain = read_domain(NOVAS.format(root=root))
+
+    assert domain.disks == (Disk(),)
+    assert domain.flavor_disk_mib == flavor_mib
+
+
+def test_a_serial_makes_no_volume_of_a_disk_without_nova_and_a_flavor_without_sizes_says_nothing() -> None:
+    serial = "<disk type='block'><source dev='/dev/sdx'/><serial>s</serial></disk>"
+    plain = f"<domain><uuid>i</uuid><memory>1</memory><vcpu>1</vcpu><devices>{serial}</devices></domain>"
+
+    assert read_domain(plain).disks == (Disk(path="/dev/sdx"),)
+    assert read_domain(plain).flavor_disk_mib is None
+    assert read_domain(NOVAS.format(root="").replace("<nova:disk>20</nova:disk>", "")).flavor_disk_mib is None
+
+
 def test_passed_through_devices_have_their_addresses() -> None:
     assert read_domain(DOMAIN).pci_addresses == ("0000:05:00.1", "0000:81:1f.7")
 
