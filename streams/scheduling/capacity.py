@@ -2,7 +2,7 @@
 
 In closed form: of each resource asked for, what is free by what one instance takes; of limits on instances, on I/O operations and on
 members of a group, what is left of them. The filters of the policy are asked once, for the first instance. Where that does not say it
-all (cells, dedicated CPUs, pages, devices, amounts that must be exact, queries, code from outside), instances are laid over the node one
+all (cells, dedicated CPUs, pages, devices, capabilities, exact amounts, queries, code from outside), instances are laid over the node one
 after the other until one does not fit.
 
 Not counted: that a claim in flight counts as an I/O operation only until its instance is there; that an instance which is somewhere
@@ -34,7 +34,7 @@ TOGETHER = "ServerGroupAffinityFilter"
 
 CLOSED = frozenset(
     {
-        "AllHostsFilter", "RetryFilter", "ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter", "ComputeCapabilitiesFilter",
+        "AllHostsFilter", "RetryFilter", "ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter",
         "ImagePropertiesFilter", "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter", "DifferentHostFilter", "SameHostFilter",
         "SimpleCIDRAffinityFilter", "IsolatedHostsFilter", "AggregateImagePropertiesIsolation", "AggregateInstanceExtraSpecsFilter",
         "AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates", "require_tenant_aggregate",
@@ -43,7 +43,8 @@ CLOSED = frozenset(
         "AggregateRamFilter", "AggregateDiskFilter", "NUMATopologyFilter", "PciPassthroughFilter",
     }
 )  # fmt: skip
-"""Filters that say the same of the next instance, or whose limits say how many more there may be. All others are tried."""
+"""Filters that say the same of the next instance, or whose limits say how many more there may be. All others are tried: capabilities, too,
+since a flavor may name what the next instance changes, such as the number of instances."""
 
 
 class NodeCapacity(Struct, frozen=True, gc=False):

@@ -87,6 +87,14 @@ def test_devices_are_counted_by_trial_and_the_fleet_is_left_as_it_was() -> None:
     assert (found.fits, found.tried, here.overlay) == (2, True, ())
 
 
+def test_capabilities_that_the_next_instance_changes_are_tried() -> None:
+    flavor = Flavor(vcpus=1, memory_mib=64, extra_specs={"capabilities:num_instances": "<= 2"})
+
+    found = capacity(fleet(vm=guest("vm", 64)), PlacementRequested(request_id="r", flavor=flavor), DEFAULT)
+
+    assert (one(found.nodes), found.tried) == ((2, "ComputeCapabilitiesFilter"), True)
+
+
 def test_nodes_that_take_none_are_counted_for_the_filter_that_rejects_them() -> None:
     found = capacity(fleet(), wanted(memory_mib=9000), DEFAULT)
 
