@@ -20,8 +20,11 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
+from streams.scheduling.gathering import Gathering
 from streams.scheduling.options import OPTIONS, Options
 
+GATHERING = "groups"
+"""The follower that knows where groups are."""
 _instances = attrgetter("instances")
 
 
@@ -130,6 +133,14 @@ class Fleet:
         self.rooms()
         return node_id in self._at
 
+    def _gathered(self) -> Gathering:
+        """The index of groups; it follows from the first affinity group on."""
+        known = self.followers.get(GATHERING)
+        if not isinstance(known, Gathering):
+            known = Gathering()
+            self.followed(GATHERING, known)
+        return known
+
     def room_of(self, node_id: str) -> Room:
         """The room of a known node."""
         return self.rooms()[self._at[node_id]]
@@ -197,5 +208,6 @@ class Fleet:
             at = self._at.get(home.node_id)
             if at is None or home.epoch > rooms[at].node.homes_closed.get(group_id, 0):
                 return GroupHome(home.epoch, home.node_id, frozenset({home.node_id}))
-        nodes = frozenset(room.node_id for room in rooms if group_id not in room.node.homes_closed and room.members(group_id))
+        there = [rooms[at] for at in self._gathered().at.get(group_id, ())]
+        nodes = frozenset(room.node_id for room in there if group_id not in room.node.homes_closed and room.members(group_id))
         return GroupHome(1 if home is None else home.epoch + 1, "", nodes)

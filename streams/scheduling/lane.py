@@ -344,10 +344,15 @@ class Lane:
         missing = self.missing[: profiles.live]
         is_copy = False
         while profiles.live:
-            least = missing.min()
+            at = int(missing.argmin())
+            least = float(missing[at])
             if least == np.inf:
                 return
-            tied = np.flatnonzero(missing == least)
+            # Mostly there is one: another look for the least is cheaper than a comparison with all.
+            missing[at] = np.inf
+            is_alone = float(missing[int(missing.argmin())]) != least
+            missing[at] = least
+            tied = np.array([at]) if is_alone else (missing == least).nonzero()[0]
             found = [
                 (float(least), int(self.place[slot]), _NEVER if (first := profiles.first(slot, apart)) is None else first)
                 for slot in tied.tolist()

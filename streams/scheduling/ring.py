@@ -14,6 +14,7 @@ from streams.scheduling.view import AT, View
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
+NOTHING = float("-inf")
 TIED_FEW = 8
 """So many equal candidates are found one by one; more of them by one look at all."""
 
@@ -48,26 +49,30 @@ class Ring:
         found: list[Best] = []
         taken: list[tuple[int, float]] = []
         at = int(scores.argmax()) if len(scores) else -1
+        most = float(scores[at]) if at >= 0 else NOTHING
         while len(found) < count:
-            most = float(scores[at]) if at >= 0 else -np.inf
-            alone = left[0][0] if left else -np.inf
-            top = max(most, alone)
-            if top == -np.inf:
+            top = max(most, left[0][0]) if left else most
+            if top == NOTHING:
                 break
             tied: list[int] = []
-            while at >= 0 and scores[at] == top:
+            while most == top:
                 tied.append(at)
-                taken.append((at, top))
-                scores[at] = -np.inf
+                scores[at] = NOTHING
                 if len(tied) == TIED_FEW:
-                    rest = np.flatnonzero(scores == top).tolist()
-                    tied += rest
-                    taken += [(each, top) for each in rest]
-                    scores[rest] = -np.inf
+                    rest = (scores == top).nonzero()[0]
+                    scores[rest] = NOTHING
+                    tied += rest.tolist()
                 at = int(scores.argmax())
-            alike = [room for score, room in left if score == top]
+                most = float(scores[at])
+            taken += [(each, top) for each in tied]
+            alike = [room for score, room in left if score == top] if left else []
             left = left[len(alike) :]
-            found += self._in_order(tied, slots, alike, count - len(found), top)
+            if len(tied) == 1 and not alike:
+                slot = tied[0] if slots is None else int(slots[tied[0]])
+                marks = self._view.profiles.marked(slot, self._start, count - len(found), self._apart)
+                found += [Best(self._view.profiles.ordinal(mark), top, slot) for mark in marks]
+            else:
+                found += self._in_order(tied, slots, alike, count - len(found), top)
         for each, score in taken:
             scores[each] = score
         return found

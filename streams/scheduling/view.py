@@ -19,6 +19,7 @@ from projections.room import UNLIMITED, Room
 from schemas.inventory import Aggregate, Physical
 from schemas.resources import RESOURCES
 from streams.scheduling.facts import host_of
+from streams.scheduling.gathering import Gathering, entered, left
 from streams.scheduling.profiles import Key, Profiles, Reading
 from streams.scheduling.weighers import has_overrides
 
@@ -35,7 +36,6 @@ _TAKEN = attrgetter(*(f"{name}_{what}" for what in ("used", "free", "total") for
 _USED = attrgetter(*(f"{name}_used" for name in RESOURCES))
 
 Raw = Callable[[Room], float]
-_NO_GROUPS: frozenset[str] = frozenset()
 
 
 class View:
@@ -49,7 +49,8 @@ class View:
         self.ordinals: dict[str, int] = {}
         self.on: dict[str, set[int]] = {}
         """Ordinals of the nodes that an instance is on."""
-        self.grouped: dict[str, set[int]] = {}
+        self._gathering = Gathering()
+        self.grouped = self._gathering.at
         """Ordinals of the nodes that have members of a group, or are closed to one."""
         self.hosts: dict[str, list[int]] = {}
         """Ordinals of the nodes of a compute service's host, in small letters."""
@@ -70,7 +71,6 @@ class View:
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
         self._instances: list[frozenset[str]] = []
-        self._groups: list[frozenset[str]] = []
 
     @property
     def classes(self) -> int:
@@ -91,14 +91,14 @@ class View:
         """The fleet's list is another one, or has new nodes: begin anew."""
         self.rooms = rooms
         self.ordinals = {room.node_id: ordinal for ordinal, room in enumerate(rooms)}
-        for index in (self.on, self.grouped, self.hosts):
+        for index in (self.on, self.hosts):
             index.clear()
         self._instances = [frozenset()] * len(rooms)
-        self._groups = [frozenset()] * len(rooms)
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
         for ordinal, room in enumerate(rooms):
             self._index(ordinal)
             self.hosts.setdefault(host_of(room).lower(), []).append(ordinal)
+        self._gathering.follow(rooms)
         self.profiles.fill((ordinal, room.mark, self._key(room)) for ordinal, room in enumerate(rooms))
 
     def changed(self, ordinal: int) -> None:
@@ -111,6 +111,7 @@ class View:
                 if ordinal in ordinals:
                     ordinals.remove(ordinal)
             self.hosts.setdefault(host, []).append(ordinal)
+        self._gathering.changed(ordinal)
         self.profiles.move(ordinal, self._key(room))
 
     def _key(self, room: Room) -> Key:
@@ -158,14 +159,9 @@ class View:
         room = self.rooms[ordinal]
         before, now = self._instances[ordinal], frozenset(room.instances)
         if before != now:
-            _entered(self.on, ordinal, now - before)
-            _left(self.on, ordinal, before - now)
+            entered(self.on, ordinal, now - before)
+            left(self.on, ordinal, before - now)
             self._instances[ordinal] = now
-        groups = _groups(room)
-        if groups != self._groups[ordinal]:
-            _entered(self.grouped, ordinal, groups - self._groups[ordinal])
-            _left(self.grouped, ordinal, self._groups[ordinal] - groups)
-            self._groups[ordinal] = groups
 
 
 def _is(left: object, right: object) -> bool:
@@ -206,29 +202,3 @@ def _static_text(node: Node, partition: int, tags: list[Any]) -> bytes:
     silent = node.silent_since_ms is not None
     operator = (node.status, node.zone, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
     return msgspec.json.encode((partition, silent, hypervisor, operator, tags))
-
-
-def _groups(room: Room) -> frozenset[str]:
-    node = room.node
-    groups = {shown.group_id for shown in node.shown.values()}
-    for claims in node.claims.values():
-        for claim in claims:
-            if claim.group is not None:
-                groups.add(claim.group.group_id)
-    groups.update([item.group.group_id for item in room.overlay if item.group is not None])
-    groups.update(node.homes_closed)
-    groups.discard("")
-    return frozenset(groups) if groups else _NO_GROUPS
-
-
-def _entered(index: dict[str, set[int]], ordinal: int, names: frozenset[str]) -> None:
-    for name in names:
-        index.setdefault(name, set()).add(ordinal)
-
-
-def _left(index: dict[str, set[int]], ordinal: int, names: frozenset[str]) -> None:
-    for name in names:
-        there = index[name]
-        there.discard(ordinal)
-        if not there:
-            del index[name]

@@ -93,9 +93,12 @@ class Weighing:
 
     def _absolute(self, lane: Lane, ask: Ask, single: list[Room], candidates: Callable[[], Slots | None], *, is_closed: bool) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
+        is_one = len(made) == 1 and made[0][1] == 1.0
         rooms = self._view.rooms
 
         def tell(best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+            if is_one:  # The score is the figure itself.
+                return (_absolute_weight(made[0][0].name, 1.0, best.score),)
             room = apart.get(best.ordinal) or rooms[best.ordinal]
             return tuple([_absolute_weight(weigher.name, multiplier, raw(room)) for weigher, multiplier, raw in made])
 
