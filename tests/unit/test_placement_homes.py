@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec import structs
 
 from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.codec import decode
+from schemas.partitioner import partition_of
 from schemas.requests import ServerGroup
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
@@ -202,6 +204,56 @@ def test_two_schedulers_that_propose_at_the_same_moment_meet_in_one_home() -> No
     assert len(said(here, CLAIMS, GroupHomeProposed)) == 2
     assert len(set.union(*places(here).values())) == 1
     assert groups_wrong(here) == wrongs(here) == []
+
+
+@pytest.mark.parametrize("first", ["who moves in", "who leaves"])
+def test_one_moves_into_a_home_at_the_moment_when_another_leaves_it(first: str) -> None:
+    """The home is empty and half full of others: a small newcomer fits there, a large one has it closed."""
+    here = world(claims=3, requests=2)
+    here.host("n1")
+    here.host("n2")
+    crew: dict[str, Scheduler] = {}
+    at_once: list[str] = []
+
+    def meet(name: str, when: str, messages: Sequence[Message]) -> None:
+        said_now = [decode(message.topic, message.value) for message in messages]
+        races = any(isinstance(event, GroupHomeClosed if name == "large" else ClaimRequested) for event in said_now)
+        goes_first = (name == "small") == (first == "who leaves")  # The one that is held back lets the other come to rest before it.
+        if at_once and when == "before" and races and goes_first:
+            at_once.clear()
+            settle(crew["large" if name == "small" else "small"])
+
+    for name in ("small", "large"):
+        crew[name] = here.scheduler(name, log=At(here.log, partial(meet, name)))
+    settle(*crew.values())
+    while not all(len(scheduler.partitions) == 1 for scheduler in crew.values()):
+        here.clock.now_ms += 1000
+        settle(*crew.values())
+    names = {name: _of_partition(name, *scheduler.partitions) for name, scheduler in crew.items()}
+    here.request("before", group=TOGETHER)
+    settle(*crew.values())
+    _, there = home(here)
+    here.cancel("before")
+    settle(*crew.values())
+    here.request("filler", vcpus=4, requested_nodes=(there,))
+    settle(*crew.values())
+
+    here.request(names["small"], vcpus=1, group=TOGETHER)
+    here.request(names["large"], vcpus=6, group=TOGETHER)
+    at_once.append("now")
+    held_back = "large" if first == "who moves in" else "small"
+    settle(crew[held_back])
+    settle(*crew.values())
+
+    assert at_once == [], "they met"
+    assert groups_wrong(here) == wrongs(here) == []
+    assert home(here)[0] == (1 if first == "who moves in" else 2)
+    assert (names["large"] in places(here)) == (first == "who leaves")
+
+
+def _of_partition(name: str, partition: int) -> str:
+    """A request's id that belongs to this one of two partitions."""
+    return next(each for number in range(50) if partition_of((each := f"{name}-{number}").encode(), 2) == partition)
 
 
 def test_a_claim_under_an_epoch_that_was_closed_meanwhile_is_refused_and_goes_to_the_next_home() -> None:
