@@ -106,6 +106,7 @@ class Auditor:
             if survey.listed is None:
                 raise
             # The list is there, and one domain does not let itself be read: it is passed by until its call returns.
+            survey.given_up = True
             if hanging := survey.reading:
                 self._reading[hanging] = Stuck(self._last_ms or taken_at_ms, pending)
         self._host, self._facts = answer["host"]
@@ -120,8 +121,9 @@ class Auditor:
         assert self._facts is not None
         since_ms = self._unread_since_ms | {instance_id: stuck.since_ms for instance_id, stuck in self.rounds.stuck.items()}
         reports = [self._report(listed, since_ms.get(listed.instance_id)) for listed in self._listed]
+        stats = {"storage_pools": f"not refreshed: {trouble}"} if (trouble := self.rounds.pools_trouble) else {}
         return Look(
-            hypervisor=structs.replace(self._host, physical=self._physical(self._host.physical)),
+            hypervisor=structs.replace(self._host, physical=self._physical(self._host.physical), stats=stats),
             instances=tuple(sorted(reports, key=lambda each: each.instance_id)),
             unknown_instances=tuple(sorted(report.instance_id for report in reports if report.unknown_since_ms is not None)),
             hostname=self._facts.hostname,

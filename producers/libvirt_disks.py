@@ -83,11 +83,13 @@ class DiskLook:
     """One look at the disks of several guests, one after the other, in a worker.
 
     What it found so far may be read while it runs: `at` is the guest it is asking and when it began to (`clock_ms`), so that its caller
-    sees which guest does not answer. `occupied` has, by guest that was not asked because of it, for how long it has been at one command.
+    sees which guest does not answer, and may have it ask no more (`given_up`) when that call returns. `occupied` has, by guest that was
+    not asked because of it, for how long it has been at one command.
     """
 
     def __init__(self, guests: Sequence[Guest], clock_ms: Callable[[], int]) -> None:
         self.at: tuple[str, int] | None = None
+        self.given_up = False
         self.answered: list[str] = []
         self.occupied: dict[str, int] = {}
         self.sizes: dict[str, DiskSize] = {}
@@ -99,6 +101,8 @@ class DiskLook:
         """Look; a guest that is gone by now is left out. Raises libvirtError if the connection is lost."""
         self._has_pools = has_active_pools(handle)
         for guest in self._guests:
+            if self.given_up:
+                return
             self.at = (guest.instance_id, self._clock_ms())
             try:
                 self._ask(handle, guest)

@@ -69,7 +69,7 @@ class Survey:
     """One look at all domains, made in a worker.
 
     What it found so far may be read while it still runs: `listed` is None until there is a list; `reading` is the domain whose XML it is
-    waiting for; `unread` are those that are still to be read, or could not be.
+    waiting for; `unread` are those that are still to be read, or could not be. With `given_up` it reads no more.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Survey:
         self.listed: tuple[Listed, ...] | None = None
         self.found: dict[str, Known] = {}
         self.reading = ""
+        self.given_up = False
         self.unread: set[str] = set()
         self.gone: set[str] = set()
         self._known, self._disks = known, disks
@@ -99,6 +100,8 @@ class Survey:
         self.listed = tuple(listed for _, listed in domains)
         self._has_pools = bool(due) and has_active_pools(handle)
         for instance_id, domain in due.items():
+            if self.given_up:
+                return
             if instance_id not in self._skipped:
                 self.reading = instance_id
                 self._read(handle, instance_id, domain)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import libvirt
 from msgspec import Struct
 
-from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, TooManyStuck
+from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, TooManyStuck, said
 from producers.libvirt_disks import DiskLook, DiskSize, Guest
 from producers.libvirt_system import Options, refresh_pools
 
@@ -35,6 +35,8 @@ class Rounds:
 
     def __init__(self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int]) -> None:
         self.stuck: dict[str, Stuck] = {}
+        self.pools_trouble = ""
+        """Why the storage pools could not be looked at again, so that their figures may be old."""
         self._options = options
         self._wall_ms, self._mono_ms = wall_ms, mono_ms
         self._connection: Connection | None = None
@@ -42,23 +44,35 @@ class Rounds:
         self._pending: Pending[None] | None = None
         self._answered_ms: dict[str, int] = {}
         self._sizes: dict[str, DiskSize] = {}
+        self._refreshing: Pending[None] | None = None
+        self._refresh_due_ms = 0
+        self._guests: list[Guest] = []
 
     @property
     def running(self) -> bool:
         """Whether a round is under way."""
-        return self._look is not None
+        return self._look is not None or self._refresh_due_ms > 0
 
     def start(self, connection: Connection, guests: Iterable[Guest]) -> None:
         """Begin a round, unless one is under way. Raises HypervisorUnreachable."""
-        if self._look is not None and connection is self._connection:
+        if self.running and connection is self._connection:
             return
         self._connection, self._sizes = connection, {}
         waited_for = {i for i, stuck in self.stuck.items() if stuck.pending is not None or stuck.is_occupied}
-        self._go_on([guest for guest in guests if guest.instance_id not in waited_for], refresh=self._options.refresh_pools)
+        self._guests = [guest for guest in guests if guest.instance_id not in waited_for]
+        # A pool on a dead server hangs when it is looked at; then the round goes on without, and so do the next until it returns.
+        if self._options.refresh_pools and (self._refreshing is None or self._refreshing.done):
+            pools = self._options.pools
+            self._refreshing = connection.start(lambda handle: refresh_pools(handle, pools))
+            self._refresh_due_ms = self._mono_ms() + ANSWER_MS
+        else:
+            self._go_on(self._guests)
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until the round is over, or one guest has kept it waiting, or the time is up."""
-        if self._pending is not None:
+        if self._refresh_due_ms and self._refreshing is not None:
+            self._refreshing.wait(min(timeout_seconds, ANSWER_MS / 1000))
+        elif self._pending is not None:
             self._pending.wait(min(timeout_seconds, ANSWER_MS / 1000))
 
     def tend(self) -> dict[str, DiskSize] | None:
@@ -67,6 +81,10 @@ class Rounds:
         Raises HypervisorUnreachable if the connection is lost; then there is no round any more.
         """
         self._release()
+        if self._refresh_due_ms and self._refreshing is not None and (self._refreshing.done or self._mono_ms() > self._refresh_due_ms):
+            self._refresh_due_ms = 0
+            self.pools_trouble = _trouble(self._refreshing)
+            self._go_on(self._guests)
         if self._look is None or self._pending is None:
             return None
         look, pending = self._look, self._pending
@@ -86,12 +104,14 @@ class Rounds:
             since_ms = self.stuck[instance_id].since_ms if instance_id in self.stuck else self._answered_ms.get(instance_id, began_wall_ms)
             self.stuck[instance_id] = Stuck(since_ms, pending)
             self._look = self._pending = None
+            look.given_up = True
             self._go_on(look.left())
         return None
 
     def abandon(self) -> None:
         """The connection is gone: no round, and nothing waits for an answer. Who was stuck is so until a new connection tells."""
-        self._look = self._pending = self._connection = None
+        self._look = self._pending = self._connection = self._refreshing = None
+        self._refresh_due_ms = 0
         for stuck in self.stuck.values():
             stuck.pending = None
 
@@ -101,17 +121,11 @@ class Rounds:
         self.stuck = {instance_id: stuck for instance_id, stuck in self.stuck.items() if instance_id in here}
         self._answered_ms = {instance_id: ms for instance_id, ms in self._answered_ms.items() if instance_id in here}
 
-    def _go_on(self, guests: list[Guest], *, refresh: bool = False) -> None:
+    def _go_on(self, guests: list[Guest]) -> None:
         assert self._connection is not None
-        look, pools = DiskLook(guests, self._mono_ms), self._options.pools
-
-        def run(handle: object) -> None:
-            if refresh:
-                refresh_pools(handle, pools)
-            look.run(handle)
-
+        look = DiskLook(guests, self._mono_ms)
         try:
-            self._pending = self._connection.start(run)
+            self._pending = self._connection.start(look.run)
             self._look = look
         except TooManyStuck:
             # The rest is asked in the next round; until then it stays as last known.
@@ -138,3 +152,13 @@ class Rounds:
             else:
                 del self.stuck[instance_id]
                 self._answered_ms[instance_id] = self._wall_ms()
+
+
+def _trouble(refreshing: Pending[None]) -> str:
+    if not refreshing.done:
+        return f"no answer in {ANSWER_MS // 1000} s"
+    try:
+        refreshing.answer(0)
+    except libvirt.libvirtError as error:
+        return said(error)
+    return ""
