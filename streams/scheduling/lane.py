@@ -69,6 +69,7 @@ class Lane:
         mosts = [most_of(ask.item.limits, resource) if n else UNLIMITED for resource, n in zip(RESOURCES, asked, strict=True)]
         self._limits: Ints | None = np.array([[most] for most in mosts], np.int64) if min(mosts) < UNLIMITED else None
         self._rows = [np.array([AT[f"{RESOURCES[r]}_{what}"] for r in self._asked], np.intp) for what in ("free", "total", "used")]
+        self._rows_most = np.array([AT[f"{RESOURCES[r]}_most"] for r in self._asked], np.intp)
         self._wanted, self._mosts = (np.array([[each[r]] for r in self._asked], np.int64).reshape(-1, 1) for each in (asked, mosts))
         self._is_amount = np.array([place in self.amount_places for place in range(len(filters) + 1)])
         self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
@@ -168,8 +169,6 @@ class Lane:
                 self.scores[slots] = self.absolute(slots, block)
             self.inside[slots] = True
             return
-        if is_plain:
-            block = profiles.figures.take(slots, axis=1)
         for slot, before, had, place, has in zip(
             changed, old.tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist(), strict=True
         ):
@@ -278,6 +277,21 @@ class Lane:
     def _parts(self, block: Ints, short: Mask) -> Floats:
         """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
         at = short.nonzero()[0]
+        parts: Floats = np.full(len(short), np.inf)
+        if not self._asked:
+            parts[at] = 0.0
+            return parts
+        if self._limits is None and not self.view.uncounted:
+            # What there is is what may be asked for, in one column.
+            lack = self._wanted - block[self._rows_most].take(at, axis=1)
+            part = np.maximum(lack, 0) / self._wanted
+            found: Floats = part[0]
+            for row in part[1:]:
+                found = found + row
+            if lack.max() > UNLIMITED // 2:
+                found[(lack > UNLIMITED // 2).any(axis=0)] = np.inf
+            parts[at] = found
+            return parts
         free, total, used = (block[rows].take(at, axis=1) for rows in self._rows)
         n = self._wanted
         over = used + n > self._mosts
@@ -288,7 +302,6 @@ class Lane:
         for row in part:
             found += row
         found[(lacking & (free == -UNLIMITED)).any(axis=0)] = np.inf
-        parts: Floats = np.full(len(short), np.inf)
         parts[at] = found
         return parts
 

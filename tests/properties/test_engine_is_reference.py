@@ -64,7 +64,7 @@ POLICIES = (
     Policy(weighers=(Multiplied(weigher="MetricsWeigher"),), options=Options(host_subset_size=2)),
 )
 KINDS = ((8, 16_384, 102_400), (16, 32_768, 204_800), (8, 16_384, 0))
-SIZES = ((1, 1024, 0), (2, 4096, 10_240), (4, 8192, 20_480), (7, 1000, 3), (16, 40_000, 1))
+SIZES = ((0, 0, 0), (1, 1024, 0), (2, 4096, 10_240), (4, 8192, 20_480), (7, 1000, 3), (16, 40_000, 1))
 
 
 CELLS = tuple(
