@@ -162,6 +162,25 @@ def test_the_periodic_word_mends_what_lost_messages_left_wrong(script: str, kept
         assert followed([*messages[:kept], *said]).tracked() == cloud.usage()
 
 
+def test_a_source_that_has_cleaned_up_holds_nothing_though_the_destination_did_not_say_that_it_is_done() -> None:
+    cloud, messages = played(SCRIPTS["live migrated"])
+    known = list(cloud.create("b", "h2"))
+    lost = [sent for sent in messages if parsed(sent.value).event != "instance.live_migration_post_dest.end"]
+
+    ended = followed([*known, *lost])
+
+    assert ended.used() == ended.tracked() == cloud.usage() == {H2: (2, 1024, 2048)}
+
+
+def test_a_late_message_is_put_in_order_after_what_is_no_longer_kept_one_by_one() -> None:
+    cloud, messages = played(SCRIPTS["resized and waiting"])
+    messages += [sent for _ in range(2 * FACTS_MAX) for sent in cloud.exists("a")]
+
+    ended = followed([*messages[:-2], messages[-1], messages[-2]])
+
+    assert ended.used() == ended.tracked() == cloud.usage() == {H1: (1, 512, 1024), H2: (4, 4096, 25 * 1024 + 256)}
+
+
 def test_an_instance_that_was_deleted_does_not_come_back_by_a_late_word() -> None:
     cloud = NovaCloud()
     messages = [*cloud.create("a", "h1"), *cloud.delete("a")]
