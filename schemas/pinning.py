@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +30,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?(B|b|bit)")
 _FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
+Texts = tuple[tuple[str, str], ...]
+
+
 class WantsError(ValueError):
     """Extra specs and image properties that contradict each other or cannot be read: the message names the key and what was expected."""
 
@@ -45,6 +49,23 @@ def wants(flavor: Flavor, image: Image) -> Wants:
     """The CPUs and cells that one instance wants. Raises WantsError."""
     if not _says(flavor.extra_specs, _FLAVOR_KEYS) and not _says(image.properties, _IMAGE_KEYS):
         return Wants(flavor.vcpus, flavor.pcpus)
+    found = _worked_out(flavor.vcpus, flavor.pcpus, flavor.memory_mib, tuple(flavor.extra_specs.items()), tuple(image.properties.items()))
+    if isinstance(found, str):
+        raise WantsError(found)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _worked_out(vcpus: int, pcpus: int, memory_mib: int, extra_specs: Texts, properties: Texts) -> Wants | str:
+    """What such a flavor and image want, or what is wrong with them; a cloud has few of them, and asks for them again and again."""
+    flavor = Flavor(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, extra_specs=dict(extra_specs))
+    try:
+        return _wants(flavor, Image(properties=dict(properties)))
+    except WantsError as error:
+        return str(error)
+
+
+def _wants(flavor: Flavor, image: Image) -> Wants:
     policy, threads = _policies(flavor, image)
     emulator = _one_of("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy", ""), EMULATOR_POLICIES)
     dedicated = _dedicated(flavor, image, policy, threads, emulator)
@@ -99,7 +120,7 @@ def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[
     if not asked:
         return ()
     policy = _agreed("pci_numa_affinity_policy", flavor, image, PCI_POLICIES)
-    known = known_aliases(aliases)
+    known = _known(tuple(aliases))
     found = []
     for each in asked.split(","):
         name, separator, count = (part.strip() for part in each.partition(":"))
@@ -288,6 +309,11 @@ def _listed(key: str, flavor: Flavor, image: Image) -> list[str]:
     if found[0] and found[1]:
         raise WantsError(f"hw_{key}: the flavor lists its cells, the image must not")
     return found[0] or found[1]
+
+
+@lru_cache(maxsize=16)
+def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]]:
+    return known_aliases(texts)
 
 
 def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
