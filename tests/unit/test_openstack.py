@@ -55,6 +55,7 @@ SCRIPTS: dict[str, Script] = {
     "rebuilt": lambda c: (c.create("a", "h1"), c.rebuild("a")),
     "shelved": lambda c: (c.create("a", "h1"), c.shelve("a", offload=False)),
     "shelved and offloaded": lambda c: (c.create("a", "h1"), c.shelve("a")),
+    "unshelving": lambda c: (c.create("a", "h1"), c.shelve("a"), first(c.unshelve("a", "h2"), 2)),
     "unshelved elsewhere": lambda c: (c.create("a", "h1"), c.shelve("a"), c.unshelve("a", "h2")),
     "soft deleted": lambda c: (c.create("a", "h1"), c.change("a", "soft_delete", "soft-delete")),
     "soft deleted and restored": lambda c: (
