@@ -15,9 +15,15 @@ from projections.node import NO_TOTAL, Claim, Node, Shown
 from projections.observed import NodeView
 from projections.rules import GRACE_MS
 from schemas.findings import FindingKind
+from schemas.requests import TTL_MS_DEFAULT
 from schemas.results import OutcomeKind
 
 _NAME_MAX = 255
+# An owner counts an instance from its claim on, a host lists it when it is defined. To fetch an image takes minutes: as long as a claim may
+# wait for its guest.
+BUILDING_MS = TTL_MS_DEFAULT
+# A cold migration or resize defines the guest at its end only, when the disks are copied; an hour is 200 GiB at 60 MB/s.
+MOVING_MS = 3_600_000
 FOLLOWED = "lifecycle|nova"
 """The source of life-cycle events (`Node.sources`) that a cloud's notifications are: what it tracks has a record with Nova."""
 
@@ -82,6 +88,8 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
     """The differences about these instances on the node; the common case, that nothing is wrong, costs some comparisons each."""
     node, time_ms = look.node, look.step.time_ms
     claims_of, shown_of = node.claims.get, node.shown.get
+    if node.status == "withdrawn":
+        return [_stranded(claim) for instance_id in sorted(instances) for claim in sorted(claims_of(instance_id, ()), key=by_age)]
     found: list[Difference] = []
     for instance_id in instances:
         claims = claims_of(instance_id)
@@ -92,7 +100,7 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
                     continue
             elif claim.run_epoch is None:
                 shown = shown_of(instance_id)
-                if shown is None or _same(shown, claim):
+                if shown is None or _alike(shown, claim):
                     continue
         found += _of_instance(look, instance_id)
     return found
@@ -109,9 +117,9 @@ def nothing_wrong(node: Node, instances: Iterable[str], time_ms: int) -> bool:
         if claim.confirmed_ms is None:
             if time_ms > claim.deadline_ms:
                 return False
-        elif claim.run_epoch is not None or ((shown := shown_of(instance_id)) is not None and not _same(shown, claim)):
+        elif claim.run_epoch is not None or ((shown := shown_of(instance_id)) is not None and not _alike(shown, claim)):
             return False
-    return node.silent_since_ms is None and node.unknown_since_ms is None and not _is_over(node)
+    return node.status != "withdrawn" and node.silent_since_ms is None and node.unknown_since_ms is None and not _is_over(node)
 
 
 def _of_instance(look: Look, instance_id: str) -> list[Difference]:
@@ -127,12 +135,43 @@ def _of_instance(look: Look, instance_id: str) -> list[Difference]:
                 late_ms = claim.deadline_ms + 2 * claim.ttl_ms + GRACE_MS
                 found.append(Difference("expired-claim", instance_id, claim, late_ms))
         elif claim.run_epoch is not None and claim.departed_ms is None:
-            found.append(Difference("orphan-claim", instance_id, claim))
+            found.append(Difference("orphan-claim", instance_id, claim, _patience_ms(look, instance_id, claim.seen_ms)))
     if shown is not None and all(claim.confirmed_ms is not None for claim in claims):
         newest = max(claims, key=by_age)
         if not _same(shown, newest):
             found.append(Difference("size-drift", instance_id, newest))
+        if any(devices_apart(look, newest)):
+            found.append(Difference("device-drift", instance_id, newest))
     return found
+
+
+def _stranded(claim: Claim) -> Difference:
+    return Difference("stranded-claim", claim.instance_id, claim)
+
+
+def devices_apart(look: Look, claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The devices that a claim holds and its guest does not have, and those that the guest has beyond its claim; in order.
+
+    Nothing is said before an audit newer than the guest's last event has shown it, nor of a host that reports no devices: an event need not
+    name any.
+    """
+    node, shown = look.node, look.node.shown.get(claim.instance_id)
+    host = node.hypervisor
+    if shown is None or host is None or node.complete_ms <= shown.event_ms or not (host.pci_devices or shown.report.pci_addresses):
+        return (), ()
+    claimed, attached = set(claim.pci_addresses), set(shown.report.pci_addresses)
+    return tuple(sorted(claimed - attached)), tuple(sorted(attached - claimed))
+
+
+def _patience_ms(look: Look, instance_id: str, seen_ms: int = -1) -> int:
+    """Until when an instance that its owner counts here may be on no audit: it is being built, or on its way.
+
+    Not one that was seen after its owner's last word (`seen_ms`, if that is known): it was there, and is not.
+    """
+    word = look.view.vouched(instance_id)
+    if word is None or seen_ms > word.event_ms:
+        return 0
+    return word.event_ms + (MOVING_MS if word.moving else BUILDING_MS)
 
 
 def of_node(look: Look) -> list[Difference]:
@@ -159,6 +198,11 @@ def by_age(claim: Claim) -> tuple[int, str]:
     return (claim.offset, claim.claim_id)
 
 
+def _alike(shown: Shown, claim: Claim) -> bool:
+    """Whether it is plain at once that the instance is as claimed; where there are devices it takes a closer look."""
+    return not (claim.pci_addresses or shown.report.pci_addresses) and _same(shown, claim)
+
+
 def _same(shown: Shown, claim: Claim) -> bool:
     """Whether everything that is reported of the instance is as claimed."""
     observed, claimed = shown.amounts, claim.amounts
@@ -174,15 +218,15 @@ def _same(shown: Shown, claim: Claim) -> bool:
 
 
 def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Difference]:
+    """An instance without a claim: it never had one, or has lost it."""
     gone = look.gone(instance_id)
-    if shown is None and gone is not None and gone.outcome == "vanished":
-        return [Difference("vanished-claim", instance_id, gone.claim)]
-    is_tracked = instance_id in (look.view.tracked or ())
-    if (shown is None and not is_tracked) or (shown is not None and is_tracked and _is_followed(look)):
-        return []
-    return [Difference("ghost-instance" if gone is None else "missing-claim", instance_id)]
-
-
-def _is_followed(look: Look) -> bool:
-    """Whether Nova places instances on the node and nobody of ours ever did: then claims have no source there, and lack nothing."""
-    return FOLLOWED in look.node.sources and not look.node.claims and not look.closed
+    if shown is None:
+        if gone is not None and gone.outcome == "vanished":
+            return [Difference("vanished-claim", instance_id, gone.claim)]
+        if instance_id not in (look.view.tracked or ()):
+            return []
+        return [Difference("stale-instance", instance_id, not_before_ms=_patience_ms(look, instance_id))]
+    if gone is not None:
+        return [Difference("missing-claim", instance_id)]
+    # What an owner counts is adopted usage: a cloud that is followed claims nothing here.
+    return [Difference("ghost-instance", instance_id)] if look.view.vouched(instance_id) is None else []

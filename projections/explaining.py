@@ -9,15 +9,12 @@ from shlex import quote
 
 from msgspec import Struct
 
-from projections.differences import Closed, Difference, Look, by_age
-from projections.ledger import Step
-from projections.node import NO_TOTAL, Amounts, Claim, Node, Shown
-from projections.wording import amounts_text, deltas_text, event_text
-from schemas.claims import InstanceObserved, NodeObserved
-from schemas.codec import event_type
+from projections.causes import Causes, seen_by, when_ms
+from projections.differences import Difference, Look, by_age, devices_apart
+from projections.node import NO_TOTAL, Amounts, Claim, Node
+from projections.wording import amounts_text, deltas_text
 from schemas.findings import Cause
 from schemas.resources import RESOURCES, Resources
-from schemas.topics import CLAIMS
 from schemas.units import AMOUNT_MAX
 
 # The newest forced claims that a finding names: it must stay far below the size of a record.
@@ -33,31 +30,13 @@ class Description(Struct, frozen=True):
     missing: str
     fix: str
     note: str
+    counted: Resources = Resources()
+    devices: tuple[str, ...] = ()
 
 
 def described(look: Look, difference: Difference) -> Description:
     """Why a difference is there: its causes oldest first, the event that is missing, what it keeps from others, and the way to mend it."""
     return _DESCRIBE[difference.kind](look, difference)
-
-
-def step_cause(partition: int, step: Step, instance_id: str = "", summary: str = "") -> Cause:
-    """The step's own record as a cause."""
-    return Cause(
-        topic=CLAIMS,
-        partition=partition,
-        offset=step.offset,
-        time_ms=when_ms(step),
-        event=event_type(step.event),
-        summary=summary or event_text(step.event, instance_id),
-    )
-
-
-def when_ms(step: Step) -> int:
-    """When it happened: an observation's own time, any other record's append time."""
-    event = step.event
-    if type(event) is NodeObserved:
-        return event.taken_at_ms
-    return event.event_time_ms if type(event) is InstanceObserved else step.time_ms
 
 
 def resources_of(amounts: Amounts | list[int]) -> Resources:
@@ -81,53 +60,6 @@ def _share(node: Node, claim: Claim) -> Amounts:
     )
 
 
-class _Causes:
-    """Causes by offset: one record is named once, and they come out oldest first."""
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-        self._by_offset: dict[int, Cause] = {}
-
-    def add(self, offset: int | None, time_ms: int, event: str, summary: str) -> None:
-        if offset is None or offset < 0:
-            return
-        before = self._by_offset.get(offset)
-        summary = summary if before is None else f"{before.summary}; {summary}"
-        self._by_offset[offset] = Cause(
-            topic=CLAIMS, partition=self._look.partition, offset=offset, time_ms=max(0, time_ms), event=event, summary=summary
-        )
-
-    def grant(self, claim: Claim) -> None:
-        text = f"claim {claim.claim_id} granted {amounts_text(claim.amounts)} on {claim.node_id}"
-        self.add(claim.offset, max(claim.granted_ms, 0), "claim-requested", text)
-
-    def confirmation(self, claim: Claim) -> None:
-        if claim.confirmed_offset is not None:
-            text = f"{claim.instance_id} seen there: claim confirmed"
-            self.add(claim.confirmed_offset, claim.confirmed_ms or 0, claim.confirmed_by, text)
-
-    def life(self, instance_id: str) -> None:
-        tracked = (self._look.view.tracked or {}).get(instance_id)
-        if tracked is not None and tracked.offset not in self._by_offset and tracked.offset != self._look.step.offset:
-            sized = f" with {amounts_text(tracked.amounts)}" if any(tracked.amounts) else ""
-            text = f"the last life-cycle event of {instance_id}: {tracked.change}{sized}"
-            self.add(tracked.offset, tracked.event_ms, "instance-observed", text)
-
-    def listing(self, instance_id: str) -> None:
-        self.add(self._look.listed_offset, self._look.listed_ms, "node-observed", f"the last complete audit that lists {instance_id}")
-
-    def closing(self, gone: Closed) -> None:
-        self.add(gone.offset, gone.time_ms, gone.event, f"claim {gone.claim.claim_id} closed: {gone.outcome}")
-
-    def now(self, instance_id: str = "", summary: str = "") -> None:
-        step = self._look.step
-        if step.offset not in self._by_offset:
-            self.add(step.offset, when_ms(step), event_type(step.event), summary or event_text(step.event, instance_id))
-
-    def all(self) -> tuple[Cause, ...]:
-        return tuple(self._by_offset[offset] for offset in sorted(self._by_offset))
-
-
 def release_command(claim: Claim, reason: str) -> str:
     """The command that gives a claim back; ids are quoted for a shell."""
     return f"claimlog claims release {quote(claim.claim_id)} --reason {reason}"
@@ -135,7 +67,7 @@ def release_command(claim: Claim, reason: str) -> str:
 
 def _orphan(look: Look, difference: Difference) -> Description:
     claim = _claim(difference)
-    causes = _Causes(look)
+    causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
     causes.life(claim.instance_id)
@@ -149,12 +81,14 @@ def _orphan(look: Look, difference: Difference) -> Description:
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
         fix=release_command(claim, "deleted"),
         note="a confirmed claim whose instance is gone, and nobody said so",
+        counted=_counted(look, claim.instance_id),
+        devices=claim.pci_addresses,
     )
 
 
 def _expired(look: Look, difference: Difference) -> Description:
     claim = _claim(difference)
-    causes = _Causes(look)
+    causes = Causes(look)
     causes.grant(claim)
     causes.now(summary="past the claim's deadline, and nothing ever showed its instance there")
     return Description(
@@ -164,6 +98,7 @@ def _expired(look: Look, difference: Difference) -> Description:
         missing=f"InstanceArrived or InstanceStarted of {claim.instance_id} on {look.node.node_id}, or the claim's release",
         fix=release_command(claim, "failed"),
         note=f"unconfirmed after {claim.ttl_ms // 1000} s; complete audits would close it",
+        devices=claim.pci_addresses,
     )
 
 
@@ -171,10 +106,10 @@ def _drift(look: Look, difference: Difference) -> Description:
     claim, node_id = _claim(difference), look.node.node_id
     shown = look.node.shown[claim.instance_id]
     deltas = [0 if seen is None else seen - claimed for seen, claimed in zip(shown.amounts, claim.amounts, strict=True)]
-    causes = _Causes(look)
+    causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
-    causes.add(shown.offset, shown.seen_ms, _seen_by(look, shown), f"{claim.instance_id} seen with {amounts_text(shown.amounts)}")
+    causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{claim.instance_id} seen with {amounts_text(shown.amounts)}")
     return Description(
         since_ms=when_ms(look.step),
         held=resources_of(deltas),
@@ -185,43 +120,118 @@ def _drift(look: Look, difference: Difference) -> Description:
     )
 
 
-def _seen_by(look: Look, shown: Shown) -> str:
-    """The kind of record that gave an instance its present size."""
-    if shown.offset == look.step.offset:
-        return event_type(look.step.event)
-    tracked = (look.view.tracked or {}).get(shown.report.instance_id)
-    return "instance-observed" if tracked is not None and tracked.offset == shown.offset else "node-observed"
+def _device_drift(look: Look, difference: Difference) -> Description:
+    claim, node_id = _claim(difference), look.node.node_id
+    shown = look.node.shown[claim.instance_id]
+    idle, extra = devices_apart(look, claim)
+    causes = Causes(look)
+    causes.grant(claim)
+    causes.confirmation(claim)
+    attached = ", ".join(shown.report.pci_addresses) or "no device"
+    causes.now(summary=f"{claim.instance_id} seen with {attached}")
+    known = {device.address for device in look.node.hypervisor.pci_devices} if look.node.hypervisor is not None else set()
+    parts = [f"{address} is held for it and {'it does not have it' if address in known else 'the host has it no more'}" for address in idle]
+    parts += [f"it has {address}, which is not in its claim" for address in extra]
+    return Description(
+        since_ms=when_ms(look.step),
+        held=Resources(),
+        causes=causes.all(),
+        missing=f"ClaimRequested with resize for {claim.instance_id} on {node_id}: {attached}",
+        fix=f"claimlog timeline {quote(claim.instance_id)}",
+        note="; ".join(parts) + "; claim the devices that it has, or attach those that are claimed",
+        devices=idle,
+    )
+
+
+def _stranded(look: Look, difference: Difference) -> Description:
+    claim, node = _claim(difference), look.node
+    causes = Causes(look)
+    causes.grant(claim)
+    causes.confirmation(claim)
+    if node.audit is not None:
+        causes.add(node.audit.offset, node.audit.taken_at_ms, "node-observed", f"the last audit of {node.node_id}")
+    causes.now()
+    return Description(
+        since_ms=when_ms(look.step),
+        held=resources_of(_share(node, claim)),
+        causes=causes.all(),
+        missing=f"InstanceDeleted of {claim.instance_id} on {node.node_id}, or the claim's release",
+        fix=release_command(claim, "operator"),
+        note=f"{node.node_id} is withdrawn ({node.status_reason or 'no reason given'}) and no audit of it will ever close the claim",
+        devices=claim.pci_addresses,
+    )
+
+
+def _counted(look: Look, instance_id: str) -> Resources:
+    """What the life cycle counts for an instance that no observation shows here."""
+    tracked = (look.view.tracked or {}).get(instance_id)
+    if tracked is None or instance_id in look.node.shown:
+        return Resources()
+    return resources_of([amount or 0 for amount in tracked.amounts])
 
 
 def _shown_unclaimed(look: Look, difference: Difference) -> Description:
-    """A ghost, or an instance whose claim is gone: shown by observations, or tracked only while audits do not list it."""
+    """A ghost, or an instance whose claim is gone."""
     instance_id, node = difference.instance_id, look.node
-    gone, shown = look.gone(instance_id), node.shown.get(instance_id)
-    causes = _Causes(look)
+    gone, shown = look.gone(instance_id), node.shown[instance_id]
+    causes = Causes(look)
     if gone is not None:
         causes.grant(gone.claim)
         causes.closing(gone)
-    if shown is not None:
-        causes.add(shown.offset, shown.seen_ms, _seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
+    causes.leaving(instance_id)
+    causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
     causes.life(instance_id)
+    left = look.view.left.get(instance_id)
     departure = f"InstanceDeparted or InstanceDeleted of {instance_id} on {node.node_id}"
-    if shown is None:
-        causes.now(instance_id)
-        tracked = (look.view.tracked or {})[instance_id]
-        note = f"the life cycle still counts {amounts_text(tracked.amounts)} that no audit lists"
-        missing, fix = departure, release_command(gone.claim, "deleted") if gone is not None else f"claimlog timeline {quote(instance_id)}"
+    claimed = f"ClaimRequested for {instance_id} on {node.node_id}"
+    note = "delete the guest on its host, or claim what it uses; until then its use counts"
+    if left is not None:
+        note = f"{left.producer} says that it {left.change}, its host still has it: delete the guest there; until then its use counts"
+        missing = f"{departure}, by the hypervisor"
     else:
-        claimed = f"ClaimRequested for {instance_id} on {node.node_id}"
         missing = claimed if gone is None else f"{departure}, or a new {claimed}"
+    return Description(
+        since_ms=when_ms(look.step),
+        held=resources_of(node.uses.get(instance_id, (0, 0, 0, 0))),
+        causes=causes.all(),
+        missing=missing,
+        fix=f"claimlog timeline {quote(instance_id)}",
+        note=note,
+        devices=shown.report.pci_addresses,
+    )
+
+
+def _stale(look: Look, difference: Difference) -> Description:
+    """The life cycle counts an instance here that no audit lists, and no claim holds anything for it."""
+    instance_id, node = difference.instance_id, look.node
+    gone, owner = look.gone(instance_id), look.view.vouched(instance_id)
+    causes = Causes(look)
+    if gone is not None:
+        causes.grant(gone.claim)
+        causes.closing(gone)
+    causes.life(instance_id)
+    causes.now(summary=f"{instance_id} is not shown on {node.node_id}")
+    counted = _counted(look, instance_id)
+    amounts = amounts_text([getattr(counted, resource) for resource in RESOURCES])
+    who, mend = "the life cycle", "`claimlog leaks --heal --yes` says that it departed"
+    fix = f"claimlog leaks --heal --yes --kind stale-instance --node {quote(node.node_id)}"
+    if owner is not None:
+        who, mend = owner.producer, f"it has to be deleted, or its move ended, where {owner.producer} is told"
         fix = f"claimlog timeline {quote(instance_id)}"
-        note = "delete the guest on its host, or claim what it uses; until then its use counts"
-    held = node.uses.get(instance_id, (0, 0, 0, 0)) if shown is not None else (0, 0, 0, 0)
-    return Description(when_ms(look.step), resources_of(held), causes.all(), missing, fix, note)
+    return Description(
+        since_ms=when_ms(look.step),
+        held=resources_of(node.uses.get(instance_id, (0, 0, 0, 0))),
+        causes=causes.all(),
+        missing=f"InstanceDeparted or InstanceDeleted of {instance_id} on {node.node_id}",
+        fix=fix,
+        note=f"{who} still counts {amounts} that no audit lists; {mend}",
+        counted=counted,
+    )
 
 
 def _vanished(look: Look, difference: Difference) -> Description:
     claim = _claim(difference)
-    causes = _Causes(look)
+    causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
     causes.life(claim.instance_id)
@@ -235,6 +245,7 @@ def _vanished(look: Look, difference: Difference) -> Description:
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
         fix=release_command(claim, "deleted"),
         note=f"shown once, then gone without a departure: {amounts_text(claim.amounts)} were freed after the claim's TTL",
+        counted=_counted(look, claim.instance_id),
     )
 
 
@@ -242,7 +253,7 @@ def _negative(look: Look, difference: Difference) -> Description:
     del difference
     node = look.node
     over = [max(0, used - limit) if limit > NO_TOTAL else 0 for used, limit in zip(node.used, node.limits, strict=True)]
-    causes = _Causes(look)
+    causes = Causes(look)
     if node.full is not None:
         causes.add(node.full.offset, node.complete_ms, "node-observed", f"totals: {_totals_text(node)}")
     for claim in sorted((claim for claim in node.held() if claim.forced), key=by_age)[-_FORCED_MAX:]:
@@ -266,7 +277,7 @@ def _totals_text(node: Node) -> str:
 def _silent(look: Look, difference: Difference) -> Description:
     del difference
     node = look.node
-    causes = _Causes(look)
+    causes = Causes(look)
     if node.audit is not None:
         causes.add(node.audit.offset, node.audit.taken_at_ms, "node-observed", "the last audit that told something")
     causes.now()
@@ -293,6 +304,9 @@ _DESCRIBE = {
     "size-drift": _drift,
     "ghost-instance": _shown_unclaimed,
     "missing-claim": _shown_unclaimed,
+    "stale-instance": _stale,
+    "device-drift": _device_drift,
+    "stranded-claim": _stranded,
     "vanished-claim": _vanished,
     "negative-free": _negative,
     "silent-node": _silent,

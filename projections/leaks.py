@@ -10,13 +10,15 @@ Only what a record touched is looked at again, by an audit too, as long as nothi
 from __future__ import annotations
 
 from collections.abc import Collection
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
+from projections.causes import step_cause
 from projections.differences import Closed, Difference, Look, nothing_wrong, of_instances, of_node
-from projections.explaining import described, step_cause
+from projections.explaining import described
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
 from schemas.claims import (
     ClaimReleased,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 # How often closed claims are looked through for those that may be forgotten: rarely enough to cost nothing a record.
 _FORGET_EVERY = 10_000
 _CAUSES_MAX = 30
-_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node"})
+_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim"})
 _RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
 _TOUCHES_NODE = (NodeConfigured, NodeSilent)
 
@@ -61,12 +63,14 @@ class Mark(Struct):
 
     `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
     audit and what came since left nothing to confirm, so the next one finds nothing new about instances that it need not look at.
+    `auditor` is that audit's producer: on another one other instances are vouched for (`projections.observed`).
     """
 
     heard_ms: int = -1
     complete_offset: int = -1
     complete_ms: int = -1
     quiet: bool = False
+    auditor: str = ""
 
 
 class Leaks(Struct):
@@ -84,14 +88,14 @@ class Leaks(Struct):
         if not step.offset % _FORGET_EVERY:
             self._forget(step.offset)
         event = step.event
-        if event is None or step.ignored:
+        if event is None or (step.ignored and not observed.heeds(step)):
             return []
         if type(event) is NodeObserved:
             return self._audited(ledger, observed, event, step)
         if type(event) is FindingIgnored:
             return self._ignored(event, step)
         found: list[FindingRecord] = []
-        for node_id, instances in self._touched(event, step).items():
+        for node_id, instances in self._touched(ledger, event, step).items():
             node = ledger.nodes.get(node_id)
             if node is None or (node_id not in self.open and not step.closed and nothing_wrong(node, instances, step.time_ms)):
                 continue
@@ -124,6 +128,8 @@ class Leaks(Struct):
             mark = self.marks[event.node_id] = Mark()
         mark.heard_ms = step.time_ms
         applied = node.audit is not None and node.audit.offset == step.offset and event.complete
+        if applied and (mark.auditor != event.producer or (event.hypervisor is not None and event.hypervisor.pci_devices)):
+            mark.auditor, mark.quiet = intern(event.producer), False
         if mark.quiet and step.times_only:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
@@ -146,7 +152,7 @@ class Leaks(Struct):
         open_ = self.open.get(node_id)
         return open_ is None or all(finding.confirmed for finding in open_.values())
 
-    def _touched(self, event: Any, step: Step) -> dict[str, list[str]]:
+    def _touched(self, ledger: Ledger, event: Any, step: Step) -> dict[str, list[str]]:
         """The instances to look at by node; a node with none is looked at itself."""
         kind = type(event)
         touched: dict[str, list[str]] = {}
@@ -171,7 +177,8 @@ class Leaks(Struct):
         elif kind is ClaimRenewed:
             touched[event.node_id] = [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]
         elif kind in _TOUCHES_NODE:
-            touched[event.node_id] = []
+            is_status = kind is NodeSilent or event.status is not UNSET
+            touched[event.node_id] = [*ledger.nodes[event.node_id].claims] if is_status and event.node_id in ledger.nodes else []
         return touched
 
     def _close(self, step: Step) -> None:
@@ -285,6 +292,8 @@ def _suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
         instance_id=difference.instance_id,
         claim_id=difference.claim.claim_id if difference.claim is not None else "",
         held=said.held,
+        counted=said.counted,
+        devices=said.devices,
         causes=said.causes[-_CAUSES_MAX:],
         missing=said.missing,
         fix=said.fix,
@@ -297,7 +306,8 @@ def _confirmed(look: Look, finding: OpenFinding, difference: Difference) -> Leak
     """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
     before, said = finding.record, described(look, difference)
     causes = (*before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
-    return LeakConfirmed(**_said(before, look, causes) | {"held": said.held, "note": said.note})
+    now = {"held": said.held, "counted": said.counted, "devices": said.devices, "note": said.note}
+    return LeakConfirmed(**_said(before, look, causes) | now)
 
 
 def _resolved(look: Look, finding: OpenFinding) -> LeakResolved:

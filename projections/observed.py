@@ -1,12 +1,18 @@
 """What observations alone say of each node: *reported* by the hypervisor's audits, and *tracked* through its instances' life cycle.
 
 Both are kept beside the ledger, from the same records, and decide nothing: their difference is what an operator calls the gap.
-Which record counts, and in which order, is the ledger's decision (`Step.ignored`), taken over and not taken again.
+Which record counts, and in which order, is the ledger's decision (`Step.ignored`), taken over and not taken again, but for an owner's word.
+
+The producer of a node's complete audits speaks for the hypervisor, in its life-cycle events too. Any other producer of life-cycle events is
+an *owner* (Nova's notifications, say): it vouches for the instances that it counts. What an owner says of an instance goes before what the
+hypervisor's own events say, and an audit that omits the instance does not refute it: that difference is what is looked for
+(docs/decisions/0009-owners-vouch.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from sys import intern
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -26,16 +32,23 @@ UNKNOWN: ObservedAmounts = (None, None, None, None)
 DEPARTED_MAX = 1000
 
 _GONE = frozenset({"departed", "deleted"})
+# In the name of every task of Nova's that moves a guest.
+_MOVING = "migrat"
 _EACH = range(4)
 
 
 class Tracked(Struct, gc=False):
-    """One instance that its life cycle says is on the node: its size, and the last event of it (what, when, where in `claims`)."""
+    """One instance that its life cycle says is on the node: its size, and the last event of it (what, when, where in `claims`, by whom).
+
+    `moving`: the event says that it is on its way from one node to another (Nova's task states `migrating`, `resize_migrating` …).
+    """
 
     amounts: ObservedAmounts
     change: str
     event_ms: int
     offset: int
+    producer: str = ""
+    moving: bool = False
 
 
 class NodeView(Struct):
@@ -43,7 +56,8 @@ class NodeView(Struct):
 
     `reported` is the sum of what the last complete audit lists (None before there is one), `reported_offset` that audit's place.
     `tracked` is None until a life-cycle event of the node was seen, then the instances by id. `departed` has the time of departures that
-    no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back.
+    no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back. `left` has the
+    owners' departures in full, for as long as observations show the instance. `auditor` is the producer of the last complete audit.
     `lost` has, for closed claims of tracked instances that nobody declared gone, the instance: the owner's word may still come.
     """
 
@@ -52,6 +66,8 @@ class NodeView(Struct):
     tracked: dict[str, Tracked] | None = None
     departed: dict[str, int] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    left: dict[str, Tracked] = field(default_factory=dict)
+    auditor: str = ""
     sums: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     """Sum of what tracked instances report, by resource; derived."""
     silent: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -68,6 +84,15 @@ class NodeView(Struct):
             None if silent[2] else sums[2],
             None if silent[3] else sums[3],
         )
+
+    def is_owner(self, producer: str) -> bool:
+        """Whether a producer of life-cycle events speaks for the owner of instances here, not for the hypervisor."""
+        return producer not in {"", self.auditor}
+
+    def vouched(self, instance_id: str) -> Tracked | None:
+        """The owner's word that the instance is here; None without one."""
+        known = (self.tracked or {}).get(instance_id)
+        return known if known is not None and self.is_owner(known.producer) else None
 
     def track(self, instance_id: str, tracked: Tracked) -> None:
         """Add the instance, or give it its new size."""
@@ -110,7 +135,7 @@ class Observed(Struct):
     def apply(self, ledger: Ledger, step: Step) -> None:
         """Fold what the ledger just did with one record; called after `ledger.apply`, for every step."""
         event = step.event
-        if event is None or step.ignored:
+        if event is None or (step.ignored and not self.heeds(step)):
             return
         kind = type(event)
         if kind is NodeObserved:
@@ -119,9 +144,17 @@ class Observed(Struct):
             if step.closed:
                 self._closed(step)
         elif kind is InstanceObserved:
-            self._lived(event, step.offset)
+            self._lived(event, step)
         elif kind is ClaimReleased:
             self._released(ledger, event, step)
+
+    def heeds(self, step: Step) -> bool:
+        """Whether a step that the ledger ignored counts here: an owner's event, in its order, of an instance that a newer audit omits."""
+        event = step.event
+        if type(event) is not InstanceObserved or not step.node_ids:
+            return False
+        view = self.nodes.get(event.node_id)
+        return view is not None and view.is_owner(event.producer)
 
     def _node(self, node_id: str) -> NodeView:
         view = self.nodes.get(node_id)
@@ -131,30 +164,38 @@ class Observed(Struct):
 
     def _audited(self, ledger: Ledger, event: NodeObserved) -> None:
         """A complete audit: its sum if it is a new full one, and the end of waiting for what departed before it."""
-        full = ledger.nodes[event.node_id].full
+        node = ledger.nodes[event.node_id]
         view = self._node(event.node_id)
+        if view.auditor != event.producer:
+            _audited_by(view, event.producer)
+        full = node.full
         if full is not None and full.offset != view.reported_offset:
             view.reported_offset = full.offset
             view.reported = total([observed_amounts(report.resources) for report in full.instances])
+        followed_ms = event.taken_at_ms - SKEW_MS
         if view.departed:
-            view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > event.taken_at_ms - SKEW_MS}
+            view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > followed_ms}
+        if view.left:
+            view.left = {i: word for i, word in view.left.items() if word.event_ms > followed_ms or i in node.shown}
 
-    def _lived(self, event: InstanceObserved, offset: int) -> None:
+    def _lived(self, event: InstanceObserved, step: Step) -> None:
         """One life-cycle event: what is older than the last one known of its instance changes nothing."""
         view = self._node(event.node_id)
         if view.tracked is None:
             view.tracked = {}
-        instance_id, time_ms = event.instance.instance_id, event.event_time_ms
-        known = view.tracked.get(instance_id)
-        if event.change in _GONE:
-            if known is None or known.event_ms <= time_ms:
-                view.untrack(instance_id)
-            view.departed[instance_id] = max(time_ms, view.departed.get(instance_id, -1))
-            if len(view.departed) > DEPARTED_MAX:
-                view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > time_ms - GRACE_MS}
-        elif time_ms >= view.departed.get(instance_id, -1) and (known is None or time_ms >= known.event_ms):
-            view.departed.pop(instance_id, None)
-            view.track(instance_id, Tracked(observed_amounts(event.instance.resources), event.change, time_ms, offset))
+        instance_id = event.instance.instance_id
+        word = Tracked(
+            observed_amounts(event.instance.resources),
+            event.change,
+            min(event.event_time_ms, step.time_ms),
+            step.offset,
+            intern(event.producer),
+            _MOVING in event.instance.task_state,
+        )
+        if view.is_owner(event.producer):
+            _owner_says(view, instance_id, word)
+        elif instance_id not in view.left and view.vouched(instance_id) is None:
+            _hypervisor_says(view, instance_id, word)
 
     def _closed(self, step: Step) -> None:
         """Remember whose claims went on evidence alone, while their instances are still tracked."""
@@ -176,6 +217,44 @@ class Observed(Struct):
             node, view = ledger.nodes[node_id], self.nodes.get(node_id)
             if view is not None and instance_id not in node.shown and instance_id not in node.claims:
                 view.untrack(instance_id)
+
+
+def _audited_by(view: NodeView, producer: str) -> None:
+    """Another producer audits the node: what it said of departures is the hypervisor's word from now on."""
+    view.auditor = intern(producer)
+    own = {i: word for i, word in view.left.items() if word.producer == producer}
+    for instance_id, word in own.items():
+        view.departed[instance_id] = max(word.event_ms, view.departed.get(instance_id, -1))
+        del view.left[instance_id]
+
+
+def _owner_says(view: NodeView, instance_id: str, word: Tracked) -> None:
+    """An owner's event, which only an owner's newer one outweighs."""
+    last = view.vouched(instance_id) or view.left.get(instance_id)
+    if last is not None and word.event_ms < last.event_ms:
+        return
+    if word.change not in _GONE:
+        view.left.pop(instance_id, None)
+        view.track(instance_id, word)
+        return
+    view.untrack(instance_id)
+    view.left[instance_id] = word
+    if len(view.left) > DEPARTED_MAX:
+        view.left = {i: gone for i, gone in view.left.items() if gone.event_ms > word.event_ms - GRACE_MS}
+
+
+def _hypervisor_says(view: NodeView, instance_id: str, word: Tracked) -> None:
+    """An event of the hypervisor's own, about an instance of which no owner speaks."""
+    known, time_ms = (view.tracked or {}).get(instance_id), word.event_ms
+    if word.change in _GONE:
+        if known is None or known.event_ms <= time_ms:
+            view.untrack(instance_id)
+        view.departed[instance_id] = max(time_ms, view.departed.get(instance_id, -1))
+        if len(view.departed) > DEPARTED_MAX:
+            view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > time_ms - GRACE_MS}
+    elif time_ms >= view.departed.get(instance_id, -1) and (known is None or time_ms >= known.event_ms):
+        view.departed.pop(instance_id, None)
+        view.track(instance_id, word)
 
 
 def total(vectors: Iterable[ObservedAmounts]) -> ObservedAmounts:

@@ -12,9 +12,12 @@ FindingKind = Literal[
     "orphan-claim",
     "double-claim",
     "ghost-instance",
+    "stale-instance",
     "missing-claim",
     "size-drift",
+    "device-drift",
     "expired-claim",
+    "stranded-claim",
     "silent-node",
     "negative-free",
     "vanished-claim",
@@ -35,9 +38,11 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
 class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One difference between what is claimed, tracked and reported.
 
-    `held` is what it keeps from others. `causes` are the events that made it, oldest first; `missing` is the event that should be there and
-    is not; `fix` is the command that mends it; `ignored` the operator's reason to let it stand. `since_ms` is when the difference arose,
-    `suspected_ms` when a look first showed it.
+    `held` is what it keeps from others here, `devices` the addresses of PCI devices among that. `counted` is what the life cycle counts for
+    an instance that no audit lists: its share of the gap, which keeps nothing from anybody here, but from those who believe the tracker.
+    `causes` are the events that made it, oldest first; `missing` is the event that should be there and is not; `fix` is the command that
+    mends it; `ignored` the operator's reason to let it stand. `since_ms` is when the difference arose, `suspected_ms` when a look first
+    showed it.
     """
 
     finding_id: Name
@@ -51,6 +56,8 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     instance_id: Text = ""
     claim_id: Text = ""
     held: Resources = Resources()
+    counted: Resources = Resources()
+    devices: tuple[Name, ...] = ()
     causes: tuple[Cause, ...] = ()
     missing: Text = ""
     fix: Text = ""

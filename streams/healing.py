@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from projections.differences import by_age
 from projections.node import Node, ObservedAmounts
+from projections.observed import NodeView
 from projections.wording import amounts_text
-from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, ReleaseReason
+from schemas.audits import InstanceReport
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, InstanceObserved, ReleaseReason
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import Resources
@@ -25,6 +27,7 @@ REASONS: dict[str, ReleaseReason] = {
     "vanished-claim": "deleted",
     "expired-claim": "failed",
     "double-claim": "migrated",
+    "stranded-claim": "operator",
 }
 """Kinds that giving a claim back mends, and as what."""
 OWNER = "operator"
@@ -39,10 +42,11 @@ class Remedy(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Where a finding is: its node, and the offset of the ledger's last record there, on which a claim is based."""
+    """Where a finding is: its node and views, and the offset of the ledger's last record there, on which a claim is based."""
 
     node: Node
     basis: int
+    view: NodeView
 
 
 def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: int) -> Remedy:
@@ -57,8 +61,8 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind in REASONS:
         return _released(finding, node, stamp, REASONS[finding.kind])
     shown = node.shown.get(finding.instance_id)
-    if finding.kind == "missing-claim" and shown is None:
-        return Remedy(finding, "the life cycle counts it and no audit shows it: the cloud has to say that it was deleted")
+    if finding.kind == "stale-instance":
+        return _departed(finding, place, stamp)
     claims = node.claims.get(finding.instance_id, ())
     if finding.kind == "size-drift" and shown is not None and claims:
         newest = max(claims, key=by_age)
@@ -103,6 +107,8 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
     """Why nothing is known well enough; empty if it is."""
     if not isinstance(finding, LeakConfirmed):
         return "only suspected: wait for the next audit, an event may still be on its way"
+    if finding.kind == "stranded-claim":
+        return ""  # The operator's word that the node is withdrawn is all that there will ever be.
     if node.unknown_since_ms is not None or node.silent_since_ms is not None:
         return f"what is on {node.node_id} is not known now: its audits fail or do not come"
     if node.full is None or now_ms - node.complete_ms > report_age_ms:
@@ -112,7 +118,7 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
 
 
 def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReason) -> Remedy:
-    if finding.instance_id in node.shown and finding.kind != "expired-claim":
+    if finding.instance_id in node.shown and finding.kind not in {"expired-claim", "stranded-claim"}:
         return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")
     event = ClaimReleased(
         node_id=finding.node_id,
@@ -123,6 +129,25 @@ def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReas
     )
     says = f"give back claim {finding.claim_id} of {finding.instance_id} on {finding.node_id} ({reason})"
     return Remedy(finding, says, (written(event, stamp, subject=finding.claim_id),))
+
+
+def _departed(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
+    """The departure that nobody reported. An owner's word is not put into its mouth: its tracker would go on counting."""
+    owner, instance_id = place.view.vouched(finding.instance_id), finding.instance_id
+    if owner is not None:
+        return Remedy(finding, f"{owner.producer} counts it: delete it there, or end its move; what is said here would not change that")
+    if instance_id in place.node.shown:
+        return Remedy(finding, f"{instance_id} is shown on {finding.node_id} by now")
+    event = InstanceObserved(
+        node_id=finding.node_id,
+        producer=OWNER,
+        epoch=stamp.time_ms,
+        counter=place.basis + 1,  # Two of one millisecond are in order as well: each is based on the other.
+        change="departed",
+        event_time_ms=stamp.time_ms,
+        instance=InstanceReport(instance_id=instance_id),
+    )
+    return Remedy(finding, f"say that {instance_id} has left {finding.node_id}", (written(event, stamp, subject=instance_id),))
 
 
 def _item(finding: OpenRecord, stamp: Stamp, resources: Resources, *, resize: bool) -> ClaimItem:

@@ -43,6 +43,8 @@ class LeakAudit:
     def silences(self, ledger: Ledger, now_ms: int, interval_ms: int) -> list[Message]:
         """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
 
+        A withdrawn node is told only so that what is still claimed there is confirmed to be stranded.
+
         `now_ms` is compared with append times, so it must be the clock of whoever stamps them, and the ledger must be folded to the
         end of its partition. Saying one again changes nothing.
         """
@@ -50,9 +52,12 @@ class LeakAudit:
         found: list[Message] = []
         for node_id in sorted(self.leaks.marks):
             silent_ms, node = now_ms - self.leaks.marks[node_id].heard_ms, ledger.nodes[node_id]
-            if silent_ms < limit_ms or node.status == "withdrawn":
+            if silent_ms < limit_ms:
                 continue
-            if node.silent_since_ms is None:
+            if node.status == "withdrawn":
+                if self._awaits_a_look(node_id, now_ms):
+                    found.append(_silence(node, 3, self.leaks.marks[node_id].heard_ms, ledger.partition))
+            elif node.silent_since_ms is None:
                 found.append(_silence(node, 1, self.leaks.marks[node_id].heard_ms, ledger.partition))
             elif silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
                 found.append(_silence(node, 2, self.leaks.marks[node_id].heard_ms, ledger.partition))
@@ -61,6 +66,10 @@ class LeakAudit:
     def _confirmed_silent(self, node_id: str) -> bool:
         findings = self.leaks.open.get(node_id, {}).values()
         return any(finding.confirmed for finding in findings if finding.record.kind == "silent-node")
+
+    def _awaits_a_look(self, node_id: str, now_ms: int) -> bool:
+        findings = self.leaks.open.get(node_id, {}).values()
+        return any(not finding.confirmed and finding.not_before_ms <= now_ms for finding in findings)
 
 
 def _silence(node: Node, look: int, heard_ms: int, partition: int) -> Message:

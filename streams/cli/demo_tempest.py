@@ -182,18 +182,20 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     total = {"instance_id": f"{len(items)} instances", "tracked_since": "", "last_listed": "", **sums}
     _table([*items, total], state.cut, "instance_id", "tracked_since", "last_listed", *PUBLISHED)
     print("\n   missing: an InstanceDeleted of each, which nobody has published\n")
-    wrong = list(_wrong(row, sums))
+    wrong = [*_wrong(row, sums), *_unlike(state, left, sums)]
     for line in wrong:
         print(f"demo: {line}", file=sys.stderr)
     spec = f"sqlite:{path}"
-    spec = f"sqlite:{path}"
     if not left:
         return Exit.ERROR
-    print(f"3. The life of the first of them, of which the last event is missing:\n\n$ claimlog timeline {left[0].instance_id}")
+    print("3. The same as findings, with the totals; the guests that run are none, since the cloud vouches for them:\n")
+    print("$ claimlog leaks --kind stale-instance")
+    told = run(["leaks", "--kind", "stale-instance", "--log", spec])
+    print(f"\n4. The life of the first of them, of which the last event is missing:\n\n$ claimlog timeline {left[0].instance_id}")
     code = run(["timeline", left[0].instance_id, "--log", spec])
-    print(f"\nTry these on the log that this left:\n  claimlog nodes -o wide --log {spec}\n  claimlog leaks --log {spec}")
+    print(f"\nTry these on the log that this left:\n  claimlog nodes -o wide --log {spec}\n  claimlog leaks --explain --log {spec}")
     print(f"  claimlog diff {NODE} --at {facts.rfc3339(start_ms)} --why --log {spec}")
-    if wrong or code:
+    if wrong or code or told != Exit.FINDINGS:
         return Exit.ERROR
     print("\nThe figures are the published ones, and the instances add up to the gap in every column.")
     return Exit.DONE
@@ -231,6 +233,18 @@ def _wrong(row: NodeResources, sums: dict[str, int]) -> Iterator[str]:
             yield f"{resource}: {free} are free, published were {PUBLISHED[resource]}"
         if sums[resource] != view["gap"]:
             yield f"{resource}: the instances add up to {sums[resource]}, the gap is {view['gap']}"
+
+
+def _unlike(state: State, left: Sequence[Left], sums: dict[str, int]) -> Iterator[str]:
+    """Where the leak audit's findings are not these instances, or what they count is not these sums."""
+    found = [finding for finding in state.findings() if finding.kind == "stale-instance"]
+    others = {finding.kind for finding in state.findings()} - {"stale-instance", "negative-free"}
+    if others or {finding.instance_id for finding in found} != {each.instance_id for each in left}:
+        yield f"the leak audit names {len(found)} stale instances and {', '.join(sorted(others)) or 'nothing else'}"
+    for resource, total in sums.items():
+        counted = sum(getattr(finding.counted, resource) for finding in found)
+        if counted != total:
+            yield f"{resource}: the findings count {counted}, the gap is {total}"
 
 
 def _table(items: Sequence[dict[str, Any]], cut: Cut, *names: str) -> None:

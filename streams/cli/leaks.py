@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from msgspec import to_builtins
 
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
-from schemas.resources import RESOURCES
+from schemas.resources import RESOURCES, Resources
 from streams.cli import mending, units
 from streams.cli.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.exits import Exit, UsageProblem
@@ -106,6 +106,7 @@ def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
     """A finding as an item: every field of its record, its state and its age."""
     item: dict[str, Any] = {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
     item["held"] = {resource: getattr(finding.held, resource) for resource in RESOURCES}
+    item["counted"] = {resource: getattr(finding.counted, resource) for resource in RESOURCES}
     item["causes"] = [{name: getattr(cause, name) for name in cause.__struct_fields__} for cause in finding.causes]
     item["state"] = state_of(finding)
     item["age_ms"] = max(0, as_of_ms - finding.since_ms)
@@ -131,6 +132,12 @@ def held_by(findings: Sequence[Finding]) -> list[int]:
     return [sum(amounts[r] for amounts in largest.values()) for r in range(len(RESOURCES))]
 
 
+def counted_by(findings: Sequence[Finding]) -> list[int]:
+    """What life cycles count for instances that no audit lists, by resource; an instance on a node once, whatever is said of it."""
+    counted = {(finding.node_id, finding.instance_id): finding.counted for finding in findings if finding.counted != Resources()}
+    return [sum(getattr(each, resource) for each in counted.values()) for resource in RESOURCES]
+
+
 def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
     """The totals of an answer."""
     return {
@@ -138,16 +145,20 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
         "confirmed": sum(isinstance(finding, LeakConfirmed) for finding in findings),
         "nodes": len({finding.node_id for finding in findings}),
         "held": dict(zip(RESOURCES, held_by(findings), strict=True)),
+        "counted": dict(zip(RESOURCES, counted_by(findings), strict=True)),
     }
 
 
 def summary_text(findings: Sequence[OpenRecord]) -> str:
-    """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB`."""
+    """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB; counted and on no audit: 1 GiB`."""
     if not findings:
         return "nothing found: claims, life cycles and audits agree\n"
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
-    return f"{_counted(len(findings), 'finding')} on {_counted(nodes, 'node')}, {confirmed} confirmed; held: {sized(held_by(findings))}\n"
+    counted = counted_by(findings)
+    stale = f"; counted and on no audit: {sized(counted)}" if any(counted) else ""
+    found = f"{_counted(len(findings), 'finding')} on {_counted(nodes, 'node')}, {confirmed} confirmed"
+    return f"{found}; held: {sized(held_by(findings))}{stale}\n"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -164,6 +175,9 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
     ]
     if finding.instance_id and finding.claim_id:
         lines.append(f"  instance  {finding.instance_id}")
+    counted = [getattr(finding.counted, resource) for resource in RESOURCES]
+    lines.append(f"  counted   {sized(counted)} that no audit lists" if any(counted) else "")
+    lines.append(f"  devices   {', '.join(finding.devices)}" if finding.devices else "")
     lines.append(f"  {finding.note}" if finding.note else "")
     for cause in finding.causes:
         position = f"{cause.topic}/{cause.partition}@{cause.offset}"
@@ -183,6 +197,8 @@ def columns() -> list[Column]:
         Column(name="instance_id", title="instance", shown=lambda name: name or "-"),
         Column(name="claim_id", title="claim", shown=lambda name: name or "-", wide=True),
         Column(name="held", shown=lambda held: sized(held.values())),
+        Column(name="counted", shown=lambda counted: sized(counted.values()) if any(counted.values()) else "-"),
+        Column(name="devices", shown=lambda names: ", ".join(names) or "-", wide=True),
         Column(name="age_ms", title="age", shown=units.span, right=True),
         Column(name="state", alarm=lambda state: state == "confirmed"),
         Column(name="ignored", title="ignored because", shown=lambda reason: reason or "-", wide=True),

@@ -122,7 +122,8 @@ def _place(state: State, finding: OpenRecord) -> Place:
     ledger = state.ledger_of(finding.node_id)
     if ledger is None:
         raise UsageProblem(f"node {finding.node_id!r} of the finding is not known")
-    return Place(ledger.nodes[finding.node_id], state.ends[ledger.partition] - 1)
+    view = state.observed[ledger.partition].view(finding.node_id)
+    return Place(ledger.nodes[finding.node_id], state.ends[ledger.partition] - 1, view)
 
 
 def _written(log: Log, messages: Sequence[Message]) -> tuple[Position, str]:

@@ -45,6 +45,10 @@ def test_the_log_that_it_leaves_says_the_same_to_every_verb(played: tuple[Path, 
     diff = json.loads(said(folder, "diff", "--at", "1970-01-01", "--why", *log).stdout)["items"]
 
     free = {name: (of["limit"] - of["reported"], of["limit"] - of["tracked"]) for name in ("memory_mib", "vcpus") for of in [row[name]]}
+    leaks = json.loads(said(folder, "leaks", "--kind", "stale-instance", "--kind", "ghost-instance", *log).stdout)
+    assert [item["kind"] for item in leaks["items"]] == ["stale-instance"] * 14
+    assert leaks["summary"]["counted"] == {"vcpus": 47, "pcpus": 0, "memory_mib": 70_036, "disk_mib": 11_603 * 1024}
+    assert leaks["summary"]["held"]["memory_mib"] == 0
     assert free == {"memory_mib": (23_353, -46_683), "vcpus": (-43, -90)}
     gaps = {item["resource"]: item["delta"]["gap"] for item in diff if item["kind"] == "change" and item["resource"]}
     sums = {name: sum(item["delta"]["gap"] for item in diff if item["kind"] == "record" and item["resource"] == name) for name in gaps}

@@ -70,7 +70,7 @@ class Fleet:
         self._guests: dict[str, Guest] = {}
         self._out: list[tuple[int, int, Any]] = []
         self._made = 0
-        self._audits = {node: Producer("audits", node) for node in NODES}
+        self._audits = {node: Producer("libvirt", node) for node in NODES}
         self._events = {node: Producer("libvirt", node) for node in NODES}
         self._leak, self._lost = leak, lost
 

@@ -43,6 +43,7 @@ def test_each_finding_has_its_state_and_what_it_holds_and_the_exit_code_says_tha
     assert orphan["held"] == {"vcpus": 2, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}
     assert said.json["summary"] == {
         "findings": 2, "confirmed": 2, "nodes": 2, "held": {"vcpus": 2, "pcpus": 0, "memory_mib": 2560, "disk_mib": 0},
+        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0},
     }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_the_table_names_the_missing_event_and_the_totals_go_to_stderr(fleet: Fl
 
     assert said.code == 3
     assert "InstanceDeparted or InstanceDeleted of i-77 on c01" in said.out
-    assert said.err.endswith("2 findings on 2 nodes, 2 confirmed; held: 2 vCPUs, 2.5 GiB\n")
+    assert said.err.endswith("2 findings on 2 nodes, 2 confirmed; held: 2 vCPUs, 2.5 GiB; counted and on no audit: 2 GiB\n")
 
 
 def test_explain_tells_the_events_at_places_where_they_stand(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from projections.differences import Closed
 from projections.leaks import Leaks
 from projections.ledger import Ledger, Step
 from projections.node import Claim
 from projections.observed import Observed
+from schemas.audits import InstanceReport
 from schemas.codec import decode, encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
-from schemas.inventory import ResourceRule
-from schemas.resources import Resources
+from schemas.inventory import Hypervisor, PciDevice, ResourceRule
+from schemas.requests import PciWant
+from schemas.resources import ObservedResources, Resources
 from schemas.topics import FINDINGS
 from tests.ledger_history import START_MS, History, digest_of
 
@@ -161,7 +164,7 @@ def test_an_instance_that_no_claim_ever_knew_is_a_ghost_until_it_leaves(n1: Audi
 
 
 def test_a_ghost_that_is_claimed_is_one_no_more(n1: Audited) -> None:
-    n1.history.event("started", "ghost", at_s=70, size=2)
+    n1.history.event("started", "ghost", at_s=70, size=2, producer="audits")
     n1.history.claim("late", "ghost", 2, at_s=80)
 
     assert n1.look() == [("suspected", "ghost-instance", "ghost"), ("resolved", "ghost-instance", "ghost")]
@@ -194,17 +197,162 @@ def test_a_guest_started_after_its_claim_expired_misses_it() -> None:
     assert "claim c closed: expired" in [cause.summary for cause in audited.records[-1].causes]
 
 
-def test_a_guest_that_only_the_life_cycle_still_counts_is_missing_its_departure(n1: Audited) -> None:
-    n1.history.event("started", "ghost", at_s=70, size=2)
+def test_a_guest_that_only_the_life_cycle_still_counts_is_stale_and_keeps_nothing_from_anybody(n1: Audited) -> None:
+    n1.history.event("started", "ghost", at_s=70, size=2, producer="audits")
     n1.history.audit({"i": 4, "ghost": 2}, at_s=80, memory_mib=16)
-    n1.look()
-    n1.history.audit({"i": 4}, at_s=120, memory_mib=16)
-    n1.history.audit({"i": 4}, at_s=180, memory_mib=16)
+    assert n1.look() == [("suspected", "ghost-instance", "ghost")]
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
 
-    assert n1.look() == [("confirmed", "ghost-instance", "ghost")]
+    assert n1.look() == [
+        ("resolved", "ghost-instance", "ghost"),
+        ("suspected", "stale-instance", "ghost"),
+        ("confirmed", "stale-instance", "ghost"),
+    ]
+    stale = n1.records[-1]
+    assert (stale.held, stale.counted) == (Resources(), Resources(memory_mib=2))
+    assert stale.missing == "InstanceDeparted or InstanceDeleted of ghost on n1"
+    assert offsets(stale) == [(4, "instance-observed"), (6, "node-observed"), (7, "node-observed")]
     assert n1.observed.view("n1").tracked_amounts()[2] == 6
-    n1.history.event("departed", "ghost", at_s=190)
-    assert n1.look() == [("resolved", "ghost-instance", "ghost")]
+
+    n1.history.event("departed", "ghost", at_s=190, producer="audits")
+
+    assert n1.look() == [("resolved", "stale-instance", "ghost")]
+
+
+def test_a_guest_that_its_owner_counts_is_adopted_usage_and_no_finding(n1: Audited) -> None:
+    n1.history.audit({"i": 4, "vm": 2}, at_s=120, memory_mib=16)
+    n1.history.event("started", "vm", at_s=125, event_s=110, size=2, producer="nova")
+    for at_s in (180, 240):
+        n1.history.audit({"i": 4, "vm": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "ghost-instance", "vm"), ("resolved", "ghost-instance", "vm")]
+    assert n1.history.used() == 6
+
+
+def test_a_guest_whose_owner_says_that_it_left_is_a_ghost_with_that_event_as_a_cause(n1: Audited) -> None:
+    n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=80, memory_mib=16)
+    n1.history.event("departed", "vm", at_s=100, producer="nova")
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4, "vm": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "ghost-instance", "vm"), ("confirmed", "ghost-instance", "vm")]
+    assert offsets(n1.records[-1])[0] == (6, "instance-observed")
+    assert n1.records[-1].note.startswith("nova says that it departed, its host still has it")
+
+    n1.history.audit({"i": 4}, at_s=240, memory_mib=16)
+
+    assert n1.look() == [("resolved", "ghost-instance", "vm")]
+    assert n1.observed.view("n1").left == {}
+
+
+def test_an_owners_old_word_about_a_guest_that_no_audit_has_counts_for_the_tracker_and_for_no_verdict(n1: Audited) -> None:
+    n1.history.audit({"i": 4}, at_s=1000, memory_mib=16)
+    n1.history.event("started", "lost", at_s=1010, event_s=30, size=9, producer="nova")
+
+    assert n1.look() == [("suspected", "stale-instance", "lost")]
+    assert n1.history.used() == 4
+    assert n1.observed.view("n1").tracked_amounts()[2] == 13
+
+    n1.history.audit({"i": 4}, at_s=1060, memory_mib=16)
+
+    assert n1.look() == [("confirmed", "stale-instance", "lost")]
+
+
+def test_a_guest_that_is_being_built_or_moved_may_be_on_no_audit_for_as_long_as_that_takes(n1: Audited) -> None:
+    moving = InstanceReport(instance_id="moving", resources=ObservedResources(memory_mib=1), task_state="resize_migrating")
+    n1.history.event("arrived", "built", at_s=70, size=2, producer="nova")
+    n1.history.event("arrived", "moving", at_s=71, size=moving, producer="nova")
+    for at_s in (120, 180, 669, 671, 3670, 3672):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+
+    said = n1.look()
+
+    assert said[:2] == [("suspected", "stale-instance", "built"), ("suspected", "stale-instance", "moving")]
+    confirmed = [record for record in n1.records if isinstance(record, LeakConfirmed)]
+    assert [(record.instance_id, record.time_ms - START_MS) for record in confirmed] == [("built", 671_000), ("moving", 3_672_000)]
+
+
+def test_who_vouched_is_looked_at_anew_when_another_producer_audits_the_node(n1: Audited) -> None:
+    n1.history.event("started", "vm", at_s=70, size=2, producer="agent")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=80, memory_mib=16)
+    assert n1.look() == []
+
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4, "vm": 2}, at_s=at_s, memory_mib=16, producer="agent")
+
+    assert n1.look() == [("suspected", "ghost-instance", "vm"), ("confirmed", "ghost-instance", "vm")]
+
+
+def test_a_claim_on_a_withdrawn_node_is_stranded_until_it_is_given_back(n1: Audited) -> None:
+    n1.history.configure(status="withdrawn", reason="renamed", at_s=100)
+    n1.history.silent(at_s=300, epoch=1, counter=2)
+
+    assert n1.look() == [("suspected", "stranded-claim", "c"), ("confirmed", "stranded-claim", "c")]
+    stranded = n1.records[-1]
+    assert stranded.held == Resources(memory_mib=4)
+    assert stranded.note.startswith("n1 is withdrawn (renamed)")
+    assert offsets(stranded)[:3] == [(1, "claim-requested"), (2, "instance-observed"), (3, "node-observed")]
+
+    n1.history.release("c", reason="operator", at_s=310)
+
+    assert n1.look() == [("resolved", "stranded-claim", "c")]
+
+
+HOST = Hypervisor(vcpus=64, pcpus=0, memory_mib=16, disk_mib=1000, pci_devices=(PciDevice(address="a"), PciDevice(address="b")))
+
+
+def with_devices(*addresses: str) -> InstanceReport:
+    return InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4), pci_addresses=addresses)
+
+
+def test_a_device_that_a_claim_holds_and_its_guest_does_not_have_is_held_by_nobody() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, hypervisor=HOST)
+    audited.history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    audited.history.audit({"i": with_devices("a")}, at_s=60, hypervisor=HOST)
+    assert audited.look() == []
+    assert audited.history.node().claims["i"][0].pci_addresses == ("a",)
+
+    for at_s in (120, 180):
+        audited.history.audit({"i": with_devices("b")}, at_s=at_s, hypervisor=HOST)
+
+    assert audited.look() == [("suspected", "device-drift", "c"), ("confirmed", "device-drift", "c")]
+    drift = audited.records[-1]
+    assert (drift.devices, drift.held) == (("a",), Resources())
+    assert drift.note.startswith("a is held for it and it does not have it; it has b, which is not in its claim")
+    assert offsets(drift) == [(1, "claim-requested"), (2, "node-observed"), (3, "node-observed"), (4, "node-observed")]
+
+    audited.history.audit({"i": with_devices("a")}, at_s=240, hypervisor=HOST)
+
+    assert audited.look() == [("resolved", "device-drift", "c")]
+
+
+def test_a_claimed_device_that_the_host_has_no_more_is_found_while_the_guest_is_as_it_was() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, hypervisor=HOST)
+    audited.history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    audited.history.audit({"i": with_devices("a")}, at_s=60, hypervisor=HOST)
+    without = replace(HOST, pci_devices=(PciDevice(address="b"),))
+
+    for at_s in (120, 180):
+        audited.history.audit({"i": with_devices()}, at_s=at_s, hypervisor=without)
+
+    assert audited.look() == [("suspected", "device-drift", "c"), ("confirmed", "device-drift", "c")]
+    assert audited.records[-1].note.startswith("a is held for it and the host has it no more")
+
+
+def test_a_claim_whose_guest_is_gone_names_the_devices_that_it_keeps() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, hypervisor=HOST)
+    audited.history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=2, specs=({},)),))
+    audited.history.audit({"i": with_devices("a", "b")}, at_s=60, hypervisor=HOST)
+
+    audited.history.audit({}, at_s=120, hypervisor=HOST)
+
+    assert audited.look() == [("suspected", "orphan-claim", "c")]
+    assert audited.records[-1].devices == ("a", "b")
 
 
 def test_a_size_that_is_not_the_claimed_one_drifts_until_it_is_claimed(n1: Audited) -> None:
@@ -263,9 +411,10 @@ def test_a_node_whose_audits_fail_is_as_silent_and_one_that_the_operator_withdre
     assert n1.look() == [("suspected", "silent-node", "n1"), ("confirmed", "silent-node", "n1")]
     assert n1.records[-1].note == "its audits fail: unreachable"
 
+    n1.history.release("c", at_s=185, reason="migrated")
     n1.history.configure(status="withdrawn", at_s=190)
 
-    assert n1.look() == [("resolved", "silent-node", "n1")]
+    assert n1.look()[-1] == ("resolved", "silent-node", "n1")
 
 
 def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Audited) -> None:
