@@ -33,8 +33,9 @@ from schemas.lifecycle import (
 from schemas.resources import ObservedResources, Resources
 
 PRODUCER = "nova"
-TOMBSTONE_US = 86_400_000_000
-"""A day: a message about a deleted instance that comes later than that is taken for a new one's, and mended by `instance.exists`."""
+KEPT_US = 86_400_000_000
+"""A day of the cloud's own time. Facts older than that are not kept one by one, so a message that comes later cannot be put in order; one
+about an instance deleted before that is taken for a new one's. Buses and their readers are behind by minutes."""
 POWERED: dict[str, type[LifecycleEvent]] = {
     "running": InstanceStarted,
     "stopped": InstanceStopped,
@@ -100,7 +101,7 @@ class OpenStack:
         """Hosts where instances have room and whose node their messages do not name; and the other way round."""
         self._deleted: dict[str, int] = {}
         self._tombstones: deque[tuple[int, str]] = deque()
-        self._newest_us = self._too_late = 0
+        self._newest_us = self._settled_us = self._too_late = 0
 
     def take(self, value: bytes) -> list[LifecycleEvent] | Unreadable:
         """The events that follow from one message as it stands on the bus, or why it is none."""
@@ -144,6 +145,8 @@ class OpenStack:
 
     def _lived(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
         self._newest_us = max(self._newest_us, fact.key.time_us)
+        if self._newest_us - self._settled_us > KEPT_US:
+            self._settle()
         if fact.host and fact.node:
             yield from self._located(fact.host, fact.node)
         instance_id = fact.instance_id
@@ -157,6 +160,12 @@ class OpenStack:
             self._waiting[instance_id] = fact
             return
         yield from self._told_of(fact)
+
+    def _settle(self) -> None:
+        """Once a day of the cloud's time: most instances have had no news for longer, and their past takes memory."""
+        self._settled_us = self._newest_us
+        for history in self._histories.values():
+            history.settle(self._newest_us - KEPT_US)
 
     def _told_of(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
         history = self._histories[fact.instance_id]
@@ -250,7 +259,7 @@ class OpenStack:
         self._note_unnamed(instance_id, set())
         self._deleted[instance_id] = fact.key.time_us
         self._tombstones.append((max(fact.key.time_us, self._newest_us), instance_id))
-        while self._tombstones[0][0] < self._newest_us - TOMBSTONE_US:
+        while self._tombstones[0][0] < self._newest_us - KEPT_US:
             del self._deleted[self._tombstones.popleft()[1]]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -88,7 +89,7 @@ class Notification(Struct, frozen=True, kw_only=True, gc=False):
         """Its place in the order. Raises ValueError for a message without any time."""
         if self.time_us is None:
             raise ValueError("expected a timestamp in the envelope, or a time in the payload; without one it cannot be put in order")
-        return Key(self.time_us, RANKS[self.phase], f"{self.binary}:{self.host}", self.message_id)
+        return Key(self.time_us, RANKS[self.phase], intern(f"{self.binary}:{self.host}"), self.message_id)
 
 
 class _Said(Struct):

@@ -7,6 +7,7 @@ ephemeral and swap disk count, a root on a volume does not. Dedicated CPUs are c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import intern
 from typing import Annotated, Any
 
 import msgspec
@@ -230,20 +231,20 @@ def _versioned(said: Notification) -> InstanceFact:
     new = payload.new_flavor
     return InstanceFact(
         key=said.key,
-        action=said.action,
-        phase=said.phase,
+        action=intern(said.action),
+        phase=intern(said.phase),
         instance_id=payload.uuid,
         size=payload.flavor.resources(root_on_volume=on_volume),
-        compute=said.compute_host,
-        host=payload.host or "",
-        node=payload.node or "",
-        state=payload.state or "",
-        task=payload.task_state or "",
+        compute=intern(said.compute_host),
+        host=intern(payload.host or ""),
+        node=intern(payload.node or ""),
+        state=intern(payload.state or ""),
+        task=intern(payload.task_state or ""),
         new_size=None if new is None else new.resources(root_on_volume=on_volume),
-        flavor_id=payload.flavor.flavorid or "",
+        flavor_id=intern(payload.flavor.flavorid or ""),
         new_flavor_id="" if new is None else new.flavorid or "",
         name=payload.display_name or "",
-        project_id=payload.tenant_id or "",
+        project_id=intern(payload.tenant_id or ""),
         power_state=_power_state(payload.state or "", payload.power_state or ""),
     )
 
@@ -254,19 +255,19 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
     flavor = FlavorSaid(payload.vcpus, payload.memory_mb, payload.root_gb, payload.ephemeral_gb, swap)
     return InstanceFact(
         key=said.key,
-        action=said.action,
-        phase=said.phase,
+        action=intern(said.action),
+        phase=intern(said.phase),
         instance_id=payload.instance_id,
         size=flavor.resources(root_on_volume=payload.root_on_volume()),
-        compute=said.compute_host,
-        host=payload.host or "",
-        node=payload.node or "",
-        state=payload.state or "",
-        task=payload.state_description or "",
-        flavor_id=payload.instance_flavor_id or "",
+        compute=intern(said.compute_host),
+        host=intern(payload.host or ""),
+        node=intern(payload.node or ""),
+        state=intern(payload.state or ""),
+        task=intern(payload.state_description or ""),
+        flavor_id=intern(payload.instance_flavor_id or ""),
         is_exact=False,
         name=payload.display_name or "",
-        project_id=payload.tenant_id or "",
+        project_id=intern(payload.tenant_id or ""),
         power_state=_power_state(payload.state or "", "running"),
     )
 

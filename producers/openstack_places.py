@@ -87,15 +87,18 @@ class History:
             for each in facts:
                 step(self.now, each)
         if len(facts) > FACTS_MAX:
-            self._shorten()
+            self._shorten(len(facts) // 2)
         return True
 
-    def _shorten(self) -> None:
-        """Half of the facts become the state that the others are added to."""
-        half = len(self._facts) // 2
-        for each in self._facts[:half]:
+    def settle(self, before_us: int) -> None:
+        """What is older than `before_us` need no longer be kept one by one."""
+        self._shorten(sum(each.key.time_us < before_us for each in self._facts))
+
+    def _shorten(self, count: int) -> None:
+        """The oldest facts become the state that the others are added to."""
+        for each in self._facts[:count]:
             step(self._base, each)
-        del self._facts[:half]
+        del self._facts[:count]
 
 
 def step(standing: Standing, fact: InstanceFact) -> None:

@@ -7,6 +7,8 @@ another system is only read: nothing is committed there, every start reads all t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from operator import attrgetter
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -99,10 +101,15 @@ class Bus:
         self.name = ", ".join(sorted({named(place.topic) for place in self._next}))
 
     def read(self) -> list[Record]:
-        """See `Source`. Partitions take turns: a batch of each that has one. If it raises, the same are read again."""
+        """See `Source`. In about the order of time over all partitions. If it raises, the same are read again."""
         found = {place: self._from(place, offset) for place, offset in self._next.items()}
+        # A partition with more to come is read no further than the others: a full one would be days behind an empty one.
+        horizon_ms = min((records[-1].time_ms for records in found.values() if len(records) >= BATCH_RECORDS), default=None)
+        if horizon_ms is not None:
+            found = {place: list(takewhile(lambda each: each.time_ms <= horizon_ms, records)) for place, records in found.items()}
         self._next |= {place: records[-1].offset + 1 for place, records in found.items() if records}
-        return [msgspec.structs.replace(each, topic=self._named(each.topic)) for records in found.values() for each in records]
+        together = sorted((each for records in found.values() for each in records), key=attrgetter("time_ms"))
+        return [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in together]
 
     def _from(self, place: Partition, offset: int) -> list[Record]:
         try:

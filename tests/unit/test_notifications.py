@@ -226,6 +226,21 @@ def test_a_bus_that_was_away_for_a_moment_loses_nothing() -> None:
     assert bus.read() == []
 
 
+def test_a_partition_with_much_in_it_is_not_left_behind_by_one_with_little() -> None:
+    now_ms = 0
+    log = MemoryLog([TopicSpec("info", 2)], clock=lambda: now_ms)
+    for now_ms in range(3 * BATCH_RECORDS):
+        log.append([Message("info", b"", b"%d" % now_ms, partition=int(now_ms % 10 == 0))])
+    bus = bus_of(log, [])
+
+    first, second = bus.read(), bus.read()
+    rest = [record for _ in range(5) for record in bus.read()]
+
+    assert [record.value for record in first + second + rest] == [b"%d" % number for number in range(3 * BATCH_RECORDS)]
+    assert first[-1].partition == 0
+    assert BATCH_RECORDS <= len(first) < 2 * BATCH_RECORDS
+
+
 def test_messages_that_were_deleted_before_they_were_read_are_told_and_passed_over() -> None:
     told: list[str] = []
     log = MemoryLog([TopicSpec("info", 1)])

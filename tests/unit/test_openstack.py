@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from producers.openstack import OpenStack, Reach, Told
+from producers.openstack import KEPT_US, OpenStack, Reach, Told
 from producers.openstack_places import FACTS_MAX
 from schemas.audits import InstanceReport
 from schemas.codec import Unreadable
@@ -273,6 +273,19 @@ def test_a_message_that_comes_after_all_that_it_could_be_ordered_with_is_counted
 
     assert following.follower.reach().too_late == len(early)
     assert following.tracked() == cloud.usage()
+
+
+def test_after_a_day_the_past_is_not_kept_one_by_one_and_still_counts() -> None:
+    cloud, messages = played(SCRIPTS["resized and waiting"])
+    cloud.now_us += KEPT_US + 1
+    other = list(cloud.create("b", "h3"))
+    cloud.now_us += KEPT_US + 1
+    news = [*cloud.create("c", "h3"), *cloud.exists("a")]
+
+    following = followed([*messages, *other, *news, messages[2]])
+
+    assert following.follower.reach().too_late == 1
+    assert following.used() == following.tracked() == cloud.usage()
 
 
 def test_versioned_and_legacy_messages_of_one_event_do_not_contradict_each_other() -> None:
