@@ -40,6 +40,8 @@ _NOT_VCPUS = np.array([[False], [True], [True], [True]])
 _OFTEN = _USED.stop
 """So many columns are enough for most."""
 _NEVER = 1 << 62
+# Of a few figures, a method that searches is three times as fast as one that reduces.
+_TRUE = b"\1"
 
 
 class Lane:
@@ -162,7 +164,7 @@ class Lane:
         places = self._places(slots, block)
         counts = profiles.counts.take(slots)
         old = self.place.take(slots)
-        if places.min() == PASSES == old.min():
+        if places[places.argmin()] == PASSES == old[old.argmin()]:
             # Nobody was rejected and nobody is: there is nothing to count.
             self._left[slots] = counts
             if self._absolute:
@@ -195,12 +197,12 @@ class Lane:
         self.inside[slots] = inside
         if self.amount_places:
             short = None
-            if not inside.all():
+            if not inside[inside.argmin()]:
                 short = self._is_amount[np.minimum(places, self._last + 1)]
-            missing = self._parts(block, short) if short is not None and short.any() else None
+            missing = self._parts(block, short) if short is not None and _TRUE in short.tobytes() else None
             self.missing[slots] = np.inf if missing is None else missing
             known = self._least
-            if known is not None and (known[1] in self._touched or (missing is not None and missing.min() <= known[0])):
+            if known is not None and (known[1] in self._touched or (missing is not None and missing[missing.argmin()] <= known[0])):
                 self._least = None
         if self._absolute:
             self.scores[slots] = np.where(inside, self.absolute(slots, block), -np.inf)
@@ -223,7 +225,7 @@ class Lane:
         if self._limits is not None:
             over = block[_USED] > self._limits - np.maximum(self._needs, 0)
             short |= over & ((block[_TOTAL] >= 0) | _NOT_VCPUS)
-        if short.any():
+        if _TRUE in short.tobytes():
             for r in self._asked:
                 if self._place_of[r] < _NEVER:
                     np.minimum(first, np.where(short[r], np.int16(self._place_of[r]), np.int16(PASSES)), out=first)
@@ -237,7 +239,7 @@ class Lane:
         if self._wants:
             self._by_topology(slots, block[_TOPOLOGY], first)
         plain = block[_PLAIN]
-        if not plain.all():
+        if not plain[plain.argmin()]:
             self._one_by_one(slots, first, (plain == 0) & (first > self._last), self._last, self.checks[self._last][1])
         return first
 
@@ -253,7 +255,7 @@ class Lane:
         if len(self._first_of_static) < self.view.classes:
             self._first_of_static = _grown(self._first_of_static, self.view.classes)
         first: Places = self._first_of_static[classes]
-        if first.min(initial=0) < 0:
+        if len(first) and first[first.argmin()] < 0:
             for at in np.flatnonzero(first < 0).tolist():
                 number = int(classes[at])
                 if self._first_of_static[number] < 0:
