@@ -5,8 +5,9 @@ both. This one sits above the ledgers: an index from instance to nodes, kept by 
 at a start. Where partitions are shared among workers each sees the doubles within its own share; `claimlog leaks` reads the whole log.
 
 Partitions are not ordered among themselves, so nothing here depends on which was read first: a double counts only when every ledger
-concerned has been folded up to the moment when it arose, and is confirmed only by complete audits of all its nodes after the grace. A
-claim with a known departure is on its way out and no double; a migration with the guest on both hosts gets the claim's TTL.
+concerned has been folded up to the moment when it arose, and is confirmed only by complete audits of all its nodes after the grace, but
+for nodes known to be silent or withdrawn: an evacuated instance is held on its dead host until that returns. A claim with a known departure
+is on its way out and no double; a migration with the guest on both hosts gets the claim's TTL.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class DoubleClaims:
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
         due_ms = since_ms + _patience_ms(holdings)
-        if finding.confirmed or _migrating(holdings) or min(folded_ms, *(holding.node.complete_ms for holding in holdings)) < due_ms:
+        audited_ms = [holding.node.complete_ms for holding in holdings if not _is_dead(holding.node)]
+        if finding.confirmed or _migrating(holdings) or not audited_ms or min(folded_ms, *audited_ms) < due_ms:
             return None
         finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
         return finding.record
@@ -174,6 +176,11 @@ def _patience_ms(holdings: list[Holding]) -> int:
     if all(holding.shown for holding in holdings):
         return max(GRACE_MS, *(holding.claim.ttl_ms for holding in holdings))
     return GRACE_MS
+
+
+def _is_dead(node: Node) -> bool:
+    """Whether no audit of the node is to be waited for."""
+    return node.silent_since_ms is not None or node.status == "withdrawn"
 
 
 def _migrating(holdings: list[Holding]) -> bool:
