@@ -27,7 +27,10 @@ class Services:
         self._nodes: dict[str, set[str]] = {}
         self._services: dict[str, ServiceFact] = {}
         self._aggregates: dict[str, AggregateFact] = {}
+        self._left_us: dict[str, int] = {}
+        """When a host was last taken out of an aggregate."""
         self._said: dict[str, bytes] = {}
+        self._has_news = False
 
     def has_node(self, host: str, node: str) -> bool:
         """Note that `host` has this node; True if that is new."""
@@ -35,6 +38,7 @@ class Services:
         if node in nodes:
             return False
         nodes.add(node)
+        self._has_news = True
         return True
 
     def node_of(self, host: str) -> str:
@@ -47,16 +51,25 @@ class Services:
         known = self._services.get(fact.host)
         if known is None or known.key < fact.key:
             self._services[fact.host] = fact
+            self._has_news = True
 
     def aggregate(self, fact: AggregateFact) -> None:
         """An aggregate's record stands like this, unless a newer word is known."""
         known = self._aggregates.get(fact.aggregate_id)
-        if known is None or known.key < fact.key:
-            self._aggregates[fact.aggregate_id] = fact
+        if known is not None and known.key >= fact.key:
+            return
+        self._aggregates[fact.aggregate_id] = fact
+        self._has_news = True
+        here = set() if fact.is_deleted else set(fact.hosts)
+        for host in set(known.hosts if known is not None else ()) - here:
+            self._left_us[host] = max(fact.key.time_us, self._left_us.get(host, 0))
 
     def configured(self) -> list[NodeConfigured]:
         """What is to be said of nodes that was not said before, in order of node and for all changes since the last call at once."""
-        records = []
+        records: list[NodeConfigured] = []
+        if not self._has_news:
+            return records
+        self._has_news = False
         for node_id, record in sorted(self._configurations()):
             told = encode(record)
             if self._said.get(node_id) != told:
@@ -73,25 +86,22 @@ class Services:
         return named | self._services.keys()
 
     def _configurations(self) -> Iterator[tuple[str, NodeConfigured]]:
-        aggregated = {host for fact in self._aggregates.values() for host in fact.hosts}
         # A host that was in an aggregate once has an empty list of them now: said as such, or it would stay in it.
-        for host in self._nodes.keys() & (self._hosts() | aggregated | self._left()):
+        for host in self._nodes.keys() & (self._hosts() | self._left_us.keys()):
             service = self._services.get(host)
             aggregates = [each for _, each in sorted(self._aggregates.items()) if not each.is_deleted and host in each.hosts]
             for node_id in self._nodes[host]:
-                yield node_id, _configuration(node_id, service, aggregates)
-
-    def _left(self) -> set[str]:
-        return {host for host, nodes in self._nodes.items() if any(node in self._said for node in nodes)}
+                yield node_id, _configuration(node_id, service, aggregates, self._left_us.get(host, 0))
 
 
-def _configuration(node_id: str, service: ServiceFact | None, aggregates: list[AggregateFact]) -> NodeConfigured:
+def _configuration(node_id: str, service: ServiceFact | None, aggregates: list[AggregateFact], left_us: int) -> NodeConfigured:
     zones = sorted(fact.metadata[ZONE_KEY] for fact in aggregates if fact.metadata.get(ZONE_KEY))
     fields = OperatorFields(
         zone=zones[0] if zones else service.zone if service is not None else "",
         aggregates=tuple(Aggregate(name=fact.name, metadata=fact.metadata) for fact in aggregates),
     )
-    newest = max([fact.key.time_us for fact in aggregates] + ([service.key.time_us] if service is not None else []), default=0)
+    # In the id, so that the same settings a second time are another record: in an aggregate, out of it, and in it again.
+    newest = max([left_us, *(fact.key.time_us for fact in aggregates), service.key.time_us if service is not None else 0])
     bare = NodeConfigured(node_id=node_id, record_id="nova", fields=fields)
     if service is not None:
         status, reason = _status(service)

@@ -12,6 +12,7 @@ from producers.openstack_messages import Notification, read_notification
 from producers.source import said
 from projections.ledger import Ledger
 from projections.observed import Observed
+from schemas.claims import NodeConfigured
 from schemas.codec import Unreadable, encode
 from schemas.lifecycle import LifecycleEvent
 from schemas.partitioner import partition_of
@@ -40,7 +41,11 @@ class Following:
     def configure(self) -> None:
         """What services and aggregates say, onto the ledger."""
         for record in self.follower.configured():
-            self._apply(record.node_id.encode(), encode(record))
+            self.append(record)
+
+    def append(self, record: NodeConfigured) -> None:
+        """One record of an operator, or of somebody like it."""
+        self._apply(record.node_id.encode(), encode(record))
 
     def _fold(self, events: list[LifecycleEvent] | Unreadable) -> list[LifecycleEvent]:
         assert not isinstance(events, Unreadable), events

@@ -155,6 +155,34 @@ def test_aggregates_and_zones_follow_their_hosts_and_leave_with_them() -> None:
     ]
 
 
+def test_a_host_that_enters_and_leaves_an_aggregate_again_and_again_ends_where_it_is_last() -> None:
+    following = Following().take(NovaCloud().create("a", "h1"))
+    inside = []
+
+    for at_s in range(1, 7):
+        following.follower.take(aggregate(["h1"] if at_s % 2 else [], at_s=at_s, ssd="true"))
+        following.configure()
+        inside.append(bool(following.ledger.nodes["h1.example.org"].aggregates))
+
+    assert inside == [True, False, True, False, True, False]
+
+
+def test_an_operators_own_word_on_a_node_stays_when_a_follower_starts_again() -> None:
+    following = Following().take(NovaCloud().create("a", "h1"))
+    following.follower.take(service())
+    following.configure()
+    own = NodeConfigured(node_id="h1.example.org", record_id="own", status="draining")
+    following.append(own)
+
+    again = OpenStack(lambda _: 2)
+    for value in (*created(), service()):
+        again.take(value)
+    for record in again.configured():
+        following.append(record)
+
+    assert following.ledger.nodes["h1.example.org"].status == "draining"
+
+
 def test_what_services_say_reaches_the_ledger() -> None:
     cloud = NovaCloud()
     following = Following().take(cloud.create("a", "h1"))
