@@ -1,7 +1,7 @@
 """A connection to libvirt that cannot hang its caller: asked in a worker with a deadline, kept alive, its events run by a thread.
 
 libvirt has no time-outs of its own: opening a stopped daemon, or asking one without keepalive, waits without end. A call that missed its
-deadline cannot be ended from outside; its worker is left behind with it, its answer is dropped, and a few of them are borne at once.
+deadline cannot be ended from outside; its connection is left behind with it, and its answer is dropped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ KEEPALIVE_TRIES = 3
 """A daemon that is silent for 20 s is given up: then its pending calls fail, and the close callback tells."""
 TICK_MS = 200
 """libvirt's event loop blocks without handlers; a timer makes it look at `stop` five times a second."""
-STUCK_MAX = 3
-"""Calls of one connection that may hang at once: libvirtd serves five of a client (`max_client_requests`), so two are left to ask with."""
 OPENING_MAX = 3
 OPENING_PAUSE_SECONDS = 600.0
 """Attempts to open that may hang at once; after that one more every ten minutes, so that a host that never answers costs little."""
@@ -34,10 +32,6 @@ OPENING_PAUSE_SECONDS = 600.0
 
 class HypervisorUnreachable(Exception):
     """The hypervisor could not be opened or asked in time; the message names the URI and what libvirt said."""
-
-
-class TooManyStuck(HypervisorUnreachable):
-    """The connection is there, but as many calls hang on it as are borne."""
 
 
 class Pending(Generic[Answer]):
@@ -108,6 +102,13 @@ class Worker:
         """The job's answer, or what it raised. Raises HypervisorUnreachable if it takes too long, or an earlier one still does."""
         return self.start(job).answer(timeout_seconds)
 
+    def last(self, job: Callable[[], Answer]) -> Pending[Answer]:
+        """Make one more call when the last has returned, however long that takes; then the thread ends."""
+        pending = self._last = Pending(job, self._name)
+        self._jobs.put(pending)
+        self._jobs.put(None)
+        return pending
+
     def close(self) -> None:
         """The thread ends when it is done with what it does."""
         self._jobs.put(None)
@@ -140,27 +141,27 @@ class EventLoop:
 
 
 class Connection:
-    """One open connection; `closed` says why it is no longer one."""
+    """One open connection, which is asked one thing at a time; `closed` says why it is no longer one.
+
+    libvirt 9.0 crashes when keepalive gives up a connection on which two calls wait, so a call that hangs has its connection to itself.
+    """
 
     def __init__(self, uri: str, handle: Any, worker: Worker) -> None:
         self.uri = uri
         self.handle = handle
         self.closed = ""
         self._worker = worker
-        self._left_behind: list[Worker] = []
         self._leaving: list[Callable[[], Any]] = []
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call has not returned."""
+        return not self._worker.idle
+
     def start(self, job: Callable[[Any], Answer]) -> Pending[Answer]:
-        """Begin `job(handle)` beside the calls that hang. Raises HypervisorUnreachable if the connection is lost or too many hang."""
+        """Begin `job(handle)`. Raises HypervisorUnreachable if the connection is lost, or an earlier call has not returned."""
         if self.closed:
             raise HypervisorUnreachable(f"{self.uri}: {self.closed}")
-        if not self._worker.idle:
-            self._left_behind = [worker for worker in self._left_behind if worker.alive]
-            if len(self._left_behind) >= STUCK_MAX:
-                raise TooManyStuck(f"{self.uri}: {len(self._left_behind) + 1} earlier calls are still waiting for an answer")
-            self._worker.close()
-            self._left_behind.append(self._worker)
-            self._worker = Worker(self.uri)
         handle = self.handle
         return self._worker.start(lambda: job(handle))
 
@@ -176,7 +177,7 @@ class Connection:
         self._leaving.append(leave)
 
     def close(self) -> None:
-        """Give it up, whatever state it is in. What hangs is left to its worker, which lets go of the connection when it returns."""
+        """Give it up, whatever state it is in. With a call that hangs it is closed when that returns: libvirt frees what it uses."""
         handle, self.handle = self.handle, None
         if handle is None:
             return
@@ -189,10 +190,10 @@ class Connection:
                 with suppress(libvirt.libvirtError):
                     each()
 
-        self._worker.close()
-        worker = Worker(self.uri)
-        worker.start(leave).wait(CLOSE_TIMEOUT_SECONDS)
-        worker.close()
+        was_busy = self.busy
+        left = self._worker.last(leave)
+        if not was_busy:
+            left.wait(CLOSE_TIMEOUT_SECONDS)
 
 
 CLOSE_REASONS = ("error", "end of file: the daemon went away", "keepalive: the daemon is silent", "closed by the client")

@@ -7,6 +7,7 @@ lost. A host that does not answer is reported as unknown, never as empty.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 from msgspec import structs
@@ -32,6 +33,9 @@ FAILED_LOOKS_MAX = 3
 
 DISKS_EVERY_MS = 300_000
 """Images grow slowly, and a round asks every guest's QEMU: once in five minutes."""
+
+DISKS_OPEN_SECONDS = 2.0
+"""A round is begun after an audit was answered, so its connection opens in milliseconds, or the round waits for the next time."""
 
 DRIFT_MIB = 1024
 """How far what images may still grow to has to move for an unchanged audit to be sent in full: the scheduler's weighers read it."""
@@ -76,6 +80,7 @@ class LibvirtHost:
         self._open_timeout_seconds = open_timeout_seconds
         self._disks_every_ms = disks_every_ms
         self._opener = Opener(uri)
+        self._rest = threading.Event()
         self._auditor = Auditor(options, wall_ms, mono_ms)
         self._named = bool(node_id)
         self._hostname = ""
@@ -94,8 +99,9 @@ class LibvirtHost:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that was not found lost."""
-        return self._calls is not None and self._events is not None and not self._calls.closed and not self._events.closed
+        """Whether the host is watched, over a connection that was not found lost."""
+        is_lost = self._events is None or self._events.closed or (self._calls is not None and self._calls.closed)
+        return self._watch is not None and not is_lost
 
     @property
     def retry_in_ms(self) -> int:
@@ -138,6 +144,9 @@ class LibvirtHost:
         """
         if self._watch is None:
             return 0
+        if (self._calls is None or self._calls.busy) and not self._asks_again():
+            self._rest.wait(wait_seconds)
+            return 0
         try:
             events = self._watch.drain(wait_seconds)
             self._tend_disks()
@@ -157,15 +166,16 @@ class LibvirtHost:
 
     def _look(self, taken_at_ms: int, due_ms: int) -> Look:
         """Look, through a new connection if there is none. Raises HypervisorUnreachable, ValueError."""
-        if self.connected and self._calls is not None and self._watch is not None:
+        if self.connected and self._watch is not None:
+            calls = self._watch.calls = self._idle_calls(due_ms)
             if self._watch.devices_changed:
                 self._watch.devices_changed = False
                 self._auditor.devices_changed()
             changed = self._watch.changed()
-            self._auditor.look(self._calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms), changed=changed)
+            self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms), changed=changed)
             self._tend_disks()
             return self._named_as_before(self._auditor.result())
-        if self._calls is not None:
+        if self._events is not None:
             self._leave(self._why_lost())
         if (wait_ms := self.retry_in_ms) > 0:
             raise _Waiting(f"{self._trouble}; trying again in {-(-wait_ms // 1000)} s")
@@ -176,16 +186,38 @@ class LibvirtHost:
         self._auditor.connected()
         seen_at_ms = self._wall_ms()
         self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms))
-        self._ask_disks_first(events, due_ms)
+        self._ask_disks_first(due_ms)
         found = self._named_as_before(self._auditor.result())
         self.node_id = self.node_id or found.hostname
         self._resync(watch, found, seen_at_ms)
         self._watch, self._failures, self._trouble = watch, 0, ""
         return found
 
+    def _idle_calls(self, due_ms: int) -> Connection:
+        """The connection for questions, or another if something hangs on it; events go on meanwhile. Raises HypervisorUnreachable."""
+        if self._calls is not None and self._calls.busy:
+            calls, self._calls = self._calls, None
+            calls.close()
+        if self._calls is None:
+            self._calls = self._open(due_ms)
+        return self._calls
+
+    def _asks_again(self) -> bool:
+        """Whether what events are about can be asked over another connection. While audits fail, the next audit tries."""
+        if self._failed_looks or self._watch is None:
+            return False
+        try:
+            self._watch.calls = self._idle_calls(self._mono_ms() + int(DISKS_OPEN_SECONDS * 1000))
+        except HypervisorUnreachable:
+            self._failed_looks += 1
+            return False
+        return True
+
     def _open(self, due_ms: int) -> Connection:
-        read_only = not self._options.refresh_pools
-        return self._opener.open(timeout_seconds=min(self._open_timeout_seconds, self._left_seconds(due_ms)), read_only=read_only)
+        return self._opener.open(timeout_seconds=min(self._open_timeout_seconds, self._left_seconds(due_ms)))
+
+    def _open_for_disks(self) -> Connection:
+        return self._opener.open(timeout_seconds=DISKS_OPEN_SECONDS, read_only=not self._options.refresh_pools)
 
     def _left_seconds(self, due_ms: int) -> float:
         return max(0.1, (due_ms - self._mono_ms()) / 1000)
@@ -216,12 +248,12 @@ class LibvirtHost:
             return structs.replace(found, hypervisor=structs.replace(found.hypervisor, stats=stats))
         return found
 
-    def _ask_disks_first(self, events: Connection, due_ms: int) -> None:
+    def _ask_disks_first(self, due_ms: int) -> None:
         """The first audit of a connection waits for the sizes of disks, as long as all guests answer and there is time."""
         until_ms = min(due_ms, self._mono_ms() + ANSWER_MS)
-        self._auditor.rounds.start(events, self._auditor.guests())
+        self._auditor.rounds.start(self._open_for_disks, self._auditor.guests())
         self._disks_due_ms = self._mono_ms() + self._disks_every_ms
-        while (left_ms := until_ms - self._mono_ms()) > 0:
+        while self._auditor.rounds.running and (left_ms := until_ms - self._mono_ms()) > 0:
             self._auditor.rounds.wait(left_ms / 1000)
             sizes = self._auditor.rounds.tend()
             if sizes is not None:
@@ -229,14 +261,14 @@ class LibvirtHost:
                 return
 
     def _tend_disks(self) -> None:
-        """Go on with a round of looking at disks, or begin one that is due. Raises HypervisorUnreachable."""
+        """Go on with a round of looking at disks, or begin one that is due."""
         rounds = self._auditor.rounds
         sizes = rounds.tend()
         if sizes is not None:
             self._auditor.keep_disks(sizes)
-        if not rounds.running and self._mono_ms() >= self._disks_due_ms and self._events is not None:
+        if not rounds.running and self._mono_ms() >= self._disks_due_ms:
             self._disks_due_ms = self._mono_ms() + self._disks_every_ms
-            rounds.start(self._events, self._auditor.guests())
+            rounds.start(self._open_for_disks, self._auditor.guests())
 
     def _say_in_full_if_drifted(self, source: AuditSource, found: Look) -> None:
         """What images may grow to is part of no digest, since it moves all the time; when it has moved far it is worth a full audit."""
@@ -257,7 +289,7 @@ class LibvirtHost:
         if isinstance(error, _Waiting):
             return
         self._failed_looks += isinstance(error, HypervisorUnreachable)
-        if self.connected and self._watch is not None and self._failed_looks < FAILED_LOOKS_MAX:
+        if self.connected and self._failed_looks < FAILED_LOOKS_MAX:
             return
         pause_ms = min(BACK_OFF_MS_MAX, BACK_OFF_MS_MIN << min(self._failures, 16))
         self._failures += 1

@@ -95,7 +95,9 @@ class DomainWatch:
     ) -> None:
         """`clock_ms` is the wall clock: libvirt's events carry no time, so each gets the time at which it came."""
         self.devices_changed = False
-        self._events, self._calls = events, calls
+        self.calls = calls
+        """Where domains are looked up; another when something hangs on it."""
+        self._events = events
         self._source: EventSource | None = None
         self._options, self._disks = options, disks
         self._clock_ms = clock_ms
@@ -200,9 +202,9 @@ class DomainWatch:
             return Found(defined.report(state, self._disks.capacity_mib(defined), self._options.dedicated_cpus))
 
         try:
-            return self._calls.ask(find, LOOKUP_TIMEOUT_SECONDS)
+            return self.calls.ask(find, LOOKUP_TIMEOUT_SECONDS)
         except HypervisorUnreachable:
-            if self._calls.closed:
+            if self.calls.closed:
                 raise
             return Found()  # it does not answer now; that is no departure
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 import libvirt
 from msgspec import Struct
 
-from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, TooManyStuck, said
+from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, said
 from producers.libvirt_disks import DiskLook, DiskSize, Guest
 from producers.libvirt_system import Options, refresh_pools
 
+STUCK_MAX = 3
+"""Guests whose answers are waited for at once: each costs a connection and a thread, and one of the 20 that libvirtd serves all with."""
 ANSWER_MS = 5_000
 """A guest answers in some milliseconds; one under heavy load may take a second."""
 
@@ -31,7 +33,7 @@ class Stuck(Struct):
 
 
 class Rounds:
-    """The rounds of one hypervisor. `wall_ms` stamps, `mono_ms` measures."""
+    """The rounds of one hypervisor, each over a connection of its own. `wall_ms` stamps, `mono_ms` measures."""
 
     def __init__(self, options: Options, wall_ms: Callable[[], int], mono_ms: Callable[[], int]) -> None:
         self.stuck: dict[str, Stuck] = {}
@@ -39,6 +41,7 @@ class Rounds:
         """Why the storage pools could not be looked at again, so that their figures may be old."""
         self._options = options
         self._wall_ms, self._mono_ms = wall_ms, mono_ms
+        self._open: Callable[[], Connection] | None = None
         self._connection: Connection | None = None
         self._look: DiskLook | None = None
         self._pending: Pending[None] | None = None
@@ -53,17 +56,18 @@ class Rounds:
         """Whether a round is under way."""
         return self._look is not None or self._refresh_due_ms > 0
 
-    def start(self, connection: Connection, guests: Iterable[Guest]) -> None:
-        """Begin a round, unless one is under way. Raises HypervisorUnreachable."""
-        if self.running and connection is self._connection:
+    def start(self, open_connection: Callable[[], Connection], guests: Iterable[Guest]) -> None:
+        """Begin a round, unless one is under way; without a connection there is none until the next is due."""
+        if self.running:
             return
-        self._connection, self._sizes = connection, {}
+        self._open, self._sizes = open_connection, {}
         waited_for = {i for i, stuck in self.stuck.items() if stuck.pending is not None or stuck.is_occupied}
         self._guests = [guest for guest in guests if guest.instance_id not in waited_for]
         # A pool on a dead server hangs when it is looked at; then the round goes on without, and so do the next until it returns.
-        if self._options.refresh_pools and (self._refreshing is None or self._refreshing.done):
+        if self._options.refresh_pools and (self._refreshing is None or self._refreshing.done) and self._connect():
+            assert self._connection is not None
             pools = self._options.pools
-            self._refreshing = connection.start(lambda handle: refresh_pools(handle, pools))
+            self._refreshing = self._connection.start(lambda handle: refresh_pools(handle, pools))
             self._refresh_due_ms = self._mono_ms() + ANSWER_MS
         else:
             self._go_on(self._guests)
@@ -76,10 +80,7 @@ class Rounds:
             self._pending.wait(min(timeout_seconds, ANSWER_MS / 1000))
 
     def tend(self) -> dict[str, DiskSize] | None:
-        """See how the round goes, without waiting: past a guest that hangs, and what it found when it is over, else None.
-
-        Raises HypervisorUnreachable if the connection is lost; then there is no round any more.
-        """
+        """See how the round goes, without waiting: past a guest that hangs, and what it found when it is over, else None."""
         self._release()
         if self._refresh_due_ms and self._refreshing is not None and (self._refreshing.done or self._mono_ms() > self._refresh_due_ms):
             self._refresh_due_ms = 0
@@ -89,12 +90,8 @@ class Rounds:
             return None
         look, pending = self._look, self._pending
         if pending.done:
-            self._look = self._pending = None
             self._take(look)
-            try:
-                pending.answer(0)
-            except libvirt.libvirtError as error:
-                raise HypervisorUnreachable(f"looking at disks: {error}") from error
+            self._end()
             return self._sizes
         at = look.at
         if at is not None and self._mono_ms() - at[1] > ANSWER_MS:
@@ -103,15 +100,15 @@ class Rounds:
             began_wall_ms = self._wall_ms() - (self._mono_ms() - began_ms)
             since_ms = self.stuck[instance_id].since_ms if instance_id in self.stuck else self._answered_ms.get(instance_id, began_wall_ms)
             self.stuck[instance_id] = Stuck(since_ms, pending)
-            self._look = self._pending = None
             look.given_up = True
+            self._end()
             self._go_on(look.left())
         return None
 
     def abandon(self) -> None:
-        """The connection is gone: no round, and nothing waits for an answer. Who was stuck is so until a new connection tells."""
-        self._look = self._pending = self._connection = self._refreshing = None
-        self._refresh_due_ms = 0
+        """The host is left: no round, and nothing waits for an answer. Who was stuck is so until a new connection tells."""
+        self._end()
+        self._refreshing, self._refresh_due_ms = None, 0
         for stuck in self.stuck.values():
             stuck.pending = None
 
@@ -121,15 +118,33 @@ class Rounds:
         self.stuck = {instance_id: stuck for instance_id, stuck in self.stuck.items() if instance_id in here}
         self._answered_ms = {instance_id: ms for instance_id, ms in self._answered_ms.items() if instance_id in here}
 
+    def _connect(self) -> bool:
+        """Whether there is a connection for the round that nothing hangs on; a new one if it must be, and not too many hang already."""
+        if self._connection is not None and self._connection.busy:
+            self._end()
+        hanging = sum(stuck.pending is not None for stuck in self.stuck.values())
+        if self._connection is None and self._open is not None and hanging < STUCK_MAX:
+            try:
+                self._connection = self._open()
+            except HypervisorUnreachable:
+                return False  # the audits find the same, and say it
+        return self._connection is not None
+
+    def _end(self) -> None:
+        self._look = self._pending = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def _go_on(self, guests: list[Guest]) -> None:
-        assert self._connection is not None
+        """Ask these guests; who cannot be asked now stays as last known until the next round."""
+        if not self._connect() or self._connection is None:
+            return
         look = DiskLook(guests, self._mono_ms)
         try:
-            self._pending = self._connection.start(look.run)
-            self._look = look
-        except TooManyStuck:
-            # The rest is asked in the next round; until then it stays as last known.
-            self._pending = self._look = None
+            self._pending, self._look = self._connection.start(look.run), look
+        except HypervisorUnreachable:
+            self._end()
 
     def _take(self, look: DiskLook) -> None:
         now_ms = self._wall_ms()
