@@ -137,14 +137,15 @@ class At:
 
     def append(self, messages: Sequence[Message]) -> list[int]:
         self._act("before", messages)
-        offsets = self._log.append(messages)
+        offsets: list[int] = self._log.append(messages)
         self._act("after", messages)
         return offsets
 
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
         if self._owns_all:
             return Everything(self._log.topics()[topic])
-        return self._log.lease(group, topic, member, timeout_seconds)
+        taken: Lease = self._log.lease(group, topic, member, timeout_seconds)
+        return taken
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
