@@ -160,7 +160,9 @@ class DoubleClaims:
             return record
         due_ms = since_ms + _patience_ms(holdings)
         audited_ms = [holding.node.complete_ms for holding in holdings if not _is_dead(holding.node)]
-        if finding.confirmed or _migrating(holdings) or not audited_ms or min(folded_ms, *audited_ms) < due_ms:
+        if finding.confirmed or _migrating(holdings) or _leaving(holdings, folded_ms):
+            return None
+        if not audited_ms or min(folded_ms, *audited_ms) < due_ms:
             return None
         finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
         return finding.record
@@ -178,13 +180,21 @@ def _patience_ms(holdings: list[Holding]) -> int:
     return GRACE_MS
 
 
+def _leaving(holdings: list[Holding], folded_ms: int) -> bool:
+    """Whether audits of a host have only just begun to omit the instance: its departure may be on its way, as for any orphan."""
+    gone = [holding.claim for holding in holdings if not holding.shown and not _is_dead(holding.node)]
+    return any(claim.run_epoch is None or folded_ms < claim.run_since_ms + GRACE_MS for claim in gone)
+
+
 def _is_dead(node: Node) -> bool:
     """Whether no audit of the node is to be waited for."""
     return node.silent_since_ms is not None or node.status == "withdrawn"
 
 
 def _migrating(holdings: list[Holding]) -> bool:
-    """Whether a report of the instance says that it is on its way (Nova's task states `migrating`, `resize_migrating` …)."""
+    """Whether the instance is on its way: a report says so (Nova's task states `migrating`, `resize_migrating` …), or a place is kept."""
+    if any(claim.keep and claim.confirmed_ms is None for each in holdings for claim in each.node.claims[each.claim.instance_id]):
+        return True
     reports = [holding.node.shown[holding.claim.instance_id].report for holding in holdings if holding.shown]
     return any("migrat" in report.task_state for report in reports)
 

@@ -23,6 +23,7 @@ from schemas.claims import ClaimReleased, InstanceObserved, NodeObserved
 
 if TYPE_CHECKING:
     from projections.ledger import Ledger, Step
+    from projections.node import Node
 
 ObservedAmounts = tuple[int | None, int | None, int | None, int | None]
 """A vector in the order of `RESOURCES`; None where nothing reports it."""
@@ -57,7 +58,8 @@ class NodeView(Struct):
     `reported` is the sum of what the last complete audit lists (None before there is one), `reported_offset` that audit's place.
     `tracked` is None until a life-cycle event of the node was seen, then the instances by id. `departed` has the time of departures that
     no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back. `left` has the
-    owners' departures in full, for as long as observations show the instance. `auditor` is the producer of the last complete audit.
+    owners' departures in full, for as long as observations show the instance. `auditor` is the producer of the last complete audit, and
+    `audit_epoch` its epoch.
     `lost` has, for closed claims of tracked instances that nobody declared gone, the instance: the owner's word may still come.
     """
 
@@ -68,6 +70,7 @@ class NodeView(Struct):
     lost: dict[str, str] = field(default_factory=dict)
     left: dict[str, Tracked] = field(default_factory=dict)
     auditor: str = ""
+    audit_epoch: int = -1
     sums: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     """Sum of what tracked instances report, by resource; derived."""
     silent: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -168,6 +171,9 @@ class Observed(Struct):
         view = self._node(event.node_id)
         if view.auditor != event.producer:
             _audited_by(view, event.producer)
+        if view.audit_epoch != event.epoch:
+            view.audit_epoch = event.epoch
+            _restarted(view, node, event.taken_at_ms - SKEW_MS)
         full = node.full
         if full is not None and full.offset != view.reported_offset:
             view.reported_offset = full.offset
@@ -226,6 +232,17 @@ def _audited_by(view: NodeView, producer: str) -> None:
     for instance_id, word in own.items():
         view.departed[instance_id] = max(word.event_ms, view.departed.get(instance_id, -1))
         del view.left[instance_id]
+
+
+def _restarted(view: NodeView, node: Node, before_ms: int) -> None:
+    """The hypervisor's producer began anew: what went while it was away it could not tell, and its own first audit tells it.
+
+    What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise.
+    """
+    for instance_id, known in list((view.tracked or {}).items()):
+        unknown = instance_id not in node.shown and instance_id not in node.claims
+        if unknown and known.event_ms <= before_ms and not view.is_owner(known.producer):
+            view.untrack(instance_id)
 
 
 def _owner_says(view: NodeView, instance_id: str, word: Tracked) -> None:
