@@ -18,7 +18,7 @@ import libvirt
 Answer = TypeVar("Answer")
 
 OPEN_TIMEOUT_SECONDS = 10.0
-CLOSE_TIMEOUT_SECONDS = 1.0
+CLOSE_TIMEOUT_SECONDS = 0.3
 """Closing is no more than a message to the daemon; what takes longer is left to its worker."""
 KEEPALIVE_SECONDS = 5
 KEEPALIVE_TRIES = 3

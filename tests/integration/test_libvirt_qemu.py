@@ -18,6 +18,7 @@ libvirt = pytest.importorskip(
     "libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
 )
 
+from producers import libvirt_connect
 from producers.libvirt_connect import EventLoop, HypervisorUnreachable, Opener
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
@@ -268,7 +269,11 @@ def test_one_frozen_guest_holds_up_no_audit_and_is_unknown_since_it_last_answere
     assert [report.unknown_since_ms for report in after.instances] == [None, None]
 
 
-def test_while_libvirtd_is_stopped_audits_keep_their_deadline_and_say_since_when_nothing_is_known(daemon: Daemon, admin: Any) -> None:
+def test_while_libvirtd_is_stopped_audits_keep_their_deadline_and_say_since_when_nothing_is_known(
+    daemon: Daemon, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long enough for keepalive to give the connections up: libvirt crashes then, if two calls wait on one of them."""
+    monkeypatch.setattr(libvirt_connect, "KEEPALIVE_SECONDS", 1)
     admin.createXML(guest_xml("waits"), PAUSED)
     reporting = Reporting(daemon.uri, audit_timeout_seconds=1.5)
     known = until(lambda: not isinstance(found := reporting.audit(), AuditFailed) and found)
@@ -285,11 +290,13 @@ def test_while_libvirtd_is_stopped_audits_keep_their_deadline_and_say_since_when
                 opener.open(timeout_seconds=0.1)
         with pytest.raises(HypervisorUnreachable, match="3 earlier attempts to open it are still waiting"):
             opener.open(timeout_seconds=0.1)
-    failed = reporting.audits[-2:]
+        until(lambda: (reporting.audit(), not reporting.host.connected)[1])
+        time.sleep(2)
+    failed = [record for record in reporting.audits if record.taken_at_ms > known.taken_at_ms]
     after = until(lambda: not isinstance(found := reporting.audit(), AuditFailed) and found)
     reporting.host.close()
 
-    assert [type(record) for record in failed] == [AuditFailed, AuditFailed]
+    assert {type(record) for record in failed} == {AuditFailed}
     assert max(took_seconds) < 10
     assert {record.unknown_since_ms for record in failed} == {known.taken_at_ms}
     assert "no answer in 1.5 s" in failed[0].reason
@@ -334,9 +341,8 @@ def _listed(audit: Any) -> list[str]:
 
 def test_a_thousand_audits_take_no_memory_and_leave_no_file_and_no_thread_behind(daemon: Daemon, admin: Any) -> None:
     admin.createXML(guest_xml("steady"), PAUSED)
-    resident_kib = []
-    gc.collect()
-    files, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    resident_kib: list[int] = []
+    files, threads = _open_files(), threading.active_count()
     reporting = Reporting(daemon.uri, disks_every_ms=1_000)
 
     for number in range(1_000):
@@ -350,12 +356,15 @@ def test_a_thousand_audits_take_no_memory_and_leave_no_file_and_no_thread_behind
     resident_kib.append(_resident_kib())
     reporting.host.close()
 
-    until(lambda: threading.active_count() <= threads)
-    gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) <= files
+    until(lambda: threading.active_count() <= threads and _open_files() <= files)
     assert resident_kib[1] - resident_kib[0] < 5 * 1024
     assert sum(size < 200 for size in reporting.sizes) > 900
     assert len(reporting.sizes) == 1_000
+
+
+def _open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _resident_kib() -> int:
