@@ -7,8 +7,10 @@ again until nothing is left. A copy made under load is one moment of the ledger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from schemas import topics
 from schemas.topics import TOPICS
@@ -73,6 +75,33 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     for (group, topic), offsets in stands.items():
         target.commit(group, topic, offsets)
     return copied
+
+
+def told(source: Log, progress: Progress = lambda _: None) -> Iterator[Record]:
+    """What `mirror` copies, record by record with the times that every fold takes them for, as one moment of the ledger.
+
+    Raises TopicMismatch if `source` is no ledger, OffsetOutOfRange for history that left it.
+    """
+    check_topics(source)
+    counts = source.topics()
+    ends = {topic: source.ends(topic) for topic in EFFECTS_FIRST}
+    for topic in COPIED:
+        for number in range(counts[topic]):
+            yield from _told(source, Partition(topic, number), ends[topic][number], progress)
+
+
+def _told(source: Log, place: Partition, end: int, progress: Progress) -> Iterator[Record]:
+    at = latest_ms = 0
+    if source.start(*place):
+        raise OffsetOutOfRange(f"{place}: the log begins at {source.start(*place)}; the folder with the rest goes into CLAIMLOG_ARCHIVE")
+    while at < end:
+        records = source.read(*place, at, min(BATCH_RECORDS, end - at))
+        for record in records:
+            if record.offset != at:
+                raise OffsetOutOfRange(f"{place}@{at} is missing in the log")
+            latest_ms, at = max(latest_ms, record.time_ms), at + 1
+            yield replace(record, time_ms=latest_ms)
+        progress(len(records))
 
 
 def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, cast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
@@ -15,11 +18,15 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.open_log import open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
-from streams.mirror import Target, mirror
+from streams.log.base import Partition, Record, TopicSpec
+from streams.log.jsonl import write_jsonl
+from streams.mirror import COPIED, Target, mirror, told
 
 
 def copy_verb(
-    target: Annotated[str, Parameter(help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]: empty, or a copy that was interrupted.")],
+    target: Annotated[
+        str, Parameter(help="sqlite:PATH or kafka://HOST:PORT[/PREFIX], empty or a copy that was interrupted; or a new FILE.jsonl.")
+    ],
     /,
     *,
     log: LogFlag = None,
@@ -29,16 +36,49 @@ def copy_verb(
 
     Answers, digests and cuts are the same there. What is derived is not copied: a stream processor makes it anew. Stop all writers first,
     or copy again once they are stopped; every record is read back and compared. What was archived has to be at hand (CLAIMLOG_ARCHIVE).
+
+    A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests.
     """
+    if target.endswith(".jsonl"):
+        return _exported(Path(target), log, show)
     with opened(log) as source, open_log(target, os.environ, sys.stdin.buffer, create=True) as destination:
         if not hasattr(destination, "append_at"):
-            raise UsageProblem(f"{target}: expected sqlite:PATH or kafka://HOST:PORT[/PREFIX], a log that can be written")
+            raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
         with Progress("copy", None, sys.stderr, time.monotonic) as progress:
             copied = mirror(source, cast("Target", destination), progress.add)
         items = [
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
             for place, count in copied.items()
         ]
+    return _answered(items, show)
+
+
+def _exported(path: Path, log: str | None, show: Show) -> int:
+    """Write a whole ledger as lines; the file is there once it is complete. Raises UsageProblem if something is there already."""
+    if path.exists():
+        raise UsageProblem(f"{path} exists; a copy never replaces a file, so delete it or choose another name")
+    partial, copied = path.with_name(f"{path.name}.partial"), Counter[Partition]()
+    with opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
+        records = told(source, progress.add)
+        topics = [TopicSpec(name, count) for name, count in source.topics().items() if name in COPIED]
+        try:
+            with partial.open("wb") as lines:
+                write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""))
+            partial.rename(path)
+        except OSError as problem:
+            raise UsageProblem(f"{path} cannot be written: {problem.strerror or problem}") from None
+    places = [Partition(spec.name, number) for spec in topics for number in range(spec.partitions)]
+    items = [{"topic": each.topic, "partition": each.number, "copied": copied[each], "end": copied[each]} for each in places]
+    return _answered(items, show)
+
+
+def _counted(records: Iterator[Record], copied: Counter[Partition]) -> Iterator[Record]:
+    for record in records:
+        copied[Partition(record.topic, record.partition)] += 1
+        yield record
+
+
+def _answered(items: list[dict[str, Any]], show: Show) -> int:
     columns = [
         Column(name="topic"),
         Column(name="partition", right=True),

@@ -1,7 +1,8 @@
 """A log as lines of JSON: what `kcat -J` and `rpk topic consume -f json` print, read into memory; and the same lines written.
 
 One record a line, in kcat's form: `{"topic", "partition", "offset", "tstype", "ts", "headers": [name, value, ...], "key", "payload"}`.
-rpk's form is read as well: `timestamp`, `value` and `headers` of `{"key", "value"}`.
+rpk's form is read as well: `timestamp`, `value` and `headers` of `{"key", "value"}`, on one line or, as it prints them unless it is told
+otherwise, indented over several. Topics that all carry one ledger's prefix (`fleet.claims`) are read without it.
 
 JSON holds text only. What is not UTF-8 is written by this module as `payload_base64` or `key_base64` beside an empty `payload` or `key`,
 and a header's value as `{"base64": ...}`. A first line `{"claimlog": 1, "ledger_id", "topics": [...]}` tells how many partitions topics
@@ -18,6 +19,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta, Struct
 
+from schemas.topics import TOPICS
 from streams.log.base import Headers, LogDamaged, Record, TopicSpec
 from streams.log.memory import MemoryLog
 
@@ -60,9 +62,7 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
     """
     head = _Head(claimlog=1)
     records: list[Record] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in _documents(lines):
         try:
             if number == 1 and line.lstrip().startswith(b'{"claimlog"'):
                 head = _decode_head(line)
@@ -70,12 +70,39 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
                 records.append(_record(_decode_line(line)))
         except (msgspec.DecodeError, binascii.Error, ValueError) as problem:
             raise LogDamaged(f"{name}:{number}: {problem}. Expected a record as `kcat -J` or `rpk topic consume` prints it") from problem
+    records = _without_prefix(records)
     counts = {spec.name: spec.partitions for spec in head.topics}
     for record in records:
         counts[record.topic] = max(counts.get(record.topic, 1), record.partition + 1)
     compacted = {spec.name for spec in head.topics if spec.compacted}
     specs = [TopicSpec(topic, count, topic in compacted) for topic, count in counts.items()]
     return MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id)
+
+
+def _documents(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each JSON document with the number of its first line: a line, or from a lone `{` to the `}` that stands at the same place."""
+    begun, parts = 0, list[bytes]()
+    for number, line in enumerate(lines, 1):
+        if parts:
+            parts.append(line)
+            if line.rstrip() == b"}":
+                yield begun, b"".join(parts)
+                parts = []
+        elif line.rstrip() == b"{":
+            begun, parts = number, [line]
+        elif line.strip():
+            yield number, line
+    if parts:
+        yield begun, b"".join(parts)  # cut short: its reader says so
+
+
+def _without_prefix(records: list[Record]) -> list[Record]:
+    """The records under their topics' own names, if all of them are a ledger's under one prefix (see `streams.log.kafka_settings`)."""
+    parted = {record.topic: record.topic.partition(".") for record in records}
+    prefixes = {prefix for prefix, _, name in parted.values() if name in TOPICS}
+    if len(prefixes) != 1 or any(name not in TOPICS for _, _, name in parted.values()):
+        return records
+    return [msgspec.structs.replace(record, topic=parted[record.topic][2]) for record in records]
 
 
 def write_jsonl(records: Iterable[Record], stream: BinaryIO, topics: Sequence[TopicSpec] = (), ledger_id: str = "") -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,14 +40,37 @@ def test_the_copy_answers_as_the_log_it_was_made_of(tmp_path: Path, capsys: Capt
     assert json.loads(capsys.readouterr().out) == before
 
 
-def test_a_file_of_lines_is_no_log_to_copy_to(tmp_path: Path, capsys: Capture) -> None:
+def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_answers(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.audit("c1", {"stranger": 64})
+    fleet.audit("c2", {"i2": 512}, carry=False)
+    file = tmp_path / "history.jsonl"
+    form = ("-o", "json")
+    verbs = (["replay", *form], ["leaks", *form], ["nodes", *form], ["events", "-o", "jsonl"], ["timeline", "node/c1", *form])
+
+    said = fleet.run(capsys, "copy", str(file), "-o", "json")
+
+    assert said.code == 0
+    assert sum(item["copied"] for item in said.json["items"]) == sum(sum(fleet.log.ends(topic).values()) for topic in COPIED)
+    before = [fleet.run(capsys, *verb) for verb in verbs]
+    fleet.spec = str(file)
+    after = [fleet.run(capsys, *verb) for verb in verbs]
+    assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
+
+
+def ageless(text: str) -> str:
+    """An answer without how old things are by now."""
+    return re.sub(r'"\w*age_ms": \d+', "", text)
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, capsys: Capture) -> None:
     fleet = fleet_of(tmp_path)
     (tmp_path / "lines.jsonl").write_text("")
 
     said = fleet.run(capsys, "copy", str(tmp_path / "lines.jsonl"))
 
-    assert said.code == 2
-    assert "a log that can be written" in said.err
+    assert (said.code, (tmp_path / "lines.jsonl").read_text()) == (2, "")
+    assert "exists; a copy never replaces a file" in said.err
 
 
 def test_every_topic_that_is_copied_is_looked_up_once() -> None:

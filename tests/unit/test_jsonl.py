@@ -1,6 +1,7 @@
 """Logs as lines of JSON: kcat's, rpk's and our own."""
 
 import io
+import json
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,26 @@ def test_rpks_lines_are_read() -> None:
     log = read_jsonl([RPK, b"\n"], "x.jsonl")
 
     assert log.read("claims", 0, 3) == [Record("claims", 0, 3, 1700000000123, b"n1", b'{"a":1}', (("ce_id", b"42"),))]
+
+
+def test_rpks_records_over_several_lines_are_read_and_one_that_is_cut_short_is_named() -> None:
+    pretty = json.dumps(json.loads(RPK), indent=2).encode().splitlines(keepends=True)
+    lines = [*pretty, b"\n", KCAT]
+
+    log = read_jsonl(lines, "x.jsonl")
+
+    assert log.read("claims", 0, 3) == read_jsonl([RPK], "x.jsonl").read("claims", 0, 3)
+    assert log.end("claims", 1) == 8
+    with pytest.raises(LogDamaged, match=r"x.jsonl:1: "):
+        read_jsonl(pretty[:-1], "x.jsonl")
+
+
+def test_the_prefix_of_a_ledger_on_a_shared_cluster_is_taken_off_and_no_other() -> None:
+    other = KCAT.replace(b'"claims"', b'"fleet.metrics"')
+
+    assert read_jsonl([KCAT.replace(b'"claims"', b'"fleet.claims"')], "x.jsonl").topics() == {"claims": 2}
+    assert read_jsonl([KCAT.replace(b'"claims"', b'"fleet.claims"'), other], "x.jsonl").topics() == {"fleet.claims": 2, "fleet.metrics": 2}
+    assert read_jsonl([KCAT, KCAT.replace(b'"claims"', b'"old.claims"')], "x.jsonl").topics() == {"claims": 2, "old.claims": 2}
 
 
 def test_a_missing_key_or_payload_is_empty() -> None:
