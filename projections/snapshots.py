@@ -10,9 +10,11 @@ import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections import state
 from projections.ledger import Ledger
@@ -136,20 +138,99 @@ def load_newest_with(
         return None
     tell = _once(tell)
     for data, chunk in _complete(log, partition, at_most, tell):
-        place = f"{SNAPSHOTS}/{partition}: the snapshot of offset {chunk.offset} is passed over: "
-        try:
-            ledger, extras = restored_with(data)
-        except StateError as problem:
-            tell(f"{place}{problem}")
-            continue
-        if (ledger.partition, ledger.next_offset - 1, ledger.digest.hex()) != (partition, chunk.offset, chunk.digest):
-            tell(f"{place}its content is of {CLAIMS}/{ledger.partition}@{ledger.next_offset - 1}")
-            continue
-        reason = misfit(ledger, log)
-        if reason is None:
-            return ledger, extras
-        tell(f"{place}{reason}")
+        found = _usable(log, partition, data, chunk)
+        if not isinstance(found, str):
+            return found
+        tell(f"{SNAPSHOTS}/{partition}: the snapshot of offset {chunk.offset} is passed over: {found}")
     return None
+
+
+def _usable(log: Readable, partition: int, data: bytes, chunk: SnapshotChunk) -> tuple[Ledger, Extras] | str:
+    """What a reader of `log` begins with, or why it cannot begin there."""
+    try:
+        ledger, extras = restored_with(data)
+    except StateError as problem:
+        return str(problem)
+    if (ledger.partition, ledger.next_offset - 1, ledger.digest.hex()) != (partition, chunk.offset, chunk.digest):
+        return f"its content is of {CLAIMS}/{ledger.partition}@{ledger.next_offset - 1}"
+    return misfit(ledger, log) or (ledger, extras)
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """One snapshot that stands in a partition of `ledger-snapshots`, its first chunk `at` this offset and written at `time_ms`.
+
+    `offset` is the last record of `claims` that it includes; of its `chunks` so many are `found`, with `size_bytes` of records. `trouble`
+    is why no reader begins there, empty if one can; `state_hash` is of the ledger in it, to be compared with `state_hash`, empty with
+    trouble. `has_views` if what is kept beside the ledger is in it.
+    """
+
+    partition: int
+    offset: int
+    at: int
+    time_ms: int
+    chunks: int
+    found: int
+    size_bytes: int
+    digest: str
+    rules_version: int
+    state_version: int
+    trouble: str = ""
+    state_hash: str = ""
+    has_views: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is there. One is not while it is being written, or once the log let go of its first chunks."""
+        return self.found == self.chunks
+
+
+def state_hash(ledger: Ledger) -> str:
+    """Equal for equal states, by all their bytes."""
+    return blake2b(encoded(ledger), digest_size=16).hexdigest()
+
+
+def listed(log: Readable, partition: int, tell: Tell | None = None) -> list[Listed]:
+    """Every snapshot of a partition that the log has, also those that no reader begins at, by offset; `tell` hears of what is none."""
+    if partition >= log.topics().get(SNAPSHOTS, 0):
+        return []
+    tell = _once(tell)
+    found: dict[tuple[int, str, int, int], dict[int, tuple[Recorded, SnapshotChunk]]] = {}
+    for record in _backwards(log, partition):
+        chunk = decode(SNAPSHOTS, record.value)
+        if isinstance(chunk, SnapshotChunk):
+            found.setdefault((chunk.offset, chunk.digest, chunk.chunks, chunk.state_version), {}).setdefault(chunk.index, (record, chunk))
+        else:
+            tell(f"{SNAPSHOTS}/{partition}@{record.offset} is no part of a snapshot: {_why_not(chunk)}")
+    return [_listed(log, partition, found[key]) for key in sorted(found)]
+
+
+def _why_not(event: object) -> str:
+    return event.reason if isinstance(event, Unreadable) else f"it is {type(event).__name__}"
+
+
+def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, SnapshotChunk]]) -> Listed:
+    first, chunk = min(parts.values(), key=lambda part: part[0].offset)
+    entry = Listed(
+        partition=partition,
+        offset=chunk.offset,
+        at=first.offset,
+        time_ms=first.time_ms,
+        chunks=chunk.chunks,
+        found=len(parts),
+        size_bytes=sum(len(record.value) for record, _ in parts.values()),
+        digest=chunk.digest,
+        rules_version=chunk.rules_version,
+        state_version=chunk.state_version,
+    )
+    if not entry.is_complete:
+        return replace(entry, trouble=f"incomplete: {entry.found} of {entry.chunks} chunks are there")
+    if chunk.state_version != STATE_VERSION:
+        return replace(entry, trouble=f"of state version {chunk.state_version}; known here: {STATE_VERSION}")
+    data = _joined({index: part.data for index, (_, part) in parts.items()})
+    usable = "its chunks do not belong together" if data is None else _usable(log, partition, data, chunk)
+    if isinstance(usable, str):
+        return replace(entry, trouble=usable)
+    return replace(entry, state_hash=state_hash(usable[0]), has_views=bool(usable[1]))
 
 
 def newest_offset(log: Readable, partition: int) -> int:

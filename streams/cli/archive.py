@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from projections.companions import Doubles, all_rows, taken
 from projections.cut import Cut
-from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut
-from projections.observed import Observed
-from projections.projection import ProjectionError
-from projections.replay import fold
-from projections.snapshots import chunks_of, encoded, load_newest, load_newest_with
-from schemas.codec import encode, key_of
-from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, SNAPSHOTS
+from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
 from streams.cli.history import identified
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
-from streams.cli.state import GROUP, State, state_at
+from streams.cli.snapshot import ensure_snapshot, every_step
+from streams.cli.state import GROUP, state_at
 from streams.cli.timegrammar import Instant
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
-from streams.log.base import Message, Partition, TopicSpec
+from streams.log.base import Partition
 
 SOURCES = (AUDITS, LIFECYCLE)
 
@@ -54,7 +48,7 @@ def archive_verb(
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
         verified = dict(limits)
-        state = cache(partial(state_at, history, each=_every_step, pending=False))
+        state = cache(partial(state_at, history, each=every_step, pending=False))
         with Progress("verify", None, sys.stderr, time.monotonic) as progress:
             for partition, offset in wanted.items():
                 if partition.topic == CLAIMS:
@@ -72,40 +66,6 @@ def archive_verb(
     ]
     write(Answer(columns=columns, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
     return Exit.DONE
-
-
-def _every_step(ledger: Ledger, observed: Observed, step: Step) -> None:
-    """Asks for every step, so that the fold begins at the first record."""
-
-
-def ensure_snapshot(history: ArchivedLog, number: int, below: int, progress: Callable[[int], None], whole: Callable[[], State]) -> int:
-    """Make sure that `ledger-snapshots` has a snapshot that includes all below the offset `below` and is what the log says.
-
-    It must carry views and findings too: after the archive every answer about the present begins there. `whole` is the state of all
-    partitions folded from the first record, asked for only if a snapshot is made. Returns the offset after it. Raises ProjectionError if
-    the one there is something else.
-    """
-    partitions, place = history.topics()[CLAIMS], f"{SNAPSHOTS}/{number}"
-    found = load_newest_with(history, number)
-    newest = found[0] if found is not None else None
-    if found is not None and newest is not None and newest.next_offset >= below:
-        ledger = fold(history, Ledger(number, partitions), newest.next_offset, None, progress).ledger
-        if encoded(newest) != encoded(ledger):
-            said = "`claimlog replay --verify` says what differs"
-            offset = newest.next_offset - 1
-            raise ProjectionError(f"{place}: the snapshot of offset {offset} is not what the log gives; nothing was moved. {said}")
-        if found[1]:
-            return newest.next_offset
-    state = whole()
-    ledger, known = state.ledgers[number], taken(number, found[1])[2] if found is not None else None
-    doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open)
-    extras = all_rows(state.observed[number], state.leaks[number], doubles)
-    history.create([TopicSpec(SNAPSHOTS, partitions)])
-    history.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger, extras=extras)])
-    written = load_newest(history, number)
-    if written is None or encoded(written) != encoded(ledger):
-        raise ProjectionError(f"{place}: the snapshot just written reads back differently; nothing was moved. Run `claimlog doctor`")
-    return ledger.next_offset
 
 
 def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:

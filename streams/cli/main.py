@@ -35,6 +35,7 @@ VERBS = (
     Verb("produce", "streams.cli.produce:app", "facts from libvirt, OpenStack's notifications, a generated load, or a trace"),
     Verb("fleet", "streams.cli.fleet:app", "apply ratios, zones, aggregates and traits from a file; show them"),
     Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),
+    Verb("snapshot", "streams.cli.snapshot:app", "the snapshots that a start begins at: list and verify them, write one"),
     Verb("archive", "streams.cli.archive:archive_verb", "move history below a verified snapshot into files"),
     Verb("copy", "streams.cli.copy:copy_verb", "move a ledger to another host, record by record: SQLite to Kafka, or back"),
     Verb("place", "streams.cli.place:place", "ask for instances to be placed, and wait for the answer"),
@@ -143,11 +144,28 @@ def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
     from streams.cli.exits import UsageProblem
 
     try:
-        code: int | None = assembled(verbs)(list(arguments))
+        app = assembled(verbs)
+        if len(arguments) == 1 or arguments[1:] in (["--help"], ["-h"]):
+            _load_children(app, arguments[0])
+        code: int | None = app(list(arguments))
     except CycloptsError as problem:
-        verb = arguments[0] if arguments[0] in {known.name for known in verbs} else ""
-        raise UsageProblem(f"{problem}\nSee: claimlog {verb and verb + ' '}--help") from None
+        chain = problem.command_chain or _verb(arguments[0], verbs)
+        raise UsageProblem(f"{problem}\nSee: {' '.join(['claimlog', *chain, '--help'])}") from None
     return code
+
+
+def _verb(word: str, verbs: Sequence[Verb]) -> list[str]:
+    """The word, if it is a verb."""
+    return [word] if word in {known.name for known in verbs} else []
+
+
+def _load_children(app: App, verb: str) -> None:
+    """Import the verbs of a verb's own: the list of them has a line of help only for those that are loaded."""
+    from cyclopts import App
+
+    if verb in app and isinstance(own := app[verb], App):
+        for name in own:
+            own[name]
 
 
 def _version() -> str:

@@ -24,8 +24,6 @@ from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
-app.command("streams.cli.retire:retire", name="retire")
-app.command("streams.cli.close_home:close_home", name="close-home")
 
 NodeName = Annotated[str, Parameter(help="The node, by its hostname.")]
 ReasonFlag = Annotated[str, Parameter(name="--reason", help="Why; people will read it beside every refusal.")]
@@ -79,6 +77,10 @@ def drain(name: NodeName, /, *, reason: ReasonFlag, new: NewFlag = False, log: L
 def withdraw(name: NodeName, /, *, reason: ReasonFlag, new: NewFlag = False, log: LogFlag = None) -> int:
     """Take a node out for good: nothing is granted there, and its silence is no finding."""
     return _set(name, "withdrawn", reason, new, log)
+
+
+app.command("streams.cli.retire:retire", name="retire")
+app.command("streams.cli.close_home:close_home", name="close-home")
 
 
 def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None) -> int:

@@ -177,7 +177,7 @@ def test_nothing_leaves_the_log_below_a_snapshot_that_is_wrong(tmp_path: Path, c
     said = fleet.run(capsys, "archive", str(tmp_path / "files"), "--below", "now")
 
     assert said.code == 1
-    assert "is not what the log gives; nothing was moved" in said.err
+    assert "is not what the log gives; nothing was done" in said.err
     assert fleet.log.start(CLAIMS, 0) == 0
 
 

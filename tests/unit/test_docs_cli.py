@@ -35,6 +35,12 @@ def test_the_page_has_no_command_that_the_program_lost() -> None:
     assert {command.name.split()[0] for command in EVERY} == {verb.name for verb in VERBS}
 
 
+def test_every_command_has_one_section_and_they_stand_in_the_order_of_the_overview() -> None:
+    sections = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+
+    assert sections[1:] == [command.name for command in EVERY]
+
+
 def test_the_flags_that_all_share_are_explained_once() -> None:
     common = TEXT[: TEXT.index("\n## demo")]
 

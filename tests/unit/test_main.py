@@ -144,3 +144,31 @@ def test_stdout_of_a_wrong_command_line_is_empty_when_run_as_a_process() -> None
 
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "See: claimlog --help" in ran.stderr
+
+
+def test_every_verb_of_a_verb_has_a_line_of_help_in_the_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {}
+    for name in ("node", "produce", "snapshot"):
+        assert run([name, "--help"]) == 0
+        listed[name] = capsys.readouterr().out
+
+    assert re.findall(r"^│ [\w-]+ +│$", "".join(listed.values()), re.MULTILINE) == []
+    assert "close-home" in listed["node"]
+    assert "libvirt" in listed["produce"]
+
+
+@pytest.mark.parametrize(
+    ("line", "see"),
+    [
+        ("claims release x --reason r", "claimlog claims release --help"),
+        ("node retire", "claimlog node retire --help"),
+        ("nodes --nosuch", "claimlog nodes --help"),
+        ("claims nosuch", "claimlog claims --help"),
+        ("nosuch", "claimlog --help"),
+    ],
+)
+def test_a_wrong_command_line_names_the_help_of_its_own_command(line: str, see: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(line.split())
+
+    assert code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"See: {see}"

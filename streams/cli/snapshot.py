@@ -1,0 +1,196 @@
+"""`claimlog snapshot`: which snapshots of the ledger there are, and one more, written only when it is what the whole log gives.
+
+A start, and every answer about the present, begins at the newest one that fits the log, so one written before a planned restart, or by
+hand where no stream processor runs, is time saved; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from projections.companions import Doubles, all_rows, taken
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from projections.projection import ProjectionError
+from projections.replay import cut_at, ends_of, fold
+from projections.snapshots import Listed, chunks_of, encoded, listed, load_newest, load_newest_with, state_hash
+from schemas.codec import encode, key_of
+from schemas.topics import CLAIMS, SNAPSHOTS
+from streams.cli import units
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
+from streams.cli.progress import Progress
+from streams.cli.state import State, state_at
+from streams.cli.writing import check_writable
+from streams.log.base import Log, Message, TopicSpec
+
+app = App(name="snapshot", help="Snapshots of the ledger: which there are and whether a start can begin at them; write one.")
+
+USABLE, VERIFIED, WRONG = "usable", "verified", "not what the log gives"
+PARTITIONS_FLAG = Annotated[
+    tuple[int, ...], Parameter(name="--partition", negative=(), show_default=False, help="Only of this partition; repeatable.")
+]
+COLUMNS = [
+    Column(name="partition", right=True),
+    Column(name="offset", shown=units.count, right=True),
+    Column(name="behind", shown=units.count, right=True),
+    Column(name="time_ms", title="written", shown=units.moment),
+    Column(name="chunks", right=True),
+    Column(name="size_bytes", title="bytes", shown=units.count, right=True),
+    Column(name="digest"),
+    Column(name="says", alarm=lambda says: says not in {USABLE, VERIFIED}),
+    Column(name="position", wide=True),
+    Column(name="has_views", title="views", wide=True),
+    Column(name="rules_version", title="rules", right=True, wide=True),
+    Column(name="state_version", title="state", right=True, wide=True),
+]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    partition: PARTITIONS_FLAG = (),
+    verify: Annotated[bool, Parameter(negative=(), help="Fold the log from its first record and compare each with it.")] = False,
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Every snapshot on `ledger-snapshots`, how many records came after it, and whether a start can begin at it; if not, why.
+
+    Usable means: whole, readable, of this log, and its last record is the log's. Exits 3 if one is not usable, or with --verify not what
+    the log gives. One that is not complete is being written, or leaves the log, and is no finding.
+    """
+    with opened(log) as source:
+        ends = _chosen(source, partition)
+        found = [entry for number in ends for entry in listed(source, number, tell=_tell)]
+        said = [entry.trouble or USABLE for entry in found]
+        if verify:
+            said = _verified(source, found)
+        cut = cut_at(source, ends)
+    items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
+    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    bad = any(says not in {USABLE, VERIFIED} for entry, says in zip(found, said, strict=True) if entry.is_complete)
+    return Exit.FINDINGS if bad else Exit.DONE
+
+
+@app.command(name="write")
+def write_(*, partition: PARTITIONS_FLAG = (), log: LogFlag = None) -> int:
+    """Write a snapshot of each partition as it is now, folded from the first record and read back; views and findings are in it.
+
+    Where the newest includes every record already it is verified instead. History that was archived is read with CLAIMLOG_ARCHIVE; without
+    it nothing is written and the exit code is 6.
+    """
+    with opened(log) as source:
+        check_writable(source)
+        ends = _chosen(source, partition)
+        state = cache(partial(state_at, source, each=every_step, pending=False))
+        with Progress("fold", None, sys.stderr, time.monotonic) as progress:
+            for number, end in ends.items():
+                if not end:
+                    print(f"{CLAIMS}/{number}: empty, so there is nothing to keep", flush=True)
+                    continue
+                before = _end(source, number)
+                after = ensure_snapshot(source, number, end, progress.add, state)
+                done = "is written and read back" if _end(source, number) > before else "was there already, and is what the log gives"
+                print(f"{CLAIMS}/{number}: the snapshot of offset {after - 1} {done}", flush=True)
+    return Exit.DONE
+
+
+def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int], None], whole: Callable[[], State]) -> int:
+    """Make sure that `ledger-snapshots` has a snapshot that includes all below the offset `below` and is what the log says.
+
+    It must carry views and findings too: answers about the present begin there, and after an archive must. `whole` is the state of all
+    partitions folded from the first record, asked for only if a snapshot is made. Returns the offset after it. Raises ProjectionError if
+    the one there is something else.
+    """
+    partitions, place = log.topics()[CLAIMS], f"{SNAPSHOTS}/{number}"
+    found = load_newest_with(log, number)
+    newest = found[0] if found is not None else None
+    if found is not None and newest is not None and newest.next_offset >= below:
+        ledger = fold(log, Ledger(number, partitions), newest.next_offset, None, progress).ledger
+        if encoded(newest) != encoded(ledger):
+            said = "`claimlog replay --verify` says what differs"
+            offset = newest.next_offset - 1
+            raise ProjectionError(f"{place}: the snapshot of offset {offset} is not what the log gives; nothing was done. {said}")
+        if found[1]:
+            return newest.next_offset
+    state = whole()
+    ledger, known = state.ledgers[number], taken(number, found[1])[2] if found is not None else None
+    doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open)
+    extras = all_rows(state.observed[number], state.leaks[number], doubles)
+    log.create([TopicSpec(SNAPSHOTS, partitions)])
+    log.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger, extras=extras)])
+    written = load_newest(log, number)
+    if written is None or encoded(written) != encoded(ledger):
+        raise ProjectionError(f"{place}: the snapshot just written reads back differently; nothing else was done. Run `claimlog doctor`")
+    return ledger.next_offset
+
+
+def every_step(ledger: Ledger, observed: Observed, step: Step) -> None:
+    """Asks for every step, so that the fold begins at the first record."""
+
+
+def _chosen(log: Log, partitions: Sequence[int]) -> dict[int, int]:
+    """The ends of the partitions asked for; none asked for: of all."""
+    ends = ends_of(log, None)
+    unknown = sorted(set(partitions) - set(ends))
+    if unknown:
+        raise UsageProblem(f"--partition {unknown[0]}: {CLAIMS} has the partitions 0 to {len(ends) - 1}")
+    return {number: end for number, end in sorted(ends.items()) if not partitions or number in partitions}
+
+
+def _end(log: Log, number: int) -> int:
+    """Where the next chunk of a partition will stand."""
+    return log.end(SNAPSHOTS, number) if number < log.topics().get(SNAPSHOTS, 0) else 0
+
+
+def _verified(log: Log, found: Sequence[Listed]) -> list[str]:
+    """What is said of each once the log was folded to it."""
+    total = sum(max((entry.offset + 1 for entry in mine if entry.state_hash), default=0) for mine in _by_partition(found))
+    with Progress("verify", total, sys.stderr, time.monotonic) as progress:
+        return [says for mine in _by_partition(found) for says in _held_against(log, mine, progress.add)]
+
+
+def _by_partition(found: Sequence[Listed]) -> Iterator[list[Listed]]:
+    for number in sorted({entry.partition for entry in found}):
+        yield [entry for entry in found if entry.partition == number]
+
+
+def _held_against(log: Log, found: Sequence[Listed], progress: Callable[[int], None]) -> Iterator[str]:
+    """One partition's, in order of their offsets: the same fold goes from one to the next."""
+    ledger = Ledger(found[0].partition, log.topics()[CLAIMS])
+    for entry in found:
+        if not entry.state_hash:
+            yield entry.trouble
+            continue
+        fold(log, ledger, entry.offset + 1, None, progress)
+        yield VERIFIED if state_hash(ledger) == entry.state_hash else WRONG
+
+
+def _item(entry: Listed, end: int, says: str) -> dict[str, Any]:
+    return {
+        "partition": entry.partition,
+        "offset": entry.offset,
+        "behind": max(0, end - entry.offset - 1),
+        "time_ms": entry.time_ms,
+        "chunks": entry.chunks,
+        "chunks_found": entry.found,
+        "size_bytes": entry.size_bytes,
+        "digest": entry.digest,
+        "says": says,
+        "position": f"{SNAPSHOTS}/{entry.partition}@{entry.at}",
+        "has_views": entry.has_views,
+        "rules_version": entry.rules_version,
+        "state_version": entry.state_version,
+    }
+
+
+def _tell(reason: str) -> None:
+    sys.stderr.write(f"{printable(reason)}\n")
