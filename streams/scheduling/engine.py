@@ -16,7 +16,6 @@ from heapq import merge
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from projections.room import Room, quick_others, room_for
 from schemas.resources import RESOURCES
@@ -39,7 +38,7 @@ from streams.scheduling.reference import (
 from streams.scheduling.ring import Best, Ring
 from streams.scheduling.scores import Absolute
 from streams.scheduling.view import View
-from streams.scheduling.weighing import Weighing
+from streams.scheduling.weighing import Candidates, Weighing
 
 LANES_CELLS_MAX = 1 << 22
 """Bounds the memory of all lanes together, in profiles times classes: about 20 bytes each. The class least lately asked for goes first."""
@@ -267,27 +266,23 @@ class ProfileEngine:
 
     def _choose(self, lane: Lane, ask: Ask, standing: Standing, passed: int) -> tuple[list[Best], list[Weighed]]:
         """The chosen one and its alternates, and the evidence of the best few."""
-        view = self.view
-        weighed = self._weighing.weigh(
-            lane, ask, standing.single, passed, lambda: self._slots(lane, standing), is_closed=standing.closed != PASSES
-        )
-        ring = Ring(view, ring_start(ask.seed), standing.apart, weighed.scores, weighed.slots)
+        rooms = self.view.rooms
+        weighed = self._weighing.weigh(lane, ask, self._candidates(lane, standing), passed)
+        ring = Ring(self.view, ring_start(ask.seed), standing.apart)
         single = list(zip(weighed.single, standing.single, strict=True))
-        best = ring.best(BEST_FEW, single)
-        places = ring.best(self._policy.alternates_max + 1, single, view.rooms[best[0].ordinal].partition)
-        return places, [
-            Weighed(node_id=view.rooms[each.ordinal].node_id, score=each.score, weights=weighed.weights(each, standing.apart))
-            for each in best
+        best = ring.best(BEST_FEW, weighed.few(BEST_FEW), single)
+        partition, count = rooms[best[0].ordinal].partition, self._policy.alternates_max + 1
+        beside = [each for each in single if each[1].partition == partition]
+        return ring.best(count, weighed.few(count, partition), beside), [
+            Weighed(node_id=rooms[each.ordinal].node_id, score=each.score, weights=weighed.weights(each, standing.apart)) for each in best
         ]
 
-    def _slots(self, lane: Lane, standing: Standing) -> NDArray[np.intp] | None:
-        """The profiles of which a node passed that is not looked at one by one; None for all of them."""
+    def _candidates(self, lane: Lane, standing: Standing) -> Candidates:
+        """The profiles of which a node passed that is not looked at one by one, and those nodes that are."""
         if standing.closed != PASSES:
-            return np.zeros(0, np.intp)
-        profiles = self.view.profiles
+            return Candidates(None, standing.single, [], is_closed=True)
+        profiles, emptied = self.view.profiles, []
         inside = lane.inside[: profiles.live]
-        if not standing.apart:
-            return inside.nonzero()[0] if any(lane.rejected().values()) else None
         if standing.apart:
             left: dict[int, int] = {}
             for ordinal in standing.apart:
@@ -297,7 +292,7 @@ class ProfileEngine:
             if emptied:
                 inside = inside.copy()
                 inside[emptied] = False
-        return inside.nonzero()[0]
+        return Candidates(inside if emptied or lane.rejects else None, standing.single, emptied, is_closed=False)
 
     def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
         """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""

@@ -307,6 +307,11 @@ class Lane:
         parts[at] = found
         return parts
 
+    @property
+    def rejects(self) -> bool:
+        """Whether any place rejects a node."""
+        return any(total and place != PASSES for place, total in self.totals.items())
+
     def rejected(self) -> dict[int, int]:
         """How many nodes each place rejects."""
         return {place: total for place, total in self.totals.items() if total and place != PASSES}

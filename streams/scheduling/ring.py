@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 
 from projections.room import Room
 from streams.scheduling.reference import MASK_64
-from streams.scheduling.view import AT, View
+from streams.scheduling.view import View
 
-Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 NOTHING = float("-inf")
 TIED_FEW = 8
 """So many equal candidates are found one by one; more of them by one look at all."""
+_score = itemgetter(0)
 
 
 class Best(NamedTuple):
@@ -27,64 +28,65 @@ class Best(NamedTuple):
     slot: int
 
 
-class Ring:
-    """Candidates in order of score and then of their marks from where the seed says: profiles, and the nodes that are looked at apart.
+def greatest(scores: Floats, count: int) -> list[tuple[float, int]]:
+    """The `count` greatest with their places, greatest first, and all that are equal to the last of them; −inf is nobody.
 
-    `scores` has a figure for each of `slots` (None: for all slots, −inf where one is no candidate) and is given back as it came.
+    `scores` are given back as they came.
     """
+    found: list[tuple[float, int]] = []
+    last = NOTHING
+    while len(found) < len(scores):
+        at = int(scores.argmax())
+        score = scores.item(at)
+        if score == NOTHING or (len(found) >= count and score != last):
+            break
+        found.append((score, at))
+        scores[at] = NOTHING
+        if len(found) == count + TIED_FEW:
+            found += [(score, at) for at in (scores == score).nonzero()[0].tolist()]
+            break
+        last = score
+    for score, at in found:
+        scores[at] = score
+    return found
 
-    def __init__(self, view: View, start: int, apart: Collection[int], scores: Floats, slots: Ints | None) -> None:
+
+class Ring:
+    """Candidates in order of score and then of their marks from where the seed says: profiles, and the nodes that are looked at `apart`."""
+
+    def __init__(self, view: View, start: int, apart: Collection[int]) -> None:
         self._view, self._start, self._apart = view, start, apart
-        self._scores, self._slots = scores, slots
 
-    def best(self, count: int, single: list[tuple[float, Room]], partition: int = -1) -> list[Best]:
-        """The best `count`, those of `single` among them; of one partition, if it is named."""
-        scores, slots = self._scores, self._slots
-        if partition >= 0:
-            partitions = self._view.profiles.figures[AT["partition"], : self._view.profiles.live]
-            beside = ((partitions if slots is None else partitions.take(slots)) == partition).nonzero()[0]
-            scores, slots = scores[beside], beside if slots is None else slots[beside]
-            single = [each for each in single if each[1].partition == partition]
-        left = sorted(single, key=lambda each: -each[0])
+    def best(self, count: int, few: list[tuple[float, int]], single: list[tuple[float, Room]]) -> list[Best]:
+        """The best `count` of `few` (scores and slots of profiles, best first) and `single`."""
+        left = sorted(single, key=_score, reverse=True)
+        profiles, start, apart = self._view.profiles, self._start, self._apart
         found: list[Best] = []
-        taken: list[tuple[int, float]] = []
-        at = int(scores.argmax()) if len(scores) else -1
-        most = float(scores[at]) if at >= 0 else NOTHING
+        at = 0
         while len(found) < count:
-            top = max(most, left[0][0]) if left else most
+            top = few[at][0] if at < len(few) else NOTHING
+            if left and left[0][0] > top:
+                top = left[0][0]
             if top == NOTHING:
                 break
-            tied: list[int] = []
-            while most == top:
-                tied.append(at)
-                scores[at] = NOTHING
-                if len(tied) == TIED_FEW:
-                    rest = (scores == top).nonzero()[0]
-                    scores[rest] = NOTHING
-                    tied += rest.tolist()
-                at = int(scores.argmax())
-                most = float(scores[at])
-            taken += [(each, top) for each in tied]
-            alike = [room for score, room in left if score == top] if left else []
-            left = left[len(alike) :]
-            if len(tied) == 1 and not alike:
-                slot = tied[0] if slots is None else int(slots[tied[0]])
-                marks = self._view.profiles.marked(slot, self._start, count - len(found), self._apart)
-                found += [Best(self._view.profiles.ordinal(mark), top, slot) for mark in marks]
+            end = at
+            while end < len(few) and few[end][0] == top:
+                end += 1
+            alike = [room for score, room in left if score == top]
+            if end == at + 1 and not alike:
+                slot = few[at][1]
+                found += [Best(profiles.ordinal(mark), top, slot) for mark in profiles.marked(slot, start, count - len(found), apart)]
             else:
-                found += self._in_order(tied, slots, alike, count - len(found), top)
-        for each, score in taken:
-            scores[each] = score
+                found += self._in_order([slot for _, slot in few[at:end]], alike, count - len(found), top)
+                left = left[len(alike) :]
+            at = end
         return found
 
-    def _in_order(self, tied: list[int], slots: Ints | None, alike: list[Room], count: int, score: float) -> list[Best]:
-        view, start = self._view, self._start
-        profiles = view.profiles
+    def _in_order(self, tied: list[int], alike: list[Room], count: int, score: float) -> list[Best]:
+        start, profiles = self._start, self._view.profiles
         found: list[tuple[int, int, int]] = []
-        for at in tied:
-            slot = at if slots is None else int(slots[at])
+        for slot in tied:
             found += [((mark - start) & MASK_64, mark, slot) for mark in profiles.marked(slot, start, count, self._apart)]
         found += [((room.mark - start) & MASK_64, room.mark, -1) for room in alike]
-        if len(found) > 1:
-            found.sort()
+        found.sort()
         return [Best(profiles.ordinal(mark), score, slot) for _, mark, slot in found[:count]]

@@ -19,16 +19,18 @@ from streams.scheduling.ask import Ask
 from streams.scheduling.kinds import ABSOLUTE
 from streams.scheduling.lane import Lane
 from streams.scheduling.options import MULTIPLIERS, Options
+from streams.scheduling.profiles import Profiles
 from streams.scheduling.raws import Raw
-from streams.scheduling.ring import Best
+from streams.scheduling.ring import NOTHING, Best, greatest
 from streams.scheduling.scores import Absolute, Floats, Share, bounded
+from streams.scheduling.spans import Spans
 from streams.scheduling.view import AT, View
 from streams.scheduling.weighers import Weigher, multiplier_of
 
 Slots = NDArray[np.intp]
 
 
-class Plan(Struct, gc=False):
+class Plan(Struct):
     """Which weighers can move a score: by number, the first `counting` of them do. With their columns, their bounds, and other weights.
 
     `constants` are those it was made for, `flats` the weights of a weigher that moves none, by static class.
@@ -40,18 +42,63 @@ class Plan(Struct, gc=False):
     lowest: list[float | None]
     highest: list[float | None]
     counting: int
+    spans: Spans
+    names: list[str]
+    multipliers: list[float]
     flats: dict[int, list[Weight]] = field(default_factory=dict)
+    _over: tuple[list[float], list[float], list[tuple[int, int, Share]]] = field(default_factory=lambda: ([], [], []))
+
+    def over(self, lows: list[float], spans: list[float]) -> list[tuple[int, int, Share]]:
+        """The weighers' numbers, columns and shares where the candidates' figures begin at `lows` and are `spans` wide."""
+        if self._over[0] != lows or self._over[1] != spans:
+            parts = zip(self.names, self.multipliers, self.lowest, self.highest, lows, spans, strict=True)
+            shares = [Share(*part) for part in parts]
+            self._over = lows, spans, list(zip(self.shares, self.rows.tolist(), shares, strict=True))
+        return self._over[2]
+
+
+class Candidates(Struct):
+    """Who is weighed: the live profiles that are `inside` (None: all of them), and each node of `single`, looked at by itself.
+
+    `is_closed`: no profile is. `emptied` are the slots of profiles whose nodes are all looked at by themselves.
+    """
+
+    inside: NDArray[np.bool_] | None
+    single: list[Room]
+    emptied: list[int]
+    is_closed: bool
+
+    def slots(self) -> Slots | None:
+        """The slots of the profiles; None for all that are live."""
+        if self.is_closed:
+            return np.zeros(0, np.intp)
+        return None if self.inside is None else self.inside.nonzero()[0]
 
 
 class Weighed:
     """The scores of the candidates: `scores` of `slots` (None: of all slots, −inf where one is no candidate), `single` of the others."""
 
-    __slots__ = ("_tell", "scores", "single", "slots")
+    __slots__ = ("_profiles", "_scores", "_slots", "_tell", "single")
 
     def __init__(
-        self, scores: Floats, slots: Slots | None, single: list[float], tell: Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]]
+        self,
+        profiles: Profiles,
+        scores: Floats,
+        slots: Slots | None,
+        single: list[float],
+        tell: Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]],
     ) -> None:
-        self.scores, self.slots, self.single, self._tell = scores, slots, single, tell
+        self._profiles, self._scores, self._slots, self.single, self._tell = profiles, scores, slots, single, tell
+
+    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
+        """Scores and slots of the profiles that the best `count` nodes can be of, best first; of one partition, if it is named."""
+        if partition < 0:
+            found, places = greatest(self._scores, count), self._slots
+        else:
+            partitions = self._profiles.figures[AT["partition"], : self._profiles.live]
+            beside = ((partitions if self._slots is None else partitions.take(self._slots)) == partition).nonzero()[0]
+            found, places = greatest(self._scores.take(beside), count), beside if self._slots is None else self._slots.take(beside)
+        return found if places is None else [(score, places.item(at)) for score, at in found]
 
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
         """What each weigher made of one of the candidates; `apart` are the rooms that were looked at by themselves."""
@@ -80,18 +127,45 @@ class Weighing:
         self._plans.clear()
         self._multipliers.clear()
 
-    def weigh(
-        self, lane: Lane, ask: Ask, single: list[Room], passed: int, candidates: Callable[[], Slots | None], *, is_closed: bool
-    ) -> Weighed:
-        """As `weighers.weigh`, over the candidate profiles and the nodes looked at one by one (`is_closed`: these alone)."""
+    def weigh(self, lane: Lane, ask: Ask, candidates: Candidates, passed: int) -> Weighed:
+        """As `weighers.weigh`, over the candidates, of which there are `passed`."""
+        profiles, single = self._view.profiles, candidates.single
         if passed < 2:
-            slots = candidates()
-            return Weighed(np.zeros(self._view.profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
+            slots = candidates.slots()
+            return Weighed(profiles, np.zeros(profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
         if self._cached and not self._view.overrides:
-            return self._absolute(lane, ask, single, candidates, is_closed=is_closed)
-        return self._normalised(ask, single, candidates())
+            return self._absolute(lane, ask, candidates)
+        if not (
+            candidates.is_closed
+            or self._view.overrides
+            or any(_raw(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
+        ):
+            return self._followed(candidates)
+        return self._normalised(ask, single, candidates.slots())
 
-    def _absolute(self, lane: Lane, ask: Ask, single: list[Room], candidates: Callable[[], Slots | None], *, is_closed: bool) -> Weighed:
+    def _followed(self, candidates: Candidates) -> Weighed:
+        """Where no figure depends on the ask: by the columns that follow the profiles."""
+        view, single = self._view, candidates.single
+        profiles, plan = view.profiles, self._plan(())
+        beside = [profiles.of(view.ordinals[room.node_id]).slot for room in single]
+        spans, inside = plan.spans, candidates.inside
+        spans.sync()
+        lows, widths = spans.bounds(inside, beside)
+        sums = spans.sums(lows, widths)
+        alone = [sums.item(slot) for slot in beside]
+        scores = sums if inside is None else np.where(inside, sums, NOTHING)
+        flats, floats, shares = self._flats(plan, -1), profiles.floats, plan.over(lows, widths)
+
+        def tell(best: Best, _apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+            figures = floats[:, best.slot if best.slot >= 0 else profiles.of(best.ordinal).slot].tolist()
+            weights = flats.copy()
+            for i, row, share in shares:
+                weights[i] = share.weight(figures[row])
+            return tuple(weights)
+
+        return Weighed(profiles, scores, None, alone, tell)
+
+    def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
         is_one = len(made) == 1 and made[0][1] == 1.0
         rooms = self._view.rooms
@@ -103,15 +177,20 @@ class Weighing:
             return tuple([_absolute_weight(weigher.name, multiplier, raw(room)) for weigher, multiplier, raw in made])
 
         alone = []
-        for room in single:
+        for room in candidates.single:
             score = 0.0
             for _, multiplier, raw in made:
                 score += multiplier * raw(room)
             alone.append(score)
-        if is_closed:
-            slots = candidates()
-            return Weighed(lane.scores[slots], slots, alone, tell)
-        return Weighed(lane.scores[: self._view.profiles.live], None, alone, tell)
+        profiles = self._view.profiles
+        if candidates.is_closed:
+            slots = candidates.slots()
+            return Weighed(profiles, np.zeros(0), slots, alone, tell)
+        scores = lane.scores[: profiles.live]
+        if candidates.emptied:
+            scores = scores.copy()
+            scores[candidates.emptied] = NOTHING
+        return Weighed(profiles, scores, None, alone, tell)
 
     def _normalised(self, ask: Ask, single: list[Room], slots: Slots | None) -> Weighed:
         view = self._view
@@ -125,7 +204,11 @@ class Weighing:
         if not plan.shares:
             scores: Floats = np.zeros(count + len(single))
             return Weighed(
-                scores[:count], _without(slots, count), scores[count:].tolist(), self._teller(plan, [], None, slots, single, count)
+                profiles,
+                scores[:count],
+                _without(slots, count),
+                scores[count:].tolist(),
+                self._teller(plan, [], None, slots, single, count),
             )
         matrix: Floats = profiles.floats[plan.rows, : profiles.live] if slots is None else profiles.floats[plan.rows].take(slots, axis=1)
         for k, i in enumerate(plan.shares):
@@ -135,13 +218,14 @@ class Weighing:
         least, most = bounded(matrix, plan.lowest, plan.highest)
         low = [each if lowest is None else lowest for each, lowest in zip(least, plan.lowest, strict=True)]
         span = [(each if highest is None else highest) - low[k] for k, (each, highest) in enumerate(zip(most, plan.highest, strict=True))]
-        shares = [
-            Share(self._weighers[i][0].name, self._weighers[i][1], plan.lowest[k], plan.highest[k], low[k], span[k])
-            for k, i in enumerate(plan.shares)
-        ]
+        shares = [share for _, _, share in plan.over(low, span)]
         scores = self._sum(matrix, low, span, plan, slots)
         return Weighed(
-            scores[:count], _without(slots, count), scores[count:].tolist(), self._teller(plan, shares, kept, slots, single, count)
+            profiles,
+            scores[:count],
+            _without(slots, count),
+            scores[count:].tolist(),
+            self._teller(plan, shares, kept, slots, single, count),
         )
 
     def _plan(self, asked: tuple[int, ...]) -> Plan:
@@ -160,7 +244,9 @@ class Weighing:
         shares = counting + [i for i in active if i not in counting]
         rows = [self._row[i] or 0 for i in shares]
         lowest, highest = ([getattr(self._weighers[i][0], name) for i in shares] for name in ("lowest", "highest"))
-        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting))
+        names, multipliers = [self._weighers[i][0].name for i in shares], [self._weighers[i][1] for i in shares]
+        spans = Spans(view.profiles, rows, lowest, highest, multipliers[: len(counting)])
+        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting), spans, names, multipliers)
         self._plans[asked] = plan
         return plan
 

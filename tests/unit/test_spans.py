@@ -1,0 +1,63 @@
+"""The columns that follow the profiles say what a look at all of them says, whatever changed in between."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.scheduling.profiles import Profiles
+from streams.scheduling.ring import greatest
+from streams.scheduling.spans import Spans
+
+LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
+    rng = Random(seed)
+    keys = [tuple(rng.randrange(-3, 8) for _ in range(3)) for _ in range(40)]
+    profiles = Profiles(1, 3, lambda ordinal: ((0,), tuple(map(float, keys[ordinal]))))
+    profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
+    spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
+
+    for _ in range(rng.randrange(1, 30)):
+        for _ in range(rng.choice((0, 1, 2, 30))):
+            ordinal = rng.randrange(len(keys))
+            keys[ordinal] = tuple(rng.randrange(-3, 8) for _ in range(3))
+            profiles.move(ordinal, keys[ordinal])
+        inside = None if rng.random() < 0.5 else np.array([rng.random() < 0.5 for _ in range(profiles.live)])
+        beside = rng.sample(range(profiles.live), rng.randrange(1, 3))
+        spans.sync()
+        lows, widths = spans.bounds(inside, beside)
+        sums = spans.sums(lows, widths).tolist()
+
+        among = [slot for slot in range(profiles.live) if inside is None or inside[slot] or slot in beside]
+        columns = [[max(profiles.floats[0, slot], 0.0) for slot in range(profiles.live)], profiles.floats[1].tolist()]
+        columns.append([min(profiles.floats[2, slot], 5.0) for slot in range(profiles.live)])
+        wanted = [0.0, min(columns[1][slot] for slot in among), min(columns[2][slot] for slot in among)]
+        ends = [max(columns[0][slot] for slot in among), max(columns[1][slot] for slot in among), 5.0]
+        assert lows == wanted
+        assert widths == [end - low for end, low in zip(ends, wanted, strict=True)]
+        for slot in range(profiles.live):
+            total = 0.0
+            for k, multiplier in enumerate(MULTIPLIERS):
+                total += multiplier * ((columns[k][slot] - lows[k]) / widths[k]) if widths[k] else 0.0
+            assert sums[slot] == total
+
+
+@given(figures=st.lists(st.sampled_from((float("-inf"), 0.0, 1.0, 2.0, 3.0)), max_size=40), count=st.integers(1, 5))
+def test_the_greatest_come_with_all_their_equals_and_nothing_is_changed(figures: list[float], count: int) -> None:
+    scores = np.array(figures)
+
+    found = greatest(scores, count)
+
+    real = sorted((score for score in figures if score != float("-inf")), reverse=True)
+    wanted = [score for score in real if len(real) <= count or score >= real[count - 1]]
+    assert [score for score, _ in found] == wanted
+    assert len({at for _, at in found}) == len(found)
+    assert all(figures[at] == score for score, at in found)
+    assert scores.tolist() == figures
