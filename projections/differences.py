@@ -11,8 +11,8 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from projections.ledger import Step
-from projections.node import NO_TOTAL, Claim, Node, Shown
-from projections.observed import NodeView
+from projections.node import NO_TOTAL, Claim, Node, ObservedAmounts, Shown
+from projections.observed import NodeView, Tracked
 from projections.rules import GRACE_MS
 from schemas.findings import FindingKind
 from schemas.requests import TTL_MS_DEFAULT
@@ -229,4 +229,27 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Differ
     if gone is not None:
         return [Difference("missing-claim", instance_id)]
     # What an owner counts is adopted usage: a cloud that is followed claims nothing here.
-    return [Difference("ghost-instance", instance_id)] if look.view.vouched(instance_id) is None else []
+    word = look.view.vouched(instance_id)
+    if word is None:
+        return [Difference("ghost-instance", instance_id)]
+    return [] if word.moving or counted_apart(look.node, shown, word) is None else [Difference("size-drift", instance_id)]
+
+
+def counted_apart(node: Node, shown: Shown, word: Tracked) -> ObservedAmounts | None:
+    """By how much a guest is larger than its owner counts it, in CPUs and memory; None if it is not known to be of another size.
+
+    Not before an audit newer than its last event has shown it. Disk is left out: an owner counts what it asked for, a host what is there.
+    """
+    if node.complete_ms <= shown.event_ms:
+        return None
+    cpus, memory_mib = _less(_cpus(shown.amounts), _cpus(word.amounts)), _less(shown.amounts[2], word.amounts[2])
+    return (cpus, 0, memory_mib, 0) if cpus or memory_mib else None
+
+
+def _cpus(amounts: ObservedAmounts) -> int | None:
+    """Shared and dedicated CPUs together: hosts tell them apart in other ways than owners."""
+    return None if amounts[0] is None else amounts[0] + (amounts[1] or 0)
+
+
+def _less(shown: int | None, counted: int | None) -> int:
+    return 0 if shown is None or counted is None else shown - counted

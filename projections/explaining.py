@@ -10,7 +10,7 @@ from shlex import quote
 from msgspec import Struct
 
 from projections.causes import Causes, seen_by, when_ms
-from projections.differences import Difference, Look, by_age, devices_apart
+from projections.differences import Difference, Look, by_age, counted_apart, devices_apart
 from projections.node import NO_TOTAL, Amounts, Claim, Node
 from projections.wording import amounts_text, deltas_text
 from schemas.findings import Cause
@@ -103,7 +103,9 @@ def _expired(look: Look, difference: Difference) -> Description:
 
 
 def _drift(look: Look, difference: Difference) -> Description:
-    claim, node_id = _claim(difference), look.node.node_id
+    if difference.claim is None:
+        return _counted_otherwise(look, difference.instance_id)
+    claim, node_id = difference.claim, look.node.node_id
     shown = look.node.shown[claim.instance_id]
     deltas = [0 if seen is None else seen - claimed for seen, claimed in zip(shown.amounts, claim.amounts, strict=True)]
     causes = Causes(look)
@@ -117,6 +119,25 @@ def _drift(look: Look, difference: Difference) -> Description:
         missing=f"ClaimRequested with resize for {claim.instance_id} on {node_id}: {amounts_text(shown.amounts)}",
         fix=f"claimlog timeline {quote(claim.instance_id)}",
         note=f"{deltas_text(deltas)} against its claim {claim.claim_id}; claim the new size, or resize the guest back",
+    )
+
+
+def _counted_otherwise(look: Look, instance_id: str) -> Description:
+    """A guest of another size than its owner counts."""
+    node, shown, owner = look.node, look.node.shown[instance_id], look.view.vouched(instance_id)
+    if owner is None:
+        raise TypeError(f"nobody counts {instance_id} on {node.node_id}")
+    deltas = [amount or 0 for amount in counted_apart(node, shown, owner) or ()]
+    causes = Causes(look)
+    causes.life(instance_id)
+    causes.now(summary=f"{instance_id} seen with {amounts_text(shown.amounts)}")
+    return Description(
+        since_ms=when_ms(look.step),
+        held=resources_of(deltas or (0, 0, 0, 0)),
+        causes=causes.all(),
+        missing=f"InstanceResized of {instance_id} on {node.node_id}: {amounts_text(shown.amounts)}",
+        fix=f"claimlog timeline {quote(instance_id)}",
+        note=f"{deltas_text(deltas)} against what {owner.producer} counts; finish or undo the resize there",
     )
 
 

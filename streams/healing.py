@@ -7,6 +7,7 @@ and what it has not looked at lately is not known to be gone. Pure; whoever writ
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections.differences import by_age
 from projections.node import Node, ObservedAmounts
@@ -67,7 +68,14 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind == "size-drift" and shown is not None and claims:
         newest = max(claims, key=by_age)
         amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
-        item = _item(finding, stamp, Resources(**dict(zip(_NAMES, amounts, strict=True))), resize=True)
+        # The rest of the claim stays as it is: a resize stands for the whole, its devices, cells and group included.
+        item = replace(
+            _item(finding, stamp, Resources(**dict(zip(_NAMES, amounts, strict=True))), resize=True),
+            numa=newest.numa,
+            pci=newest.pci,
+            group=newest.group,
+            project_id=newest.project_id,
+        )
         says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
         return Remedy(finding, says, (_claim(item, place, stamp),))
     if finding.kind in {"ghost-instance", "missing-claim"}:

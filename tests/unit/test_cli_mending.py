@@ -6,11 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from schemas.claims import FindingIgnored
+from projections.observed import NodeView
+from schemas.audits import InstanceReport
+from schemas.claims import FindingIgnored, NodeConfigured, NodeSilent
 from schemas.codec import decode
-from schemas.topics import CLAIMS
+from schemas.findings import LeakConfirmed
+from schemas.inventory import Hypervisor, PciDevice
+from schemas.lifecycle import InstanceArrived
+from schemas.requests import PciWant
+from schemas.resources import ObservedResources
+from schemas.topics import CLAIMS, LIFECYCLE
+from streams.healing import Place, remedy
 from streams.log.base import Record
+from streams.operator import Stamp
 from tests.cli_log import FleetLog
+from tests.ledger_history import START_MS, History
 
 LONG = ("--report-age", "100000h")
 """The audits of these tests were taken long ago."""
@@ -184,3 +194,83 @@ def test_a_wrong_command_line_is_a_usage_error(
     said = fleet.run(capsys, *words)
 
     assert (said.code, says in said.err) == (2, True), said.err
+
+
+def test_the_departure_of_a_guest_that_only_the_hypervisors_own_events_count_is_said_and_ends_its_gap(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale(fleet, producer="audits")
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert [(item["finding_id"], item["action"]) for item in done.json["items"]] == [
+        ("stale-instance/n1/one", "done"), ("stale-instance/n1/two", "done"),
+    ]  # fmt: skip
+    assert done.code == 0
+    assert fleet.run(capsys, "leaks").code == 0
+    assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["memory_mib"]["gap"] == 0
+
+
+def test_what_a_cloud_counts_is_left_to_the_cloud(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    stale(fleet, producer="nova")
+    before = len(claims(fleet))
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert (done.code, len(claims(fleet))) == (3, before)
+    assert {item["action"] for item in done.json["items"]} == {"left alone"}
+    assert done.json["items"][0]["what"].startswith("nova counts it: delete it there")
+
+
+def test_a_claim_stranded_on_a_withdrawn_node_is_given_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r1/0/s-1.1", "i1", "n1", memory_mib=1024)
+    fleet.now_ms += 60_000
+    fleet.audit("n1", {"i1": 1024})
+    fleet.append(CLAIMS, NodeConfigured(node_id="n1", record_id="w", status="withdrawn", reason="scrapped"))
+    (found,) = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+    fleet.now_ms += 60_000
+    fleet.append(
+        CLAIMS, NodeSilent(node_id="n1", record_id="s", producer="audits", epoch=1, counter=99, silent_since_ms=fleet.now_ms - 60_000)
+    )
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", "-o", "json")
+
+    assert (found["kind"], found["state"]) == ("stranded-claim", "suspected")
+    assert [(item["finding_id"], item["action"]) for item in done.json["items"]] == [("stranded-claim/n1/r1/0/s-1.1", "released")]
+    assert fleet.run(capsys, "leaks").code == 0
+
+
+def stale(fleet: FleetLog, producer: str) -> None:
+    """Two guests arrive, are listed once, and are gone without a word."""
+    for number, instance in enumerate(("one", "two"), 1):
+        report = InstanceReport(instance_id=instance, resources=ObservedResources(memory_mib=64))
+        event = InstanceArrived(
+            node_id="n1", producer=producer, epoch=1, counter=number, event_time_ms=fleet.now_ms + 1000, instance=report
+        )
+        fleet.append(LIFECYCLE, event)
+    fleet.carry()
+    fleet.audit("n1", {"one": 64, "two": 64})
+    for _ in range(12):
+        fleet.now_ms += 60_000
+        fleet.audit("n1")
+
+
+def test_a_drifted_size_is_claimed_with_the_devices_that_the_claim_had() -> None:
+    history, wanted = History(), (PciWant(specs=({"address": "a"},)),)
+    host = Hypervisor(vcpus=8, pcpus=0, memory_mib=64, disk_mib=64, pci_devices=(PciDevice(address="a"),))
+    grown = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=6), pci_addresses=("a",))
+    history.audit({}, at_s=0, hypervisor=host)
+    history.claim("c", "i", 4, at_s=1, pci=wanted)
+    for at_s in (60, 120):
+        history.audit({"i": grown}, at_s=at_s, hypervisor=host)
+    drift = LeakConfirmed(
+        finding_id="size-drift/n1/c", kind="size-drift", node_id="n1", instance_id="i", claim_id="c",
+        partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0,
+    )  # fmt: skip
+
+    mends = remedy(drift, Place(history.node(), 3, NodeView()), Stamp("x", START_MS + 130_000), report_age_ms=60_000)
+
+    (message,) = mends.messages
+    history.append(message.key or b"", message.value, at_s=130)
+    claim = max(history.node().claims["i"], key=lambda claim: claim.offset)
+    assert (claim.amounts[2], claim.pci_addresses, history.used()) == (6, ("a",), 6)

@@ -164,6 +164,21 @@ def test_a_resize_that_fails_when_it_is_to_be_finished(world: World) -> None:
     mended(world)
 
 
+def test_a_guest_that_its_host_runs_in_another_size_than_nova_counts(world: World) -> None:
+    world.notified(world.nova.resize("a", "h1", LARGE), world.nova.confirm("a"))
+    world.audited()
+
+    assert world.found() == {("size-drift", H1, "a"): {}}
+    drift = world.finding("size-drift")
+    assert drift.note.startswith("-3 vCPUs, -3584 MiB against what nova counts")
+    assert changes(world, drift)[1:] == ["node-observed", "node-observed"]
+
+    world.defined("h1", "a", LARGE)
+    world.audited()
+
+    mended(world)
+
+
 def test_a_shelved_instance_whose_guest_stays_on_its_host(world: World) -> None:
     world.notified(world.nova.shelve("a"))
     world.audited()
