@@ -187,6 +187,10 @@ class Node(Struct, gc=False):
     key: bytes = b""
     """`node_id` as bytes; derived by `refresh`."""
 
+    def __post_init__(self) -> None:
+        """What is derived holds from the beginning."""
+        self.refresh()
+
     def refresh(self) -> None:
         """Derive `limits`, `whole_units` and `key` anew, after the operator's fields or the host's totals changed."""
         self.limits = (self._bound("vcpus"), self._bound("pcpus"), self._bound("memory_mib"), self._bound("disk_mib"))

@@ -12,12 +12,12 @@ from hashlib import blake2b
 from msgspec import Struct, field
 
 from projections.fit import Overlay, fits, growth, laid_over
-from projections.node import NOTHING, Node, amounts_of
+from projections.node import NO_LIMIT, NOTHING, Node, amounts_of
 from projections.numa_node import lacking
 from schemas.claims import ClaimItem
 from schemas.resources import RESOURCES, Shortfall
 
-UNLIMITED = 1 << 62
+UNLIMITED = NO_LIMIT
 """Larger than any sum of amounts: free where nothing limits. Its negative stands where a total is not reported: nothing fits."""
 
 RoomTest = Callable[["Room"], bool]
@@ -76,12 +76,18 @@ def mark_of(node_id: str) -> int:
 
 def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
     """The room for an instance that has nothing on the node, neither in the fold nor in `overlay`."""
-    added = laid_over(node, overlay, "") if overlay else NOTHING
-    used = [node.used[r] + added[r] for r in range(4)]
-    totals = [-1 if (total := node.total(resource)) is None else total for resource in RESOURCES]
-    free = [_free(node, r, totals[r], used[r]) for r in range(4)]
-    ready = node.hypervisor is not None and node.status == "enabled"
-    has_units = any(_has_units(node, resource) for resource in RESOURCES)
+    u0, u1, u2, u3 = node.used
+    if overlay:
+        a0, a1, a2, a3 = laid_over(node, overlay, "")
+        u0, u1, u2, u3 = u0 + a0, u1 + a1, u2 + a2, u3 + a3
+    host, limits = node.hypervisor, node.limits
+    t0 = t1 = t2 = t3 = -1
+    if host is not None:
+        t0 = -1 if host.vcpus is None else host.vcpus
+        t1 = -1 if host.pcpus is None else host.pcpus
+        t2 = -1 if host.memory_mib is None else host.memory_mib
+        t3 = -1 if host.disk_mib is None else host.disk_mib
+    ready = host is not None and node.status == "enabled"
     return Room(
         node=node,
         node_id=node.node_id,
@@ -90,24 +96,24 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         overlay=tuple(overlay),
         instances=node.uses.keys() | {item.instance_id for item in overlay} if overlay else node.uses,
         ready=ready,
-        plain=ready and not has_units,
-        has_units=has_units,
+        plain=ready and node.whole_units,
+        has_units=not node.whole_units,
         io_ops=node.io_ops() + len(overlay),
-        vcpus_total=totals[0],
-        pcpus_total=totals[1],
-        memory_mib_total=totals[2],
-        disk_mib_total=totals[3],
-        vcpus_used=used[0],
-        pcpus_used=used[1],
-        memory_mib_used=used[2],
-        disk_mib_used=used[3],
-        vcpus_free=free[0],
-        pcpus_free=free[1],
-        memory_mib_free=free[2],
-        disk_mib_free=free[3],
-        vcpus_left=_vcpus_left(node, totals[0], used[0]),
-        memory_mib_left=float(max(totals[2], 0) - node.memory_mib.reserved - used[2]),
-        disk_mib_left=float(_disk_left(node, totals[3], used[3])),
+        vcpus_total=t0,
+        pcpus_total=t1,
+        memory_mib_total=t2,
+        disk_mib_total=t3,
+        vcpus_used=u0,
+        pcpus_used=u1,
+        memory_mib_used=u2,
+        disk_mib_used=u3,
+        vcpus_free=_free(limits[0], u0),
+        pcpus_free=_free(limits[1], u1),
+        memory_mib_free=_free(limits[2], u2),
+        disk_mib_free=_free(limits[3], u3),
+        vcpus_left=_vcpus_left(node, t0, u0),
+        memory_mib_left=float(max(t2, 0) - node.memory_mib.reserved - u2),
+        disk_mib_left=float(_disk_left(node, t3, u3)),
     )
 
 
@@ -120,13 +126,13 @@ def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
     own = node.uses.get(item.instance_id, NOTHING)
     changes: dict[str, int] = {}
     for r, resource in enumerate(RESOURCES):
-        total: int = getattr(base, f"{resource}_total")
+        total, limit = getattr(base, f"{resource}_total"), node.limits[r]
         grown = after[r] - before[r]
         used = node.used[r] + before[r] - own[r] + others[r] - (asked[r] - grown)
         if grown <= 0 or (item.forced and total >= 0):
             changes[f"{resource}_used"], changes[f"{resource}_free"] = -UNLIMITED, UNLIMITED
         else:
-            changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(node, r, total, used)
+            changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(limit, used)
     values = {name: getattr(base, name) for name in Room.__struct_fields__}
     return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay), "plain": False}))
 
@@ -148,10 +154,7 @@ def keep_fitting(item: ClaimItem) -> Callable[[list[Room]], list[Room]]:
         room
         for room in rooms
         if (
-            room.memory_mib_free >= memory_mib
-            and room.vcpus_free >= vcpus
-            and room.disk_mib_free >= disk_mib
-            and room.pcpus_free >= pcpus
+            room.memory_mib_free >= memory_mib and room.vcpus_free >= vcpus and room.disk_mib_free >= disk_mib and room.pcpus_free >= pcpus
             if room.plain
             else takes(room)
         )
@@ -166,10 +169,7 @@ def quick_amounts(item: ClaimItem) -> RoomTest:
 
     def by_node(room: Room) -> bool:
         return (
-            room.memory_mib_free >= memory_mib
-            and room.vcpus_free >= vcpus
-            and room.disk_mib_free >= disk_mib
-            and room.pcpus_free >= pcpus
+            room.memory_mib_free >= memory_mib and room.vcpus_free >= vcpus and room.disk_mib_free >= disk_mib and room.pcpus_free >= pcpus
         )
 
     if limits is None or item.forced:
@@ -210,16 +210,9 @@ def quick_others(item: ClaimItem) -> RoomTest:
     return allows
 
 
-def _free(node: Node, r: int, total: int, used: int) -> int:
-    if total < 0:
-        return -UNLIMITED
-    limit = node.limit(RESOURCES[r])
-    return UNLIMITED if limit is None else limit - used
-
-
-def _has_units(node: Node, resource: str) -> bool:
-    rule = node.rule(resource)
-    return rule.min_unit > 1 or rule.max_unit is not None or rule.step_size > 1
+def _free(limit: int, used: int) -> int:
+    """What is left of one of `Node.limits`; what is no limit and what no total is known of stay what they are."""
+    return limit - used if -UNLIMITED < limit < UNLIMITED else limit
 
 
 def _in_units(node: Node, resource: str, amount: int) -> bool:

@@ -119,8 +119,13 @@ def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[
     asked = flavor.extra_specs.get(ALIAS_KEY, "")
     if not asked:
         return ()
-    policy = _agreed("pci_numa_affinity_policy", flavor, image, PCI_POLICIES)
-    known = _known(tuple(aliases))
+    return _named(asked, _agreed("pci_numa_affinity_policy", flavor, image, PCI_POLICIES), tuple(aliases))
+
+
+@lru_cache(maxsize=1024)
+def _named(asked: str, policy: str, aliases: tuple[str, ...]) -> tuple[PciWant, ...]:
+    """The devices of one text; like cells, few texts come again and again."""
+    known = _known(aliases)
     found = []
     for each in asked.split(","):
         name, separator, count = (part.strip() for part in each.partition(":"))

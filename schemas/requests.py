@@ -7,7 +7,7 @@ from msgspec import Struct
 from schemas.guests import Flavor, Image, NumaWant, PciWant
 from schemas.ids import GroupId, InstanceId, NodeId, RecordId, RequestId
 from schemas.ids import instance_id as derived_instance_id
-from schemas.pinning import counted
+from schemas.pinning import Wants, counted
 from schemas.resources import Limits, Resources
 from schemas.units import Count, DurationMs, Name, Text
 
@@ -106,7 +106,11 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
         CPUs that extra specs or image properties want dedicated count as such (`pinning.wants`).
         """
-        flavor, cpus = self.flavor, counted(self.flavor, self.image)
+        return self.sized(counted(self.flavor, self.image))
+
+    def sized(self, cpus: Wants) -> Resources:
+        """`resources`, where it is known already which CPUs are wanted."""
+        flavor = self.flavor
         root_gib = 0 if self.boot_from_volume else flavor.root_gib
         return Resources(
             vcpus=cpus.vcpus,

@@ -74,9 +74,11 @@ def ask_of(
 
     Cells that the request names count before those of its flavor and image; devices add up, by the aliases of `options`.
     """
-    numa, pci, unusable = request.numa, request.pci, ""
+    numa, pci, unusable, cpus = request.numa, request.pci, "", None
     try:
-        numa = numa or wants(request.flavor, request.image).numa
+        if not numa:
+            cpus = wants(request.flavor, request.image)
+            numa = cpus.numa
         pci += devices(request.flavor, request.image, options.pci_alias)
     except WantsError as error:
         unusable = str(error)
@@ -93,7 +95,7 @@ def ask_of(
         claim_id="",
         instance_id=request.instance(index),
         nodes=(),
-        resources=request.resources,
+        resources=request.resources if cpus is None else request.sized(cpus),
         resize=request.action == "resize",
         forced=request.forced,
         limits=request.limits,

@@ -6,7 +6,7 @@ It follows the fleet: told of each room that was made anew, it moves that node t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import msgspec
@@ -71,6 +71,7 @@ class View:
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
         self._instances: list[frozenset[str]] = []
+        self._names: list[str] = []
 
     @property
     def classes(self) -> int:
@@ -95,9 +96,10 @@ class View:
             index.clear()
         self._instances = [frozenset()] * len(rooms)
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
-        for ordinal, room in enumerate(rooms):
+        self._names = [host_of(room) for room in rooms]
+        for ordinal, name in enumerate(self._names):
             self._index(ordinal)
-            self.hosts.setdefault(host_of(room).lower(), []).append(ordinal)
+            self.hosts.setdefault(name.lower(), []).append(ordinal)
         self._gathering.follow(rooms)
         self.profiles.fill((ordinal, room.mark, self._key(room)) for ordinal, room in enumerate(rooms))
 
@@ -105,25 +107,30 @@ class View:
         """The room with this number was made anew."""
         room = self.rooms[ordinal]
         self._index(ordinal)
-        host = host_of(room).lower()
-        if ordinal not in self.hosts.get(host, ()):
-            for ordinals in self.hosts.values():
-                if ordinal in ordinals:
-                    ordinals.remove(ordinal)
-            self.hosts.setdefault(host, []).append(ordinal)
+        if self._names[ordinal] != (name := host_of(room)):
+            self.hosts[self._names[ordinal].lower()].remove(ordinal)
+            self.hosts.setdefault(name.lower(), []).append(ordinal)
+            self._names[ordinal] = name
         self._gathering.changed(ordinal)
         self.profiles.move(ordinal, self._key(room))
 
     def _key(self, room: Room) -> Key:
         return (self._static(room), self._topology(room), *_USED(room), *[extra(room) for extra in self._extras])
 
-    def _read(self, ordinal: int) -> Reading:
+    def _read(self, key: Key, ordinal: int) -> Reading:
         room = self.rooms[ordinal]
         taken = _TAKEN(room)
-        most = [_most(r, taken[4 + r], taken[8 + r]) for r in range(len(RESOURCES))]
-        self.uncounted |= room.vcpus_total < 0
-        static = self._static(room)
-        integers = [static, room.plain, self._topology(room), *most, *taken, room.partition]
+        _, _, _, _, f0, f1, f2, f3, t0, t1, t2, t3 = taken
+        most = (
+            # See `filters.amounts`: no instance larger than the whole node; CPUs that nobody reports are left to the ledger.
+            UNLIMITED if t0 < 0 else min(f0, t0),
+            f1 if f1 < t1 or t1 < 0 else t1,
+            f2 if f2 < t2 or t2 < 0 else t2,
+            f3 if f3 < t3 or t3 < 0 else t3,
+        )
+        self.uncounted |= t0 < 0
+        static, topology, *_ = key
+        integers = (static, room.plain, topology, *most, *taken, room.partition)
         figures = [raw(room) for raw in self._raws]
         if figures != self.constants:
             constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
@@ -142,8 +149,9 @@ class View:
         node = room.node
         facts = (node.hypervisor, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
         words = (node.status, node.zone, node.silent_since_ms is not None)
-        known = self._facts.get(node.node_id)
-        if known is not None and known[1] == words and all(map(_is, known[0], facts)):
+        known = self._facts.get(room.node_id)
+        # The same objects say the same; equal ones cost more to compare than to look at once more.
+        if known is not None and known[1] == words and all(map(is_, known[0], facts)):
             return known[2]
         text = _static_text(node, room.partition, [tag(room) for tag in self._tags])
         number = self._class_of.setdefault(text, len(self._class_of))
@@ -162,17 +170,6 @@ class View:
             entered(self.on, ordinal, now - before)
             left(self.on, ordinal, before - now)
             self._instances[ordinal] = now
-
-
-def _is(left: object, right: object) -> bool:
-    return left is right
-
-
-def _most(r: int, free: int, total: int) -> int:
-    """See `filters.amounts`: no instance larger than the whole node; CPUs that nobody reports are left to the ledger."""
-    if total < 0:
-        return free if r else UNLIMITED
-    return min(free, total)
 
 
 def _whole(room: Room, resource: str) -> float:

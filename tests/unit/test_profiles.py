@@ -12,7 +12,7 @@ MARKS = [0x9E3779B97F4A7C15 * (number + 1) % 2**64 for number in range(200)]
 
 
 def made() -> Profiles:
-    return Profiles(1, 1, lambda _: ((7,), (0.5,)))
+    return Profiles(1, 1, lambda *_: ((7,), (0.5,)))
 
 
 def plain(keys: list[Key]) -> dict[Key, list[int]]:

@@ -54,6 +54,7 @@ def nodes(draw: st.DrawFn) -> Node:
         vcpus, pcpus, memory_mib, disk_mib = draw(st.tuples(totals, totals, totals, totals))
         busy = draw(st.integers(0, 2))
         node.hypervisor = Hypervisor(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, disk_mib=disk_mib, io_workload=busy)
+        node.refresh()
     for instance_id in draw(st.lists(st.sampled_from(INSTANCES[1:]), unique=True)):
         if draw(st.booleans()):
             amounts, group_id = observed_amounts(draw(observed)), draw(st.sampled_from(["", "g"]))

@@ -20,7 +20,7 @@ LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
 def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
     rng = Random(seed)
     keys = [tuple(rng.randrange(-3, 8) for _ in range(3)) for _ in range(40)]
-    profiles = Profiles(1, 3, lambda ordinal: ((0,), tuple(map(float, keys[ordinal]))))
+    profiles = Profiles(1, 3, lambda key, _: ((0,), tuple(map(float, key))))
     profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
     spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
 
