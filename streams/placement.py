@@ -236,6 +236,8 @@ class Placer:
         homeless = self._homes.to_find(request)
         if homeless is not None:
             return self._find_home(work, homeless, now_ms)
+        for seat in seats:
+            seat.decision = None  # The evidence of a failure is what failed now, not what was thought of the seats behind it before.
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
             if seat.attempt >= ATTEMPTS_MAX:

@@ -414,6 +414,21 @@ def test_what_own_claims_in_flight_leave_no_room_for_is_decided_again_when_they_
     assert scheduler.placer.counters.decisions == 4
 
 
+def test_the_evidence_of_a_failure_holds_nothing_of_an_earlier_pass() -> None:
+    here = hosts("n1", vcpus=3)
+    here.request("first", vcpus=1)
+    here.request("three", vcpus=1, count=3)  # Two of them find room beside the claim in flight, so it waits for that.
+    scheduler = here.scheduler()
+    while scheduler.placer.counters.decisions < 4:
+        scheduler.turn()
+
+    here.set_status("n1", "disabled")
+    settle(scheduler)
+
+    (failed,) = said(here, RESULTS, PlacementFailed)
+    assert [decision.chosen for decision in failed.decisions] == [""]
+
+
 def test_a_dry_run_is_a_result_without_claims() -> None:
     here = hosts("n1")
     here.request("r", dry_run=True)
