@@ -127,7 +127,7 @@ class Story:
     def lived(self, kind: type[LifecycleEvent], node_id: str, guest: InstanceReport) -> None:
         """One event of a guest's life."""
         now_ms = self.host.clock.wall_ms()
-        self.say(kind(node_id=node_id, producer="l", epoch=1, counter=next(self._counter), event_time_ms=now_ms, instance=guest))
+        self.say(kind(node_id=node_id, producer="p", epoch=1, counter=next(self._counter), event_time_ms=now_ms, instance=guest))
 
     def ask(self, name: str, *arguments: str) -> Said:
         """Ask, and keep the answer under a name."""
