@@ -50,7 +50,7 @@ class Reruns:
         self._log = log
         self._request = request
         self._ledgers: dict[tuple[int, ...], list[Ledger]] = {}
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, tuple[Policy, str]] = {}
 
     def again(self, decision: Decision, node: str = "") -> Again:
         """Make one decision, its overlay spelled out, again; `node` is one that the answer will be about.
@@ -60,9 +60,9 @@ class Reruns:
         index = index_of(self._request, decision.instance_id)
         try:
             ledgers = self.folded(decision)
-            policy = self.policy(decision)
+            policy, written = self._policy(decision)
             items = overlaid(self._log, decision)
-            done = rerun(ledgers, self._request, index, decision, items, policy)
+            done = rerun(ledgers, self._request, index, decision, items, policy, written)
         except (CannotRerun, PolicyError, CutError, OffsetOutOfRange, AnswerIncomplete, ProjectionError) as problem:
             if node:
                 raise AnswerIncomplete(f"the decision cannot be made again: {problem}") from None
@@ -94,11 +94,15 @@ class Reruns:
 
     def policy(self, decision: Decision) -> Policy:
         """The policy it was made by. Raises CannotRerun, PolicyError."""
+        return self._policy(decision)[0]
+
+    def _policy(self, decision: Decision) -> tuple[Policy, str]:
+        """It and its text as it was written."""
         if decision.policy_digest not in self._policies:
             text = policy_text(self._log, decision.policy_digest)
             if text is None:
                 raise CannotRerun(f"the text of its policy {decision.policy_digest} is not at hand")
-            self._policies[decision.policy_digest] = from_text(text)
+            self._policies[decision.policy_digest] = (from_text(text), text)
         return self._policies[decision.policy_digest]
 
 

@@ -14,7 +14,7 @@ from schemas.requests import PlacementRequested
 from schemas.results import Decision
 from streams.scheduling.ask import ask_of
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.policy import Policy, digest
+from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.select import engine
 
 
@@ -81,16 +81,19 @@ def rerun(
     recorded: Decision,
     items: Mapping[str, ClaimItem],
     policy: Policy,
+    written: str = "",
 ) -> Rerun:
     """Decide again for instance number `index` of `request`.
 
     `ledgers` must be folded to `recorded.cut`, `policy` be the one of its digest, and `recorded.overlay` spelled out. `items` has the
-    overlaid claims of other requests by claim id, as they stand in `claims` after the cut. Raises CannotRerun.
+    overlaid claims of other requests by claim id, as they stand in `claims` after the cut. `written` is the policy's text in the log: one
+    of an older version may lack what today's has, and the digest is of what was written then. Raises CannotRerun.
     """
     fleet = laid(ledgers, request, recorded, items, policy)
-    if digest(policy) != recorded.policy_digest:
+    given = digest_of(written) if written else digest(policy)
+    if given != recorded.policy_digest:
         raise CannotRerun(
-            f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {digest(policy)}; its text is in a scheduler-started"
+            f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {given}; its text is in a scheduler-started"
         )
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)

@@ -96,4 +96,9 @@ def text(policy: Policy) -> str:
 
 def digest(policy: Policy) -> str:
     """What decisions call the policy by."""
-    return blake2b(text(policy).encode(), digest_size=DIGEST_BYTES).hexdigest()
+    return digest_of(text(policy))
+
+
+def digest_of(written: str) -> str:
+    """The digest of a policy's text as it was written, maybe by a version with fewer options than today's."""
+    return blake2b(written.encode(), digest_size=DIGEST_BYTES).hexdigest()

@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
+from schemas.codec import decode, encode
 from schemas.ids import instance_id
 from schemas.inventory import NumaCell, PciDevice
 from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
-from streams.scheduling.policy import Multiplied, Policy
-from tests.cli_log import FleetLog
+from schemas.results import InstancesPlaced, SchedulerStarted
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Message
+from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
+from streams.scheduling.policy import text as text_of
+from tests.cli_log import PARTITIONS, FleetLog
 
 
 @pytest.fixture
@@ -40,6 +45,46 @@ def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fl
     assert "chosen: c0" in said.out
     assert "granted on c0" in said.out
     assert said.err.startswith("cut:")
+
+
+def of_an_older_version(fleet: FleetLog, directory: Path) -> FleetLog:
+    """The same log, but its schedulers wrote their policies' texts without a field that came later."""
+    older = FleetLog(directory)
+    for topic in (CLAIMS, REQUESTS, RESULTS):
+        for number in range(PARTITIONS):
+            for record in fleet.log.read(topic, number, older.log.end(topic, number), 1000):
+                event = decode(topic, record.value)
+                if isinstance(event, SchedulerStarted):
+                    text = older_text(event.policy)
+                    event = structs.replace(event, policy=text, policy_digest=digest_of(text))
+                if isinstance(event, InstancesPlaced):
+                    named = [structs.replace(each, policy_digest=digest_of(older_text(text_of(DEFAULT)))) for each in event.decisions]
+                    event = structs.replace(event, decisions=tuple(named))
+                older.now_ms = record.time_ms
+                older.log.append([Message(topic, record.key, encode(event))])
+    return older
+
+
+def older_text(text: str) -> str:
+    fields = json.decode(text)
+    del fields["alternates_max"]
+    return json.encode(fields).decode()
+
+
+def test_a_decision_by_a_policy_that_was_written_with_fewer_fields_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+    new = FleetLog(tmp_path / "new")
+    new.audit("c01", {}, memory_mib=8192)
+    asked(new, capsys, "r1", "--memory", "6GiB")
+    fleet = of_an_older_version(new, tmp_path / "old")
+
+    explained, played = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "what-if", "r1")
+
+    assert explained.out.count("made again, it gives the same choice") == 1
+    assert (explained.code, played.code) == (0, 0)
 
 
 def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
