@@ -25,7 +25,7 @@ from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import shortfalls
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.kinds import ABSOLUTE, NAMES, Unprofiled, columns, extras, refusal, signature, tags
-from streams.scheduling.lane import PASSES, Lane
+from streams.scheduling.lane import Lane
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import (
     BEST_FEW,
@@ -37,6 +37,7 @@ from streams.scheduling.reference import (
 )
 from streams.scheduling.ring import Best, Ring
 from streams.scheduling.scores import Absolute
+from streams.scheduling.verdicts import PASSES
 from streams.scheduling.view import View
 from streams.scheduling.weighing import Candidates, Weighing
 

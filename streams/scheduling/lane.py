@@ -9,39 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
-from projections.node import amounts_of
-from projections.numa_node import lacking
-from projections.room import UNLIMITED, Room
-from schemas.resources import RESOURCES
+from projections.room import Room
 from schemas.results import NearestMiss
-from streams.scheduling.ask import Ask, Check, per_node
-from streams.scheduling.filters import LAST, Filter
-from streams.scheduling.filters.amounts import most_of
-from streams.scheduling.kinds import AMOUNTS, NAMES, PROFILED, STATIC, TOPOLOGY
+from streams.scheduling.ask import Ask
+from streams.scheduling.filters import Filter
 from streams.scheduling.scores import Absolute
-from streams.scheduling.view import AT, View
+from streams.scheduling.verdicts import PASSES, TRUE, Floats, Ints, Mask, Places, Verdicts
+from streams.scheduling.view import View
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Places = NDArray[np.int16]
-
-PASSES = 32_000
-"""The place of no filter: behind all of them."""
-NOBODY = "\0"
-"""An instance that is nowhere."""
-_UNKNOWN = -1
-_STATIC, _TOPOLOGY, _PLAIN = AT["static"], AT["topology"], AT["plain"]
-_MOST, _USED, _FREE, _TOTAL = (slice(at, at + len(RESOURCES)) for at in (AT[f"vcpus_{what}"] for what in ("most", "used", "free", "total")))
-_NOT_VCPUS = np.array([[False], [True], [True], [True]])
-_OFTEN = _USED.stop
-"""So many columns are enough for most."""
+QUICKLY_MOST = 48
+"""Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
 _NEVER = 1 << 62
-# Of a few figures, a method that searches is three times as fast as one that reduces.
-_TRUE = b"\1"
+_NOTHING = (-1, -1)
 
 
 class Lane:
@@ -49,34 +30,11 @@ class Lane:
 
     def __init__(self, view: View, ask: Ask, filters: Sequence[Filter], absolute: Sequence[Absolute]) -> None:
         self.view = view
-        # Group and instance differ between asks of one class, and tell nodes apart by name: the lane's own ask is for nobody's.
-        self.ask = structs.replace(ask, item=structs.replace(ask.item, group=None, instance_id=NOBODY))
-        self.checks: dict[int, tuple[Filter, Check]] = {}
+        self._verdicts = Verdicts(view, ask, filters, absolute)
+        self.ask, self.checks, self.amount_places = self._verdicts.ask, self._verdicts.checks, self._verdicts.amount_places
         self.totals: dict[int, int] = {}
         """How many nodes each place rejects; how many pass is not kept up."""
         self._seen = -1
-        self._static: list[tuple[int, Check]] = []
-        self._wants: list[tuple[int, Check]] = []
-        self._profiled: list[tuple[int, Check]] = []
-        self._absolute = [each.prepared(ask) for each in absolute]
-        self.amount_places: set[int] = set()
-        asked = amounts_of(ask.item.resources)
-        self._asked = [r for r in range(len(RESOURCES)) if asked[r]]
-        # What is not asked for is not tested: no figure is less.
-        self._needs: Ints = np.array([[n or -(1 << 63)] for n in asked], np.int64)
-        self._place_of = dict.fromkeys(self._asked, _NEVER)
-        for place, filter_ in enumerate(filters):
-            self._take(place, filter_)
-        self._last = len(filters) - 1
-        mosts = [most_of(ask.item.limits, resource) if n else UNLIMITED for resource, n in zip(RESOURCES, asked, strict=True)]
-        self._limits: Ints | None = np.array([[most] for most in mosts], np.int64) if min(mosts) < UNLIMITED else None
-        self._rows = [np.array([AT[f"{RESOURCES[r]}_{what}"] for r in self._asked], np.intp) for what in ("free", "total", "used")]
-        self._rows_most = np.array([AT[f"{RESOURCES[r]}_most"] for r in self._asked], np.intp)
-        self._wanted, self._mosts = (np.array([[each[r]] for r in self._asked], np.int64).reshape(-1, 1) for each in (asked, mosts))
-        self._is_amount = np.array([place in self.amount_places for place in range(len(filters) + 1)])
-        self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
-        self._first_of_static = np.full(0, _UNKNOWN, np.int16)
-        self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
         self._least: tuple[float, int, int] | None = None
@@ -84,36 +42,11 @@ class Lane:
         self._told: tuple[Room, int, NearestMiss | bool | None] | None = None
         self._size(0)
 
-    def _take(self, place: int, filter_: Filter) -> None:
-        name = filter_.name
-        check = filter_.prepare(self.ask) if name not in NAMES else None
-        if check is None:
-            return
-        self.checks[place] = (filter_, check)
-        if filter_.amounts:
-            self.amount_places.add(place)
-        if name in STATIC:
-            self._static.append((place, check))
-        elif name in AMOUNTS:
-            for resource in AMOUNTS[name]:
-                self._place_of[RESOURCES.index(resource)] = place
-        elif name in TOPOLOGY:
-            self._wants.append((place, check))
-        elif name == LAST.name:
-            item = self.ask.item
-            if item.numa or item.pci:
-                lacks = per_node(lambda room: "lacks" if lacking(room.node, item, room.overlay) else None)
-                self._wants.append((place, lacks))
-        else:
-            # Code for every profile, and what no node passes ("request").
-            assert name in PROFILED or name == "request", name
-            self._profiled.append((place, check))
-
     def _size(self, capacity: int) -> None:
         self.place: Places = np.full(capacity, PASSES, np.int16)
         self.inside: Mask = np.zeros(capacity, np.bool_)
         self.missing: Floats = np.full(capacity, np.inf)
-        self.scores: Floats = np.full(capacity if self._absolute else 0, -np.inf)
+        self.scores: Floats = np.full(capacity if self._verdicts.absolute else 0, -np.inf)
         self._left: Ints = np.zeros(capacity, np.int64)
 
     def sync(self) -> None:
@@ -136,7 +69,7 @@ class Lane:
         self._leasts.clear()
         self._least = None
         slots = np.arange(live)
-        places = self._places(slots, profiles.figures[:, :live])
+        places = self._verdicts.places(slots, profiles.figures[:, :live])
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
         self._stand(slots, places, profiles.figures[:, :live])
         found, at = np.unique(places, return_inverse=True)
@@ -145,7 +78,7 @@ class Lane:
 
     def _follow(self, changes: set[int]) -> None:
         profiles = self.view.profiles
-        totals, live = self.totals, profiles.live
+        live = profiles.live
         self._touched = changes
         if self._least is not None and self._least[1] in changes:
             self._least = None
@@ -153,27 +86,53 @@ class Lane:
         for slot in gone:
             self._forget(slot)
             self.place[slot], self._left[slot], self.inside[slot], self.missing[slot] = PASSES, 0, False, np.inf
-            if self._absolute:
+            if self._verdicts.absolute:
                 self.scores[slot] = -np.inf
         if len(gone) == len(changes):
             return
         changed = [slot for slot in changes if slot < live] if gone else list(changes)
         slots = np.array(changed, np.intp)
-        is_plain = self._is_covered and not self.view.uncounted
-        block = (profiles.figures[:_OFTEN] if is_plain else profiles.figures).take(slots, axis=1)
-        places = self._places(slots, block)
+        block = profiles.figures[: self._verdicts.often].take(slots, axis=1)
+        if len(changed) <= QUICKLY_MOST and self._verdicts.is_quick and self._follow_quickly(changed, slots, block):
+            return
+        places = self._verdicts.places(slots, block)
         counts = profiles.counts.take(slots)
         old = self.place.take(slots)
-        if places[places.argmin()] == PASSES == old[old.argmin()]:
+        self._recount(changed, old.tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist())
+        self.place[slots], self._left[slots] = places, counts
+        self._stand(slots, places, block)
+
+    def _follow_quickly(self, changed: list[int], slots: NDArray[np.intp], block: Ints) -> bool:
+        """Look at a few profiles without columns; False, and nothing done, if one of them takes more."""
+        verdicts = self._verdicts
+        rows = block.T.tolist()
+        places = [verdicts.quickly(row) for row in rows]
+        if min(places) < 0:
+            return False
+        old: list[int] = self.place.take(slots).tolist()
+        if min(places) != PASSES or min(old) != PASSES:
+            counts: list[int] = self.view.profiles.counts.take(slots).tolist()
+            self._recount(changed, old, self._left.take(slots).tolist(), places, counts)
+            for slot, place, count, row in zip(changed, places, counts, rows, strict=True):
+                self.place[slot], self._left[slot], self.inside[slot] = place, count, place == PASSES
+                missing = verdicts.missing(row) if place in self.amount_places else np.inf
+                self.missing[slot] = missing
+                known = self._least
+                if known is not None and missing <= known[0]:
+                    # Of two that lack as much, the one comes first that a search finds.
+                    self._least = (missing, slot, place) if missing < known[0] else None
+        else:
             # Nobody was rejected and nobody is: there is nothing to count.
-            self._left[slots] = counts
-            if self._absolute:
-                self.scores[slots] = self.absolute(slots, block)
             self.inside[slots] = True
-            return
-        for slot, before, had, place, has in zip(
-            changed, old.tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist(), strict=True
-        ):
+        if verdicts.absolute:
+            scores = verdicts.scores(slots, block)
+            self.scores[slots] = scores if min(places) == PASSES else np.where(np.array(places) == PASSES, scores, -np.inf)
+        return True
+
+    def _recount(self, changed: list[int], old: list[int], left: list[int], places: list[int], counts: list[int]) -> None:
+        """These profiles, of which `left` nodes were at the `old` places, are at `places` with `counts` now."""
+        totals, profiles = self.totals, self.view.profiles
+        for slot, before, had, place, has in zip(changed, old, left, places, counts, strict=True):
             totals[before] = totals.get(before, 0) - had
             totals[place] = totals.get(place, 0) + has
             if before != PASSES and self._leasts.get(before, _NOTHING)[1] == slot:
@@ -182,8 +141,6 @@ class Lane:
                 first = profiles.at[slot].ordinals[0]
                 if first < self._leasts[place][0]:
                     self._leasts[place] = (first, slot)
-        self.place[slots], self._left[slots] = places, counts
-        self._stand(slots, places, block)
 
     def _forget(self, slot: int) -> None:
         before = int(self.place[slot])
@@ -198,114 +155,14 @@ class Lane:
         if self.amount_places:
             short = None
             if not inside[inside.argmin()]:
-                short = self._is_amount[np.minimum(places, self._last + 1)]
-            missing = self._parts(block, short) if short is not None and _TRUE in short.tobytes() else None
+                short = self._verdicts.of_amounts(places)
+            missing = self._verdicts.parts(block, short) if short is not None and TRUE in short.tobytes() else None
             self.missing[slots] = np.inf if missing is None else missing
             known = self._least
             if known is not None and (known[1] in self._touched or (missing is not None and missing[missing.argmin()] <= known[0])):
                 self._least = None
-        if self._absolute:
-            self.scores[slots] = np.where(inside, self.absolute(slots, block), -np.inf)
-
-    def absolute(self, slots: NDArray[np.intp], block: Ints) -> Floats:
-        """The sum of what the policy's absolute weighers make of these profiles."""
-        wholes = self.view.profiles.floats[: len(RESOURCES)].take(slots, axis=1)
-        first, *others = self._absolute
-        total: Floats = first.raw(block[_USED], wholes)
-        if first.multiplier != 1.0:
-            total = total * first.multiplier
-        for each in others:
-            total = total + each.multiplier * each.raw(block[_USED], wholes)
-        return total
-
-    def _places(self, slots: NDArray[np.intp], block: Ints) -> Places:
-        """The first filter that rejects each of these profiles, whose columns are `block`."""
-        first = self._by_class(slots, block[_STATIC])
-        short, over = block[_MOST] < self._needs, None
-        if self._limits is not None:
-            over = block[_USED] > self._limits - np.maximum(self._needs, 0)
-            short |= over & ((block[_TOTAL] >= 0) | _NOT_VCPUS)
-        if _TRUE in short.tobytes():
-            for r in self._asked:
-                if self._place_of[r] < _NEVER:
-                    np.minimum(first, np.where(short[r], np.int16(self._place_of[r]), np.int16(PASSES)), out=first)
-        if not self._is_covered or self.view.uncounted:
-            short = block[_FREE] < self._needs
-            if over is not None:
-                short |= over
-            np.minimum(first, np.where(short.any(axis=0), np.int16(self._last), np.int16(PASSES)), out=first)
-        for place, check in self._profiled:
-            self._one_by_one(slots, first, first > place, place, check)
-        if self._wants:
-            self._by_topology(slots, block[_TOPOLOGY], first)
-        plain = block[_PLAIN]
-        if not plain[plain.argmin()]:
-            self._one_by_one(slots, first, (plain == 0) & (first > self._last), self._last, self.checks[self._last][1])
-        return first
-
-    def _one_by_one(self, slots: NDArray[np.intp], first: Places, among: Mask, place: int, check: Check) -> None:
-        for at in np.flatnonzero(among).tolist():
-            if check.rejects(self._room(int(slots[at]))):
-                first[at] = place
-
-    def _room(self, slot: int) -> Room:
-        return self.view.rooms[self.view.profiles.at[slot].ordinals[0]]
-
-    def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
-        if len(self._first_of_static) < self.view.classes:
-            self._first_of_static = _grown(self._first_of_static, self.view.classes)
-        first: Places = self._first_of_static[classes]
-        if len(first) and first[first.argmin()] < 0:
-            for at in np.flatnonzero(first < 0).tolist():
-                number = int(classes[at])
-                if self._first_of_static[number] < 0:
-                    room = self._room(int(slots[at]))
-                    self._first_of_static[number] = next((place for place, check in self._static if check.rejects(room)), PASSES)
-            first = self._first_of_static[classes]
-        return first
-
-    def _by_topology(self, slots: NDArray[np.intp], states: Ints, first: Places) -> None:
-        if len(self._first_of_topology) < self.view.topologies:
-            self._first_of_topology = _grown(self._first_of_topology, self.view.topologies)
-        table = self._first_of_topology
-        for at in np.flatnonzero((table[states] < 0) & (first > self._wants[0][0])).tolist():
-            number = int(states[at])
-            if table[number] < 0:
-                room = self._room(int(slots[at]))
-                table[number] = next((place for place, check in self._wants if check.rejects(room)), PASSES)
-        known = table[states]
-        np.minimum(first, np.where(known < 0, np.int16(PASSES), known), out=first)
-
-    def _parts(self, block: Ints, short: Mask) -> Floats:
-        """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
-        at = short.nonzero()[0]
-        parts: Floats = np.full(len(short), np.inf)
-        if not self._asked:
-            parts[at] = 0.0
-            return parts
-        if self._limits is None and not self.view.uncounted:
-            # What there is is what may be asked for, in one column.
-            lack = self._wanted - block[self._rows_most].take(at, axis=1)
-            part = np.maximum(lack, 0) / self._wanted
-            found: Floats = part[0]
-            for row in part[1:]:
-                found = found + row
-            if lack.max() > UNLIMITED // 2:
-                found[(lack > UNLIMITED // 2).any(axis=0)] = np.inf
-            parts[at] = found
-            return parts
-        free, total, used = (block[rows].take(at, axis=1) for rows in self._rows)
-        n = self._wanted
-        over = used + n > self._mosts
-        lacking = (free < n) | (total < n) | over
-        has = np.minimum(np.minimum(free, total), self._mosts - used)
-        part = np.where(lacking, (n - has) / n, 0.0)
-        found = np.zeros(len(at))
-        for row in part:
-            found += row
-        found[(lacking & (free == -UNLIMITED)).any(axis=0)] = np.inf
-        parts[at] = found
-        return parts
+        if self._verdicts.absolute:
+            self.scores[slots] = np.where(inside, self._verdicts.scores(slots, block), -np.inf)
 
     @property
     def rejects(self) -> bool:
@@ -381,12 +238,3 @@ class Lane:
             if not is_copy:
                 missing, is_copy = missing.copy(), True
             missing[tied] = np.inf
-
-
-_NOTHING = (-1, -1)
-
-
-def _grown(table: Places, size: int) -> Places:
-    grown = np.full(max(2 * len(table), size, 16), _UNKNOWN, np.int16)
-    grown[: len(table)] = table
-    return grown
