@@ -285,7 +285,8 @@ def test_what_is_cancelled_gives_its_claims_back(told: Told) -> None:
 
 def test_a_guest_that_nobody_claimed_is_suspected_confirmed_explained_and_resolved(told: Told) -> None:
     said = told.answers["leaks"]
-    found = [type(event) for event in events(told.host.log, topics.FINDINGS)]
+    # The audit without the stranger may be carried before its departure: then it is a stale instance for a moment, too.
+    found = [type(event) for event in events(told.host.log, topics.FINDINGS) if event.kind == "ghost-instance"]
 
     assert said.code == 3
     assert [(item["kind"], item["node_id"], item["state"]) for item in said.json["items"]] == [("ghost-instance", "n3", "confirmed")]
