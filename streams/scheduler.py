@@ -67,7 +67,7 @@ class Scheduler:
         log: Log,
         process_id: str,
         policy: Policy = DEFAULT,
-        engine_name: str = "reference",
+        engine_name: str = "auto",
         *,
         clocks: Clocks | None = None,
         ledgers: Sequence[Ledger] | None = None,

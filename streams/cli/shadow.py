@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streams.log.base import Record
     from streams.scheduling.policy import Policy
 
-ENGINES = ("reference", "profiles")
+ENGINES = ("auto", "reference", "profiles")
 GUESTS_FILTER = "ImagePropertiesFilter"
 ALIKE = frozenset({"agrees", "equal", "both-refuse"})
 SAYS = {
@@ -57,8 +57,8 @@ def shadow(
     hypervisors: HypervisorsFlag = None,
     policy: Annotated[str, Parameter(help="A policy by name (nova, spread, pack …) or its TOML file.")] = "nova",
     engine: Annotated[
-        str, Parameter(help="reference, which looks at every node, or profiles, which is faster and gives the same.")
-    ] = "reference",
+        str, Parameter(help="reference looks at every node, profiles are faster in large fleets, auto takes either; they choose alike.")
+    ] = "auto",
     all_: Annotated[bool, Parameter(name="--all", negative=(), help="Those that agree as well.")] = False,
     at: MomentFlag = "now",
     log: LogFlag = None,

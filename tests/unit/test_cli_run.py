@@ -38,7 +38,7 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--metrics", "99999"], "expected a port, 0 (any that is free) to 65535"),
         (["--metrics=-1"], "expected a port"),
         (["--metrics", "80.5"], "'80.5' is no whole number"),
-        (["--engine", "best"], "known: reference, profiles, first-fit"),
+        (["--engine", "best"], "known: auto, reference, profiles, first-fit"),
         (["--policy", "no-such.toml"], "--policy:"),
         (["--clock", "x2"], "--clock:"),
     ],

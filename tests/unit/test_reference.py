@@ -160,7 +160,7 @@ def test_first_fit_looks_at_few_nodes_and_at_all_before_it_gives_up() -> None:
 
 
 def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="engine 'fast' is not known; known: reference, profiles, first-fit"):
+    with pytest.raises(ValueError, match="engine 'fast' is not known; known: auto, reference, profiles, first-fit"):
         engine("fast")
 
 
