@@ -51,37 +51,44 @@ class LeakAudit:
         limit_ms = INTERVALS_UNTIL_SILENT * interval_ms
         found: list[Message] = []
         for node_id in sorted(self.leaks.marks):
-            silent_ms, node = now_ms - self.leaks.marks[node_id].heard_ms, ledger.nodes[node_id]
+            heard_ms, node = self.leaks.marks[node_id].heard_ms, ledger.nodes[node_id]
+            silent_ms = now_ms - heard_ms
             if silent_ms < limit_ms:
                 continue
             if node.status == "withdrawn":
-                if self._awaits_a_look(node_id, now_ms):
-                    found.append(_silence(node, 3, self.leaks.marks[node_id].heard_ms, ledger.partition))
+                word = _silence(node, 2 + silent_ms // limit_ms, heard_ms)
+                if self._is_stranded(node_id, now_ms) and word.record_id not in ledger.remembered:
+                    found.append(_message(word, ledger.partition))
             elif node.silent_since_ms is None:
-                found.append(_silence(node, 1, self.leaks.marks[node_id].heard_ms, ledger.partition))
+                found.append(_message(_silence(node, 1, heard_ms), ledger.partition))
             elif silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
-                found.append(_silence(node, 2, self.leaks.marks[node_id].heard_ms, ledger.partition))
+                found.append(_message(_silence(node, 2, heard_ms), ledger.partition))
         return found
 
     def _confirmed_silent(self, node_id: str) -> bool:
         findings = self.leaks.open.get(node_id, {}).values()
         return any(finding.confirmed for finding in findings if finding.record.kind == "silent-node")
 
-    def _awaits_a_look(self, node_id: str, now_ms: int) -> bool:
+    def _is_stranded(self, node_id: str, now_ms: int) -> bool:
+        """Whether a claim on a withdrawn node waits to be confirmed as stranded."""
         findings = self.leaks.open.get(node_id, {}).values()
-        return any(not finding.confirmed and finding.not_before_ms <= now_ms for finding in findings)
+        waiting = [each for each in findings if each.record.kind == "stranded-claim" and not each.confirmed]
+        return any(each.not_before_ms <= now_ms for each in waiting)
 
 
-def _silence(node: Node, look: int, heard_ms: int, partition: int) -> Message:
+def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:
     """The timer's word on a node: its id names the audit it follows, so that several hosts say it once."""
     last = [(seen, source.removeprefix("audits|")) for source, seen in node.sources.items() if source.startswith("audits|")]
     (epoch, counter), producer = max(last, default=((0, 0), ""))
     record_id = bounded_name(f"silent/{node.node_id}/{epoch}.{counter}/{look}")
-    record = NodeSilent(
+    return NodeSilent(
         node_id=node.node_id, record_id=record_id, producer=producer, epoch=epoch, counter=counter, silent_since_ms=max(0, heard_ms)
     )
-    envelope = Envelope(event_id=record_id, event_type=event_type(record), source=SOURCE, subject=node.node_id)
-    return Message(CLAIMS, node.node_id.encode(), encode(record), to_headers(envelope), partition)
+
+
+def _message(record: NodeSilent, partition: int) -> Message:
+    envelope = Envelope(event_id=record.record_id, event_type=event_type(record), source=SOURCE, subject=record.node_id)
+    return Message(CLAIMS, record.node_id.encode(), encode(record), to_headers(envelope), partition)
 
 
 def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[Message]:

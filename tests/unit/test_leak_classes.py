@@ -291,6 +291,29 @@ def test_a_reservation_that_nobody_ever_used(world: World) -> None:
     mended(world)
 
 
+def test_a_stranded_claim_is_confirmed_by_one_word_of_the_timer(world: World) -> None:
+    claimed(world, "c", "a", H1)
+    world.audited()
+    world.away.add(H1)
+    world.said(NodeConfigured(node_id=H1, record_id="w", status="withdrawn", reason="scrapped"))
+    world.audited(5)
+    said = len(world.values)
+    for _ in range(3):
+        world.ticked()
+
+    assert world.found() == {("stranded-claim", H1, "c"): amounts(SMALL)}
+    assert len(world.values) == said + 1
+
+
+def test_a_cloud_whose_hosts_nobody_audits_has_no_finding() -> None:
+    world = World()
+    world.notified(world.nova.create("a", "h1"), world.nova.create("b", "h2"), world.nova.resize("a", "h2", LARGE))
+    world.notified(world.nova.confirm("a"), world.nova.delete("b"))
+
+    assert (world.found(), world.suspected(), world.records) == ({}, {}, [])
+    assert world.observed.view(H2).tracked_amounts()[2] == LARGE.memory_mb
+
+
 def test_a_node_that_uses_more_than_it_has_and_one_that_is_dead(world: World) -> None:
     for number in range(20):
         world.notified(world.nova.create(f"big-{number}", "h3", LARGE))
