@@ -11,6 +11,7 @@ The worst decision is that of a class that was never asked for: a few passes ove
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import merge
 
 import msgspec
@@ -131,8 +132,9 @@ class ProfileEngine:
         return lane
 
     def _stand(self, lane: Lane, ask: Ask) -> Standing:
-        names = self._names(ask)
-        apart = self._apart(ask)
+        is_plain = self._is_plain(ask)
+        names = [] if is_plain else self._names(ask)
+        apart = {} if is_plain and ask.instance_id not in self.view.on and not ask.request.source_node else self._apart(ask)
         counts = lane.rejected()
         standing = Standing(names, apart, PASSES, counts, [], [], {})
         if names:
@@ -156,16 +158,18 @@ class ProfileEngine:
             self._one_by_one(lane, ask, standing)
         return standing
 
-    def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
-        """The filters about names that have something to test."""
+    def _is_plain(self, ask: Ask) -> bool:
+        """Whether the request names nobody: neither hosts nor instances, nor a group."""
         request, hints = ask.request, ask.request.hints
-        if (
+        return (
             ask.item.group is None
             and request.action == "create"
             and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
             and not (request.forced_hosts or request.ignored_hosts or hints.same_host or hints.different_host)
-        ):
-            return []
+        )
+
+    def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
+        """The filters about names that have something to test."""
         filters = self._forced if ask.item.forced else self._filters
         named = [(place, filter_) for place, filter_ in enumerate(filters) if filter_.name in NAMES]
         return [(place, filter_, check) for place, filter_ in named if (check := filter_.prepare(ask)) is not None]
@@ -215,9 +219,11 @@ class ProfileEngine:
             left = passed
         standing.single = left
 
-    def _rejections(self, lane: Lane, standing: Standing) -> tuple[list[Rejection], int]:
+    def _rejections(self, lane: Lane, standing: Standing) -> tuple[Sequence[Rejection], int]:
         """The funnel, and how many nodes came through."""
         entered, found = len(self.view.rooms), []
+        if not standing.names and not standing.counts:
+            return lane.nobody_rejected(entered), entered
         parts = [(place, filter_, check) for place, (filter_, check) in lane.checks.items()]
         if standing.names:
             parts = sorted([*parts, *standing.names], key=lambda each: each[0])
@@ -319,8 +325,7 @@ class ProfileEngine:
     def _miss(self, lane: Lane, place: int, room: Room) -> NearestMiss | bool | None:
         """The miss that this node is, None if it ends the search without one, True if another must be looked at."""
         ask = lane.ask
-        others = [check for filter_, check in lane.checks.values() if not filter_.amounts]
-        if not only_amounts(ask, room, quick_others(ask.item)) or any(check.rejects(room) for check in others):
+        if not only_amounts(ask, room, lane.allowed) or any(check.rejects(room) for check in lane.others):
             return True
         lacks = shortfalls(ask, room, *RESOURCES)
         return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None

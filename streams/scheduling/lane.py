@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.room import Room
-from schemas.results import NearestMiss
+from projections.room import Room, quick_others
+from schemas.results import NearestMiss, Rejection
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import Filter
 from streams.scheduling.scores import Absolute
@@ -32,9 +32,13 @@ class Lane:
         self.view = view
         self._verdicts = Verdicts(view, ask, filters, absolute)
         self.ask, self.checks, self.amount_places = self._verdicts.ask, self._verdicts.checks, self._verdicts.amount_places
+        self.allowed = quick_others(self.ask.item)
+        self.others = [check for filter_, check in self.checks.values() if not filter_.amounts]
+        """What else than amounts may stand against an ask: the ledger's own test, and the filters'."""
         self.totals: dict[int, int] = {}
         """How many nodes each place rejects; how many pass is not kept up."""
         self._seen = -1
+        self._clear: tuple[Rejection, ...] = ()
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
         self._least: tuple[float, int, int] | None = None
@@ -163,6 +167,12 @@ class Lane:
                 self._least = None
         if self._verdicts.absolute:
             self.scores[slots] = np.where(inside, self._verdicts.scores(slots, block), -np.inf)
+
+    def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
+        """What the filters say of so many nodes when all pass all."""
+        if not self._clear or self._clear[0].entered != entered:
+            self._clear = tuple([Rejection(filter=filter_.name, entered=entered, rejected=0) for filter_, _ in self.checks.values()])
+        return self._clear
 
     @property
     def rejects(self) -> bool:

@@ -59,9 +59,20 @@ class Ring:
 
     def best(self, count: int, few: list[tuple[float, int]], single: list[tuple[float, Room]]) -> list[Best]:
         """The best `count` of `few` (scores and slots of profiles, best first) and `single`."""
-        left = sorted(single, key=_score, reverse=True)
         profiles, start, apart = self._view.profiles, self._start, self._apart
         found: list[Best] = []
+        if not single and len({score for score, _ in few}) == len(few):  # Nobody is tied: one profile after the other.
+            for score, slot in few:
+                if len(found) >= count:
+                    break
+                ordinals = profiles.at[slot].ordinals
+                if len(ordinals) == 1 and not apart:
+                    found.append(Best(ordinals[0], score, slot))
+                else:
+                    marks = profiles.marked(slot, start, count - len(found), apart)
+                    found += [Best(profiles.ordinal(mark), score, slot) for mark in marks]
+            return found
+        left = sorted(single, key=_score, reverse=True)
         at = 0
         while len(found) < count:
             top = few[at][0] if at < len(few) else NOTHING
