@@ -233,11 +233,11 @@ class Placer:
     def _decide(self, work: Work, seats: Sequence[Seat], now_ms: int) -> Iterable[Message]:
         """Choose a node for each seat, each choice laid over the fold for the next, and claim them; or fail if one has none."""
         request = work.asked.request
+        for seat in seats:
+            seat.decision = None  # The evidence of a failure is what failed now, not what was thought of the seats behind it before.
         homeless = self._homes.to_find(request)
         if homeless is not None:
             return self._find_home(work, homeless, now_ms)
-        for seat in seats:
-            seat.decision = None  # The evidence of a failure is what failed now, not what was thought of the seats behind it before.
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
             if seat.attempt >= ATTEMPTS_MAX:

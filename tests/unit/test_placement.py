@@ -419,14 +419,21 @@ def test_the_evidence_of_a_failure_holds_nothing_of_an_earlier_pass() -> None:
     here.request("first", vcpus=1)
     here.request("three", vcpus=1, count=3)  # Two of them find room beside the claim in flight, so it waits for that.
     scheduler = here.scheduler()
-    while scheduler.placer.counters.decisions < 4:
-        scheduler.turn()
+    turns(scheduler, until_decisions=4)
 
     here.set_status("n1", "disabled")
     settle(scheduler)
 
     (failed,) = said(here, RESULTS, PlacementFailed)
     assert [decision.chosen for decision in failed.decisions] == [""]
+
+
+def turns(scheduler: Scheduler, until_decisions: int) -> None:
+    for _ in range(LIKELY_TURNS):
+        if scheduler.placer.counters.decisions >= until_decisions:
+            return
+        scheduler.turn()
+    raise AssertionError(f"{scheduler.placer.counters.decisions} decisions were made; expected {until_decisions}")
 
 
 def test_a_dry_run_is_a_result_without_claims() -> None:
