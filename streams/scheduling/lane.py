@@ -110,8 +110,8 @@ class Lane:
         """Look at a few profiles without columns; False, and nothing done, if one of them takes more."""
         verdicts = self._verdicts
         rows = block.T.tolist()
-        places = [verdicts.quickly(row) for row in rows]
-        if min(places) < 0:
+        places = verdicts.quickly(rows)
+        if not places:
             return False
         old: list[int] = self.place.take(slots).tolist()
         if min(places) != PASSES or min(old) != PASSES:

@@ -19,6 +19,8 @@ Mask = NDArray[np.bool_]
 ONE_BY_ONE_MOST = 24
 """Of more changed profiles than this, a look at whole columns is cheaper."""
 
+_UNKNOWN = (0.0, -1)
+
 
 class Spans:
     """Rows of `profiles.floats`, one for each of the weighers that tell profiles apart, in the order of their sum.
@@ -36,13 +38,14 @@ class Spans:
     ) -> None:
         self._profiles, self._rows = profiles, list(rows)
         self._lowest, self._highest, self._multipliers = list(lowest), list(highest), list(multipliers)
+        bounds = [(k, _or(low, -np.inf), _or(high, np.inf)) for k, (low, high) in enumerate(zip(lowest, highest, strict=True))]
+        self._bounded = [each for each in bounds if each[1:] != (-np.inf, np.inf)]
         self._seen = -1
         self._figures: Floats = np.zeros((len(rows), 0))
         self._sums: Floats = np.zeros(0)
         self._part: Floats = np.zeros(0)
-        self._least = [0] * len(rows)
-        self._most = [0] * len(rows)
-        """Slots that have a row's least and its most; −1: to be looked for."""
+        self._least, self._most = [_UNKNOWN] * len(rows), [_UNKNOWN] * len(rows)
+        """The least and the most of each row, with a slot that has it; −1: to be looked for."""
         self._summed: tuple[list[float], list[float]] | None = None
         self._stale: set[int] = set()
 
@@ -71,35 +74,30 @@ class Spans:
                 np.maximum(figures, low, out=figures)
             if high is not None:
                 np.minimum(figures, high, out=figures)
-        self._least, self._most = [-1] * len(self._rows), [-1] * len(self._rows)
+        self._least, self._most = [_UNKNOWN] * len(self._rows), [_UNKNOWN] * len(self._rows)
         self._summed = None
 
     def _follow(self, changes: Collection[int]) -> None:
         profiles = self._profiles
         live = profiles.live
-        for k in range(len(self._rows)):
-            if self._least[k] in changes:
-                self._least[k] = -1
-            if self._most[k] in changes:
-                self._most[k] = -1
+        for ends in (self._least, self._most):
+            for k, (_, slot) in enumerate(ends):
+                if slot in changes:
+                    ends[k] = _UNKNOWN
         for slot in changes:
             if slot >= live:
                 continue
             raws: list[float] = profiles.floats[:, slot].tolist()
+            figures = [raws[row] for row in self._rows]
+            for k, low, high in self._bounded:
+                figures[k] = low if figures[k] < low else min(figures[k], high)
+            for k, figure in enumerate(figures):
+                if figure < self._least[k][0] and self._least[k] is not _UNKNOWN:
+                    self._least[k] = figure, slot
+                if figure > self._most[k][0] and self._most[k] is not _UNKNOWN:
+                    self._most[k] = figure, slot
+            self._figures[:, slot] = figures
             self._stale.add(slot)
-            for k, row in enumerate(self._rows):
-                value, low, high = raws[row], self._lowest[k], self._highest[k]
-                if low is not None and value < low:
-                    value = low
-                if high is not None and value > high:
-                    value = high
-                figures = self._figures[k]
-                figures[slot] = value
-                least, most = self._least[k], self._most[k]
-                if least >= 0 and value < figures.item(least):
-                    self._least[k] = slot
-                if most >= 0 and value > figures.item(most):
-                    self._most[k] = slot
 
     def bounds(self, inside: Mask | None, beside: Collection[int]) -> tuple[list[float], list[float]]:
         """The low end of each row over the candidates and how far its high end is: those `inside` (None: all), and the slots `beside`."""
@@ -112,15 +110,16 @@ class Spans:
             spans.append(high - low)
         return lows, spans
 
-    def _end(self, k: int, known: list[int], sign: float, inside: Mask | None, beside: Collection[int]) -> float:
+    def _end(self, k: int, known: list[tuple[float, int]], sign: float, inside: Mask | None, beside: Collection[int]) -> float:
         """The most (or with a negative sign, the least) of a row."""
-        figures = self._figures[k, : self._profiles.live]
-        if known[k] < 0:
-            known[k] = int(figures.argmax() if sign > 0 else figures.argmin())
-        slot = known[k]
+        if known[k] is _UNKNOWN:
+            figures = self._figures[k, : self._profiles.live]
+            at = int(figures.argmax() if sign > 0 else figures.argmin())
+            known[k] = figures.item(at), at
+        known_end, slot = known[k]
         if inside is None or inside[slot] or slot in beside:
-            known_end: float = figures.item(slot)
             return known_end
+        figures = self._figures[k, : self._profiles.live]
         # The one that has it is no candidate: a look at those that are.
         masked = np.where(inside, figures, -sign * np.inf)
         end: float = masked.item(int(masked.argmax() if sign > 0 else masked.argmin()))
@@ -172,3 +171,7 @@ class Spans:
             is_first = False
         if is_first:
             sums[:] = 0.0
+
+
+def _or(bound: float | None, otherwise: float) -> float:
+    return otherwise if bound is None else bound

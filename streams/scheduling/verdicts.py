@@ -69,7 +69,7 @@ class Verdicts:
         self._wanted, self._mosts = (np.array([[each[r]] for r in self._asked], np.int64).reshape(-1, 1) for each in (asked, mosts))
         self._is_amount = np.array([place in self.amount_places for place in range(len(filters) + 1)])
         self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
-        self._quick = [(3 + r, asked[r], self._place_of[r]) for r in self._asked]
+        self._quick = [(_MOST.start + r, asked[r], self._place_of[r]) for r in self._asked]
         self._is_quick = self._is_covered and not (self._wants or self._profiled)
         self._first_of_static = np.full(0, _UNKNOWN, np.int16)
         self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
@@ -84,16 +84,20 @@ class Verdicts:
         """Whether `quickly` says something: nothing but static classes and amounts decides."""
         return self._is_quick and not self.view.uncounted
 
-    def quickly(self, figures: Sequence[int]) -> int:
-        """As `places`, for one profile by its first columns; −1 if that takes another look."""
-        number = figures[_STATIC]
-        if not figures[_PLAIN] or number >= len(self._first_of_static):
-            return _UNKNOWN
-        first: int = self._first_of_static.item(number)
-        for at, needed, place in self._quick:
-            if figures[at] < needed and place < first:
-                first = place
-        return first
+    def quickly(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """As `places`, for a few profiles by their first columns; none at all if one of them takes another look."""
+        table, known, quick = self._first_of_static, len(self._first_of_static), self._quick
+        found: list[int] = []
+        for row in rows:
+            number = row[_STATIC]
+            first: int = table.item(number) if number < known and row[_PLAIN] else _UNKNOWN
+            if first < 0:
+                return []
+            for at, needed, place in quick:
+                if row[at] < needed and place < first:
+                    first = place
+            found.append(first)
+        return found
 
     def of_amounts(self, places: Places) -> Mask:
         """Which of these places are of filters of amounts."""
