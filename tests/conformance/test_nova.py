@@ -20,6 +20,16 @@ def test_the_product_does_what_nova_does(vector: dict[str, Any]) -> None:
     assert difference(vector) == ""
 
 
+@pytest.mark.parametrize("name", ["ServerGroupAffinityFilter", "ServerGroupAntiAffinityFilter"])
+def test_a_group_of_a_policy_that_no_filter_knows_is_passed_by(name: str) -> None:
+    host = {"host": "host1", "instances": ["i1"]}
+    group = {"policy": "legacy", "members": ["i1"], "hosts": ["host2"], "rules": {}}
+
+    vector = {"area": "filter", "subject": name, "given": {"host": host, "request": {"group": group}}, "expect": {"pass": True}}
+
+    assert difference(vector) == ""
+
+
 def test_an_area_that_nobody_knows_is_a_failure_and_the_script_counts_it(tmp_path: Path) -> None:
     file = tmp_path / "vectors.json"
     file.write_text('{"vectors": [{"id": "x-1", "area": "astrology", "subject": "s", "given": {}, "expect": {}}]}')
