@@ -147,7 +147,7 @@ def ends_of(log: Readable, until: Until) -> dict[int, int]:
     """The next offset of each partition at a moment.
 
     Every place of a cut must be at hand, also those that a replay of the ledger does not read: what they say of the log is then true.
-    Raises WrongCut for a cut of another log, HistoryMissing for one that this log does not reach, ProjectionError for no ledger.
+    Raises WrongCut for a cut of another log, HistoryMissing for a moment that this log does not reach, ProjectionError for no ledger.
     """
     count = log.topics().get(CLAIMS)
     if count is None:
@@ -155,12 +155,30 @@ def ends_of(log: Readable, until: Until) -> dict[int, int]:
     if until is None:
         return dict(log.ends(CLAIMS))
     if isinstance(until, int):
-        return {number: log.at_time(CLAIMS, number, until) for number in range(count)}
+        ends = {number: log.at_time(CLAIMS, number, until) for number in range(count)}
+        check_at_hand(log, ends, until)
+        return ends
     check_cut(log, until)
     ends = {place.partition: place.next_offset for place in until.places if place.topic == CLAIMS}
     if sorted(ends) != list(range(count)):
         raise HistoryMissing(f"the cut ({until.described() or 'empty'}) does not have the {count} partitions of {CLAIMS} in this log")
     return ends
+
+
+def check_at_hand(log: Readable, ends: Mapping[int, int], time_ms: int) -> None:
+    """Raise HistoryMissing if one of `ends`, which the log gave for a time, only stands where what is at hand begins.
+
+    The records that left the log may be later than that time; the snapshot that includes them knows the latest.
+    """
+    for number, end in ends.items():
+        if not 0 < end == log.start(CLAIMS, number):
+            continue
+        begun = load_newest(log, number, at_most=end)
+        if begun is None or begun.next_offset < end or begun.time_ms >= time_ms:
+            raise HistoryMissing(
+                f"{CLAIMS}/{number}: the moment lies among the records below {end}, which have left the log; "
+                "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote them to"
+            )
 
 
 def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, progress: Progress | None = None) -> Replayed:

@@ -20,10 +20,11 @@ from typing import Annotated, Any, TextIO, cast
 
 from cyclopts import Parameter
 
-from streams.cli.exits import UsageProblem
+from streams.cli import units
+from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.open_log import open_log
 from streams.cli.output import Format, Style
-from streams.cli.timegrammar import GRAMMAR, Moment, MomentError, parse
+from streams.cli.timegrammar import GRAMMAR, Instant, Moment, MomentError, parse
 from streams.log.base import Log
 
 LogFlag = Annotated[
@@ -59,6 +60,8 @@ SHOW = Show()
 
 
 ARCHIVE = "CLAIMLOG_ARCHIVE"
+AHEAD_MS_MAX = 60_000
+"""A broker's clock, whose times people copy from answers, may be so much ahead of ours."""
 
 
 def opened(spec: str | None, *, create: bool = False) -> Log:
@@ -75,7 +78,7 @@ def _with_history(log: Log, directory: Path) -> Log:
     from streams.log.archive import ArchivedLog
 
     if not directory.is_dir() or not getattr(log, "ledger_id", ""):
-        raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, for an SQLite log")
+        raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, and a log on SQLite or Kafka")
     return ArchivedLog(cast("Any", log), directory)
 
 
@@ -85,3 +88,11 @@ def moment(text: str, now_ms: int) -> Moment:
         return parse(text, now_ms)
     except MomentError as problem:
         raise UsageProblem(str(problem)) from None
+
+
+def past_moment(text: str, now_ms: int) -> Moment:
+    """As `moment`. Raises AnswerIncomplete for a time that has not come: of it no record can say anything yet."""
+    found = moment(text, now_ms)
+    if isinstance(found, Instant) and found.time_ms > now_ms + AHEAD_MS_MAX:
+        raise AnswerIncomplete(f"{text} is {units.moment(found.time_ms)}, which has not come yet; for the end of the log write now")
+    return found

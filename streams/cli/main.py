@@ -6,6 +6,7 @@ A verb is one line in VERBS. Its module is imported when it is used, and the ove
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -177,8 +178,22 @@ def _version() -> str:
         return "(a checkout that is not installed; `make setup` installs it)"
 
 
+def _open_closed_streams() -> None:
+    """Put /dev/null behind standard streams that the caller closed (`>&-`, some timers and daemons).
+
+    Else Python has None for them, and the next file opened takes the number: what is meant for people would be written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            setattr(sys, name, os.fdopen(opened, mode))
+
+
 def main() -> None:
     """The console script."""
+    _open_closed_streams()
     sys.exit(run(sys.argv[1:]))
 
 

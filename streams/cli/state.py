@@ -26,6 +26,7 @@ from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.node import Node
 from projections.observed import Observed
+from projections.replay import check_at_hand
 from projections.rows import node_resources
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
 from schemas.claims import PartitionOpened
@@ -37,7 +38,7 @@ from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
 from streams.cli.exits import AnswerIncomplete
-from streams.cli.flags import ARCHIVE, moment
+from streams.cli.flags import ARCHIVE, past_moment
 from streams.cli.progress import Progress
 from streams.cli.records import at_time
 from streams.cli.timegrammar import Instant, Moment
@@ -151,8 +152,8 @@ class State(Struct, kw_only=True):
 
 
 def moment_of(text: str, now_ms: int | None = None) -> Moment | None:
-    """The moment of `--at`; None for `now`, which is the end of the log and no time: clocks differ. Raises UsageProblem."""
-    return None if text.strip() == "now" else moment(text, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    """The moment of `--at`; None for `now`, which is the end of the log and no time: clocks differ. Raises as `past_moment`."""
+    return None if text.strip() == "now" else past_moment(text, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
 
 def state_at(
@@ -305,7 +306,10 @@ def _ends(log: Log, topic: str, at: Moment | None) -> dict[int, int]:
     if at is None:
         return dict(log.ends(topic))
     if isinstance(at, Instant):
-        return {number: at_time(log, topic, number, at.time_ms) for number in range(count)}
+        found = {number: at_time(log, topic, number, at.time_ms) for number in range(count)}
+        if topic == CLAIMS:
+            check_at_hand(log, found, at.time_ms)
+        return found
     ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
     if topic == CLAIMS and not ends:
         raise AnswerIncomplete(f"the cut ({at.described() or 'empty'}) does not include {CLAIMS}: it is of another kind of answer")

@@ -172,3 +172,15 @@ def test_a_wrong_command_line_names_the_help_of_its_own_command(line: str, see: 
 
     assert code == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"See: {see}"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_is_no_mistake_and_takes_no_file(closed: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.db"
+    verb = f'"$0" -m streams.cli.main topics {{}} --log sqlite:{log}'
+    command = f"{verb.format('apply')} {closed} && {verb.format('check')}"
+
+    ran = subprocess.run(["sh", "-c", command, sys.executable], cwd=ROOT, capture_output=True, text=True)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count("as needed") >= 12

@@ -1,0 +1,61 @@
+"""Moments that an answer cannot be true for: among records that have left the log, or still to come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli_log import START_MS, FleetLog
+
+Capture = pytest.CaptureFixture[str]
+ASKED = (("nodes", "--at"), ("leaks", "--at"), ("diff", "--at"), ("replay", "--until"))
+
+
+def archived(directory: Path, capsys: Capture) -> FleetLog:
+    """Ten seconds of history, all of which has left the log."""
+    fleet = FleetLog(directory)
+    for size in (1024, 2048, 3072, 4096):
+        fleet.audit("c00", {"i0": size})
+        fleet.audit("c01", {"i1": size})
+        fleet.audit("c02", {"i2": size})
+    fleet.run(capsys, "archive", str(directory / "old"), "--below", "now")
+    return fleet
+
+
+@pytest.mark.parametrize("verb", [*ASKED, ("claims", "list", "--at")])
+def test_a_time_among_records_that_have_left_the_log_is_answered_from_the_archive_or_exits_6(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    fleet = archived(tmp_path, capsys)
+    early = str(START_MS + 3000)
+
+    alone = fleet.run(capsys, *verb, early)
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "old"))
+    with_it = fleet.run(capsys, *verb, early)
+
+    assert (alone.code, alone.out) == (6, "")
+    assert "which have left the log; set CLAIMLOG_ARCHIVE" in alone.err
+    assert with_it.code in {0, 3}
+    assert with_it.out != ""
+
+
+def test_a_time_after_all_that_has_left_the_log_is_answered_without_the_archive(tmp_path: Path, capsys: Capture) -> None:
+    fleet = archived(tmp_path, capsys)
+    late = str(fleet.now_ms + 1)
+
+    said = fleet.run(capsys, "nodes", "--at", late, "-o", "json")
+
+    assert said.code == 0
+    assert [item["memory_mib"]["reported"] for item in said.json["items"]] == [4096, 4096, 4096]
+
+
+@pytest.mark.parametrize("verb", ASKED)
+def test_a_time_that_has_not_come_has_no_answer_yet(tmp_path: Path, capsys: Capture, verb: tuple[str, ...]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c00", {"i0": 1024})
+
+    said = fleet.run(capsys, *verb, "2999-01-01")
+
+    assert (said.code, said.out) == (6, "")
+    assert said.err == "claimlog: 2999-01-01 is 2999-01-01T00:00:00.000Z, which has not come yet; for the end of the log write now\n"
