@@ -226,6 +226,8 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Differ
         if instance_id not in (look.view.tracked or ()):
             return []
         return [Difference("stale-instance", instance_id, not_before_ms=_patience_ms(look, instance_id))]
+    if _seen_ms(look.node, instance_id, shown) <= look.view.gone_ms(instance_id):
+        return []  # An audit from before it left, which came late.
     if gone is not None:
         return [Difference("missing-claim", instance_id)]
     # What an owner counts is adopted usage: a cloud that is followed claims nothing here.
@@ -233,6 +235,12 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Differ
     if word is None:
         return [Difference("ghost-instance", instance_id)]
     return [] if word.moving or counted_apart(look.node, shown, word) is None else [Difference("size-drift", instance_id)]
+
+
+def _seen_ms(node: Node, instance_id: str, shown: Shown) -> int:
+    """The last showing, spelled out (see `evidence`)."""
+    settled_ms = -1 if node.settled_ms is None or instance_id in node.loose else node.settled_ms
+    return max(shown.seen_ms, settled_ms)
 
 
 def counted_apart(node: Node, shown: Shown, word: Tracked) -> ObservedAmounts | None:

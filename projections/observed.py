@@ -97,6 +97,11 @@ class NodeView(Struct):
         known = (self.tracked or {}).get(instance_id)
         return known if known is not None and self.is_owner(known.producer) else None
 
+    def gone_ms(self, instance_id: str) -> int:
+        """When the instance left, as far as that is remembered; -1 if it is not."""
+        word = self.left.get(instance_id)
+        return max(self.departed.get(instance_id, -1), -1 if word is None else word.event_ms)
+
     def track(self, instance_id: str, tracked: Tracked) -> None:
         """Add the instance, or give it its new size."""
         if self.tracked is None:
