@@ -477,3 +477,15 @@ def test_a_claim_that_closed_too_long_ago_counts_no_more_even_where_a_host_still
         kinds += [(KINDS[type(record)], record.kind) for record in leaks.apply(ledger, observed, step)]
 
     assert kinds == [("suspected", kind), ("confirmed", kind)]
+
+
+def test_a_late_audit_from_before_a_guest_left_makes_it_no_ghost_that_its_return_would_confirm(n1: Audited) -> None:
+    n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=120, memory_mib=16)
+    n1.history.event("departed", "vm", at_s=122, producer="nova")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=130, taken_s=121, memory_mib=16)
+    n1.history.event("arrived", "vm", at_s=178, size=2, producer="audits")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=180, memory_mib=16)
+    n1.history.event("arrived", "vm", at_s=191, event_s=177, size=2, producer="nova")
+
+    assert n1.look() == [("suspected", "ghost-instance", "vm"), ("resolved", "ghost-instance", "vm")]
