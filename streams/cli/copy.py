@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.open_log import open_log
+from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.log.base import Partition, Record, TopicSpec
@@ -41,6 +41,8 @@ def copy_verb(
     """
     if target.endswith(".jsonl"):
         return _exported(Path(target), log, show)
+    if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):
+        raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
     with opened(log) as source, open_log(target, os.environ, sys.stdin.buffer, create=True) as destination:
         if not hasattr(destination, "append_at"):
             raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
@@ -87,3 +89,11 @@ def _answered(items: list[dict[str, Any]], show: Show) -> int:
     ]
     write(Answer(columns=columns, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
     return Exit.DONE
+
+
+def _is_itself(target: str, spec: str) -> bool:
+    """Whether both name one log. A copy of a log onto itself would find all there, and say so as of a copy that is complete."""
+    target_path, path = (Path(text.removeprefix("sqlite:")) for text in (target, spec))
+    if target.startswith("sqlite:") and spec.startswith("sqlite:") and target_path.exists() and path.exists():
+        return target_path.samefile(path)
+    return target.partition("?")[0] == spec.partition("?")[0]

@@ -34,6 +34,10 @@ READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
 
 
+MISSING = "missing"
+"""The setting of a topic that is not there."""
+
+
 class Difference(Struct, frozen=True):
     """A setting of a topic that is not as a ledger needs it."""
 
@@ -43,6 +47,8 @@ class Difference(Struct, frozen=True):
     found: str
 
     def __str__(self) -> str:
+        if self.setting == MISSING:
+            return f"topic {self.topic!r}: missing; {self.expected}"
         return f"topic {self.topic!r}: {self.setting} is {self.found}, not {self.expected}"
 
 
@@ -157,7 +163,7 @@ class Catalog:
         for spec in specs:
             topic = there.get(spec.name)
             if topic is None:
-                found.append(Difference(spec.name, "topic", "there (`claimlog topics apply` makes it)", "missing"))
+                found.append(Difference(spec.name, MISSING, "`claimlog topics apply` makes it", MISSING))
                 continue
             if len(topic.partitions) != spec.partitions:
                 found.append(Difference(spec.name, "partitions", str(spec.partitions), str(len(topic.partitions))))

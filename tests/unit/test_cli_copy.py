@@ -73,6 +73,20 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, capsys: Capture)
     assert "exists; a copy never replaces a file" in said.err
 
 
+def test_a_log_is_not_copied_onto_itself_by_whatever_name(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of(tmp_path)
+    (tmp_path / "other-name").symlink_to(fleet.path)
+
+    same = fleet.run(capsys, "copy", fleet.spec)
+    linked = fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'other-name'}")
+    monkeypatch.setenv("CLAIMLOG_LOG", "kafka://broker:9092/fleet?single-broker")
+    kafka = run(["copy", "kafka://broker:9092/fleet"])
+
+    assert [same.code, linked.code, kafka] == [2, 2, 2]
+    assert "this is the log itself" in same.err
+    assert "this is the log itself" in capsys.readouterr().err
+
+
 def test_every_topic_that_is_copied_is_looked_up_once() -> None:
     assert sorted(EFFECTS_FIRST) == sorted(COPIED)
 

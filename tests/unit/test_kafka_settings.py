@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
+from streams.log.kafka_topics import MISSING, Difference
 
 
 def test_an_address_names_brokers_prefix_and_settings() -> None:
@@ -70,3 +71,9 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(address: str, given: l
 def test_a_secret_file_that_is_missing_is_named() -> None:
     with pytest.raises(SettingsProblem, match=r"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE: /nowhere/at-all cannot be read"):
         parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": "/nowhere/at-all"})
+
+
+def test_a_topic_that_is_not_there_is_said_to_be_missing_and_how_it_is_made() -> None:
+    missing = Difference("claims", MISSING, "`claimlog topics apply` makes it", MISSING)
+
+    assert str(missing) == "topic 'claims': missing; `claimlog topics apply` makes it"
