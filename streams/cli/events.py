@@ -21,7 +21,7 @@ from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.output import Answer, Column, write
-from streams.cli.records import Range, records_of
+from streams.cli.records import Range, begins_late, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record
 
@@ -69,6 +69,7 @@ def events(
         else:
             items = [record_item(record) for record in records_of(source, topics, within, READ_RECORDS) if chosen(record, None)]
             write(Answer(columns=columns(), items=items, cut=_cut(source, topics, within)), show.style(sys.stdout), sys.stdout, sys.stderr)
+            sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0
 
 

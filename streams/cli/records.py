@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut
+from projections.projection import HistoryMissing
+from schemas.topics import TOPICS
 from streams.cli.exits import UsageProblem
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, LogDamaged, Record
 
 READ_RECORDS = 2_000
+ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
 
 
 class Range(NamedTuple):
@@ -36,7 +39,10 @@ class Range(NamedTuple):
             return first
         if isinstance(self.since, Instant):
             return at_time(log, topic, partition, self.since.time_ms)
-        return min(end, max(first, self.since.next_offset(topic, partition) or 0))
+        bound = self.since.next_offset(topic, partition) or 0
+        if bound < first and TOPICS[topic].kept == "ever":
+            raise HistoryMissing(f"{topic}/{partition}: records from {bound} on are needed, at hand are those from {first} on; {ARCHIVED}")
+        return min(end, max(first, bound))
 
     def ends(self, log: Log, topic: str, partition: int) -> int:
         """The offset before which reading stops."""
@@ -53,6 +59,15 @@ class Range(NamedTuple):
         return not _before(self.since, topic, partition, offset, time_ms) and (
             self.until is None or _before(self.until, topic, partition, offset, time_ms)
         )
+
+
+def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
+    """What to say of topics that are kept for ever and begin, as far as is at hand, where the range does: there may be more before."""
+    there = log.topics()
+    places = [(topic, number) for topic in topics if TOPICS[topic].kept == "ever" for number in range(there.get(topic, 0))]
+    starts = {place: log.start(*place) for place in places}
+    late = [f"{topic}/{number}@{start}" for (topic, number), start in starts.items() if 0 < start == within.starts(log, topic, number)]
+    return [f"at hand are records from {', '.join(late)} on only; {ARCHIVED}"] if late else []
 
 
 def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:

@@ -59,3 +59,22 @@ def test_a_time_that_has_not_come_has_no_answer_yet(tmp_path: Path, capsys: Capt
 
     assert (said.code, said.out) == (6, "")
     assert said.err == "claimlog: 2999-01-01 is 2999-01-01T00:00:00.000Z, which has not come yet; for the end of the log write now\n"
+
+
+def test_events_say_where_what_is_at_hand_begins_and_a_cut_before_it_exits_6(tmp_path: Path, capsys: Capture) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c00", {"i0": 1024})
+    cut = fleet.run(capsys, "events", "-o", "json").json["cut"]
+    fleet.audit("c00", {"i0": 2048})
+    whole = fleet.run(capsys, "events", "--topic", "claims")
+    fleet.run(capsys, "archive", str(tmp_path / "old"), "--below", "now")
+    fleet.audit("c00", {"i0": 3072})
+
+    rest = fleet.run(capsys, "events", "--topic", "claims", "-o", "json")
+    since = fleet.run(capsys, "events", "--topic", "claims", "--since", cut)
+
+    assert "at hand are records from" not in whole.err
+    assert (rest.code, len(rest.json["items"])) == (0, 1)
+    assert "at hand are records from claims/" in rest.err
+    assert (since.code, since.out) == (6, "")
+    assert "set CLAIMLOG_ARCHIVE" in since.err
