@@ -15,6 +15,7 @@ from typing import TextIO
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.cli.printable import printable_lines
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
+from streams.scheduling.custom_error import CustomError
 
 
 class Exit(IntEnum):
@@ -68,7 +69,7 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         return exit_of(problem)
     except KeyboardInterrupt as problem:
         return exit_of(problem)
-    except (UsageProblem, AnswerIncomplete, LogError, ProjectionError) as problem:
+    except (UsageProblem, AnswerIncomplete, LogError, ProjectionError, CustomError) as problem:
         stderr.write(f"claimlog: {printable_lines(str(problem))}\n")
         return exit_of(problem)
     except OSError as problem:

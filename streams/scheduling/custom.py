@@ -3,22 +3,23 @@
 A filter's function gets the ask and the node's room and returns None or why not; a weigher's returns a number, larger is better. Of a class
 in Nova's style `host_passes(host_state, spec)` or `_weigh_object(host_state, spec)` is called: the host state has the facts of
 `scheduling.facts` as attributes, the spec is the request. All must be pure: a decision is made again to be explained.
+
+A filter that raises, or answers what is no answer, rejects the node and says so in the evidence: one mistake in it must not end a
+scheduler. A weigher has no such way out: it raises CustomError, with its name and the node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
 from projections.room import Room
 from streams.scheduling.ask import Ask
+from streams.scheduling.custom_error import CustomError
 from streams.scheduling.facts import facts_of
-
-
-class CustomError(ValueError):
-    """The name leads to nothing that can be used: the message says what was expected."""
 
 
 def is_custom(name: str) -> bool:
@@ -30,12 +31,22 @@ def custom_why(name: str) -> Callable[[Ask, Room], str | None]:
     """The filter of that name, as a function that says why not. Raises CustomError."""
     found = _found(name)
     if not isinstance(found, type):
-        says: Callable[[Ask, Room], str | None] = _function(found, name)
-        return says
+        return _careful(_function(found, name), name)
     host_passes = _method(found, "host_passes", name)
 
-    def why(ask: Ask, room: Room) -> str | None:
+    def passes(ask: Ask, room: Room) -> str | None:
         return None if host_passes(_host_state(room), ask.request) else f"{found.__name__} does not let it pass"
+
+    return _careful(passes, name)
+
+
+def _careful(says: Callable[[Ask, Room], Any], name: str) -> Callable[[Ask, Room], str | None]:
+    def why(ask: Ask, room: Room) -> str | None:
+        try:
+            said = says(ask, room)
+        except Exception as error:
+            return f"{name} failed: {type(error).__name__}: {error}"
+        return said if said is None or isinstance(said, str) else f"{name} failed: expected None or why not, in words, got {said!r}"
 
     return why
 
@@ -44,13 +55,26 @@ def custom_raw(name: str) -> tuple[Callable[[Ask, Room], float], float | None, f
     """The weigher of that name, and its bounds (`minval`, `maxval`) if it has any. Raises CustomError."""
     found = _found(name)
     if not isinstance(found, type):
-        return _function(found, name), getattr(found, "minval", None), getattr(found, "maxval", None)
+        return _finite(_function(found, name), name), getattr(found, "minval", None), getattr(found, "maxval", None)
     weigh_object = _method(found, "_weigh_object", name)
 
-    def raw(ask: Ask, room: Room) -> float:
+    def weight(ask: Ask, room: Room) -> float:
         return float(weigh_object(_host_state(room), ask.request))
 
-    return raw, getattr(found, "minval", None), getattr(found, "maxval", None)
+    return _finite(weight, name), getattr(found, "minval", None), getattr(found, "maxval", None)
+
+
+def _finite(weighs: Callable[[Ask, Room], Any], name: str) -> Callable[[Ask, Room], float]:
+    def raw(ask: Ask, room: Room) -> float:
+        try:
+            said = weighs(ask, room)
+        except Exception as error:
+            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {type(error).__name__}: {error}") from error
+        if not isinstance(said, (int, float)) or not isfinite(said):
+            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a finite number, got {said!r}")
+        return said
+
+    return raw
 
 
 def _host_state(room: Room) -> SimpleNamespace:

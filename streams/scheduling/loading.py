@@ -12,7 +12,8 @@ import msgspec
 
 from schemas.claims import NODES_MAX
 from schemas.pinning import WantsError, known_aliases
-from streams.scheduling.custom import CustomError, is_custom
+from streams.scheduling.custom import is_custom
+from streams.scheduling.custom_error import CustomError
 from streams.scheduling.filters import FILTERS, filters_of
 from streams.scheduling.options import setting
 from streams.scheduling.policy import POLICIES, Policy

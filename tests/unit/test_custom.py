@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from projections.node import Node
 from projections.room import Room, mark_of, room
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
+from streams.cli.exits import Exit, guarded
 from streams.scheduling.ask import Ask, ask_of
+from streams.scheduling.custom_error import CustomError
 from streams.scheduling.filters import filters_of, reason
 from streams.scheduling.loading import PolicyError, from_dict, from_text, from_toml
 from streams.scheduling.policy import Policy, text
@@ -33,6 +36,22 @@ class VcpusWeigher:
     minval = 0
     def _weigh_object(self, host_state, weight_properties):
         return host_state.vcpus_total
+
+def boom(ask, room):
+    raise RuntimeError("no rack")
+
+def nonsense(ask, room):
+    return 42
+
+def nan(ask, room):
+    return float("nan")
+
+def heavy(ask, room):
+    return "heavy"
+
+class Astray:
+    def host_passes(self, host_state, spec_obj):
+        raise KeyError("no such fact")
 
 NOTHING = 3
 class Empty:
@@ -75,6 +94,41 @@ def test_a_function_and_a_class_in_novas_style_weigh() -> None:
 
     assert scores == [0.5, 2.0]
     assert [column.raw for column in columns] == [[1.0, 3.0], [8.0, 16.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("our_plug_ins:boom", "our_plug_ins:boom failed: RuntimeError: no rack"),
+        ("our_plug_ins:nonsense", "our_plug_ins:nonsense failed: expected None or why not, in words, got 42"),
+        ("our_plug_ins.Astray", "our_plug_ins.Astray failed: KeyError: 'no such fact'"),
+    ],
+)
+def test_a_filter_that_fails_rejects_the_node_and_says_so_in_the_evidence(name: str, said: str) -> None:
+    (failing,) = filters_of(from_dict({"filters": [name]}, source="p"))
+
+    assert reason(failing, ask(), host("n1")) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("boom", "RuntimeError: no rack"), ("nan", "expected a finite number, got nan"), ("heavy", "expected a finite number, got 'heavy'")],
+)
+def test_a_weigher_that_fails_is_named_with_the_node(name: str, said: str) -> None:
+    pairs = [(f"our_plug_ins:{name}", 1.0)]
+
+    with pytest.raises(CustomError, match=f"weigher 'our_plug_ins:{name}' failed on node n1: {said}"):
+        weigh([host("n1"), host("n2")], pairs, ask=ask())
+
+
+def test_the_command_line_says_what_failed_in_code_from_outside_in_one_line() -> None:
+    said = StringIO()
+
+    def run() -> int:
+        raise CustomError("weigher 'rack:weight' failed on node n1")
+
+    assert guarded(run, said) == Exit.ERROR
+    assert said.getvalue() == "claimlog: weigher 'rack:weight' failed on node n1\n"
 
 
 def test_novas_own_class_paths_are_the_filters_here() -> None:

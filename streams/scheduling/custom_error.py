@@ -1,0 +1,7 @@
+"""What goes wrong with code from outside, in a module that the command line can name without loading the scheduler."""
+
+from __future__ import annotations
+
+
+class CustomError(ValueError):
+    """A name leads to nothing that can be used, or a weigher's code fails: the message says where and what was expected."""
