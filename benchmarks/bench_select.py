@@ -68,7 +68,7 @@ def main() -> None:
     with Report("select", as_json=asked.json) as report:
         for size in sizes:
             if asked.nova:
-                nova(report, asked.nova, size, asked.seconds)
+                nova(report, asked.nova, size, asked.seconds, asked.clock)
             for subject in ("reference", "engine"):
                 measure(report, subject, "nova", Kind(size), asked)
             for policy in asked.policies.split(","):
@@ -240,12 +240,13 @@ def claim(ledgers: Sequence[Ledger], fleet: Fleet, request: PlacementRequested, 
     fleet.touch(partition, step.node_ids)
 
 
-def nova(report: Report, python: str, nodes: int, seconds: float) -> None:
+def nova(report: Report, python: str, nodes: int, seconds: float, clock: str) -> None:
     """Nova's own code in its own environment."""
     script = Path(__file__).with_name("nova_select.py")
-    command = [python, str(script), "--nodes", str(nodes), "--seconds", str(seconds)]
+    command = [python, str(script), "--nodes", str(nodes), "--seconds", str(seconds), "--clock", clock]
     ran = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     found = json.loads(ran.stdout.splitlines()[-1])
+    found |= {"clock": clock} if clock != "wall" else {}
     report.add("nova", found.pop("decisions_per_s"), "decisions/s", nodes=nodes, policy="nova", classes=len(FLAVORS), **found)
 
 
