@@ -47,6 +47,14 @@ def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fl
     assert said.err.startswith("cut:")
 
 
+def test_the_only_node_left_is_not_weighed_and_the_answer_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "12GiB")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert "chosen: c03\n  c03  not weighed\n" in said.out
+
+
 def of_an_older_version(fleet: FleetLog, directory: Path) -> FleetLog:
     """The same log, but its schedulers wrote their policies' texts without a field that came later."""
     older = FleetLog(directory)
