@@ -127,3 +127,14 @@ def test_a_kind_or_a_node_that_does_not_exist_is_a_usage_error_that_names_those_
     assert (kind.code, node.code) == (2, 2)
     assert "orphan-claim" in kind.err
     assert "known: c01, c02" in node.err
+
+
+def test_a_filter_that_finds_nothing_does_not_say_that_all_is_well(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    every = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+
+    said = fleet.run(capsys, "leaks", "--kind", "device-drift")
+
+    assert said.code == 0
+    assert len(every) > 0
+    assert f"nothing found of that kind or there; open in all: {len(every)} finding" in said.err
+    assert "agree" not in said.err
