@@ -133,13 +133,21 @@ def same_devices(left: InstanceReport, right: InstanceReport) -> bool:
 
 
 def _found(node: Node, item: ClaimItem, overlay: Overlay) -> Granted | tuple[Shortfall, ...]:
-    holdings = _holdings(node, overlay)
-    found = _grant(node, item, holdings, forced=False)
-    return _grant(node, item, holdings, forced=True) if item.forced and not isinstance(found, Granted) else found
+    holdings, left = _overlaid(node, overlay)
+    return _grant_if_forced(node, item, holdings, left if _is_new(node, item, holdings) else None)
 
 
-def _grant(node: Node, item: ClaimItem, holdings: Holdings, *, forced: bool) -> Granted | tuple[Shortfall, ...]:
-    free = _free(node, holdings, item.instance_id)
+def _grant_if_forced(node: Node, item: ClaimItem, holdings: Holdings, free: Free | None) -> Granted | tuple[Shortfall, ...]:
+    """What an item gets; a forced one beyond the ratios only if it does not fit within them."""
+    free = free or _free(node, holdings, item.instance_id)
+    found = _grant(node, item, holdings, forced=False, free=free)
+    return _grant(node, item, holdings, forced=True, free=free) if item.forced and not isinstance(found, Granted) else found
+
+
+def _grant(
+    node: Node, item: ClaimItem, holdings: Holdings, *, forced: bool, free: Free | None = None
+) -> Granted | tuple[Shortfall, ...]:
+    free = free or _free(node, holdings, item.instance_id)
     again = _again(node, item, holdings, free)
     if again is not None:
         return again
@@ -187,7 +195,14 @@ def _again(node: Node, item: ClaimItem, holdings: Holdings, free: Free) -> Grant
 
 
 def _holdings(node: Node, overlay: Overlay) -> Holdings:
-    """Who holds what: claims by id, then the report, then the overlaid claims in their order, each as it would be granted."""
+    return _overlaid(node, overlay)[0]
+
+
+def _overlaid(node: Node, overlay: Overlay) -> tuple[Holdings, Free | None]:
+    """Who holds what: claims by id, then the report, then the overlaid claims in their order, each as it would be granted.
+
+    With it what is left for a newcomer, if that came out on the way: made anew for each overlaid claim, many of them would take for ever.
+    """
     holdings: Holdings = {}
     for instance_id, claims in node.claims.items():
         held = sorted((claim for claim in claims if claim.cells or claim.pci_addresses), key=lambda claim: claim.claim_id)
@@ -199,14 +214,27 @@ def _holdings(node: Node, overlay: Overlay) -> Holdings:
             confirmed = (claim for claim in node.claims.get(instance_id, ()) if claim.confirmed_ms is not None)
             claimed = {cell.cell_id for claim in confirmed for cell in claim.cells}
             holdings.setdefault(instance_id, []).append(_observed(node.hypervisor, shown, claimed))
+    left: Free | None = None
     for item in overlay:
         if item.numa or item.pci:
-            found = _grant(node, item, holdings, forced=False)
-            if item.forced and not isinstance(found, Granted):
-                found = _grant(node, item, holdings, forced=True)
+            is_new = _is_new(node, item, holdings)
+            free = left if is_new and left is not None else _free(node, holdings, item.instance_id)
+            found = _grant_if_forced(node, item, holdings, free)
+            left = free if is_new else None
             if isinstance(found, Granted):
-                holdings.setdefault(item.instance_id, []).append(Holding(found.cells, found.pci_addresses, item.numa, item.pci))
-    return holdings
+                holding = Holding(found.cells, found.pci_addresses, item.numa, item.pci)
+                holdings.setdefault(item.instance_id, []).append(holding)
+                if is_new:
+                    left = Free(numa.with_grants(free.cells, _merged([holding])), free.addresses.union(holding.addresses))
+    return holdings, left
+
+
+def _is_new(node: Node, item: ClaimItem, holdings: Holdings) -> bool:
+    """Whether nothing that is held, shown or listed is the item's own instance's, so that it meets the node as any newcomer does."""
+    instance_id = item.instance_id
+    if instance_id in holdings or instance_id in node.shown:
+        return False
+    return node.full is None or all(report.instance_id != instance_id for report in node.full.instances)
 
 
 def _observed(hypervisor: Hypervisor | None, shown: Shown, claimed: set[int]) -> Holding:

@@ -26,7 +26,7 @@ from streams.scheduling.limits import least
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import Prepared, prepare, rooms_for, run_filters
 
-TRIALS_MAX = 1_000
+TRIALS_MAX = 256
 """Instances laid over one node in a trial: more than any node runs, and a bound where nothing else bounds it."""
 OWNER = "capacity"
 TOGETHER = "ServerGroupAffinityFilter"
