@@ -75,7 +75,11 @@ class Asking:
         flavor = self.sizes() if sizes is None else sizes
         if flavor == Flavor(name=flavor.name):
             raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
+        if self.policy != ASKING.policy and not self.group:
+            raise UsageProblem(f"--policy {self.policy}: a policy is that of a server group; name it with --group")
         said: dict[str, Any] = {"ttl_ms": duration_ms(self.ttl)} if self.ttl else {}
+        if said.get("ttl_ms") == 0:
+            raise UsageProblem(f"--ttl {self.ttl}: its claims would be gone before an instance could start; expected a time such as 10m")
         said |= {"group": ServerGroup(group_id=self.group, policy=self.policy)} if self.group else {}
         return _checked(
             request_id=request_id,

@@ -43,6 +43,9 @@ class Changing:
 
     def changes(self) -> Changes:
         """What these flags change. Raises UsageProblem."""
+        for name in self.drain:
+            if name in self.enable:
+                raise UsageProblem(f"--drain {name} and --enable {name}: a node is one or the other")
         return Changes(
             settings=_settings(self.fleet) if self.fleet else None,
             ratios_milli=dict(_ratio(text) for text in self.ratio),

@@ -111,6 +111,19 @@ def test_the_same_request_asked_again_has_the_same_answer(fleet: FleetLog, capsy
     assert first.json["items"] == again.json["items"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["--policy", "affinity"], "name it with --group"), (["--ttl", "0s"], "its claims would be gone before an instance could start")],
+)
+def test_flags_that_would_change_nothing_or_keep_nothing_are_refused(
+    flags: list[str], said: str, fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = fleet.run(capsys, "place", "--vcpus", "1", "--wait", "0s", *flags)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_an_id_that_stands_for_another_request_is_refused(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, answered: bool

@@ -17,6 +17,12 @@ def fleet(tmp_path: Path) -> FleetLog:
     return fleet
 
 
+def test_a_node_cannot_be_drained_and_enabled_at_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "what-if", "--memory", "1GiB", "--drain", "c01", "--enable", "c01")
+
+    assert (said.code, said.err) == (2, "claimlog: --drain c01 and --enable c01: a node is one or the other\n")
+
+
 def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
     assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
     fleet.schedule()
