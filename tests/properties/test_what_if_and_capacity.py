@@ -90,7 +90,7 @@ def place_until_full(cloud: Cloud, request: PlacementRequested, policy: Policy) 
     return nodes
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_capacity_is_what_placing_one_after_the_other_gets(seed: int, nodes: int) -> None:
     rng = Random(seed)
@@ -114,7 +114,7 @@ def test_capacity_is_what_placing_one_after_the_other_gets(seed: int, nodes: int
         assert len(granted) == by_node.get(granted[0] if granted else "", 0) <= (found.fits or 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_asking_leaves_the_fleet_as_it_was(seed: int, nodes: int) -> None:
     rng = Random(seed)
