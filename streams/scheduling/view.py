@@ -23,6 +23,8 @@ from streams.scheduling.gathering import Gathering, entered, left
 from streams.scheduling.profiles import Key, Profiles, Reading
 from streams.scheduling.weighers import has_overrides
 
+COLUMN_MAX = 1 << 62
+"""The largest figure of a column of 64 bits: above every amount, and every limit that means none."""
 FIGURES = (
     "static",
     "plain",
@@ -130,7 +132,8 @@ class View:
         )
         self.uncounted |= t0 < 0
         static, topology, *_ = key
-        integers = (static, room.plain, topology, *most, *taken, room.partition)
+        # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
+        integers = (static, room.plain, topology, *(max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in (*most, *taken)), room.partition)
         figures = [raw(room) for raw in self._raws]
         if figures != self.constants:
             constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
