@@ -50,7 +50,7 @@ class Pending(Generic[Answer]):
     def answer(self, timeout_seconds: float) -> Answer:
         """What the call returned, or raised. Raises HypervisorUnreachable if it takes longer."""
         if not self._over.wait(timeout_seconds):
-            raise HypervisorUnreachable(f"{self._name}: no answer in {timeout_seconds:g} s")
+            raise HypervisorUnreachable(f"{self._name}: no answer in {round(timeout_seconds, 2):g} s")
         found, error = self._outcome
         if error is not None:
             raise error

@@ -206,7 +206,7 @@ class Node(Struct, gc=False):
 
     def configure(self, fields: OperatorFields) -> None:
         """Take over what the operator set; what is UNSET stays."""
-        for name in ("vcpus", "pcpus", "memory_mib", "disk_mib", "zone", "aggregates", "traits", "pages_reserved"):
+        for name in (*RESOURCES, "zone", "aggregates", "traits", "pages_reserved"):
             value = getattr(fields, name)
             if value is not UNSET:
                 setattr(self, name, value)

@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from projections.differences import by_age
-from projections.node import Node, ObservedAmounts
+from projections.explaining import resources_of
+from projections.node import Node
 from projections.observed import NodeView
 from projections.wording import amounts_text
 from schemas.audits import InstanceReport
@@ -70,7 +71,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
         # The rest of the claim stays as it is: a resize stands for the whole, its devices, cells and group included.
         item = replace(
-            _item(finding, stamp, Resources(**dict(zip(_NAMES, amounts, strict=True))), resize=True),
+            _item(finding, stamp, resources_of(amounts), resize=True),
             numa=newest.numa,
             pci=newest.pci,
             group=newest.group,
@@ -92,7 +93,7 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Rem
         return Remedy(finding, f"a {finding.kind} cannot be adopted: only an instance that is there without a claim can")
     if shown is None:
         return Remedy(finding, f"no observation shows {finding.instance_id} on {node.node_id} now, so there is nothing to claim")
-    item = _item(finding, stamp, _resources(shown.amounts), resize=False)
+    item = _item(finding, stamp, resources_of([amount or 0 for amount in shown.amounts]), resize=False)
     says = f"claim {amounts_text(shown.amounts)} for {finding.instance_id} on {node.node_id}"
     word = ignored(finding, Stamp(f"{stamp.record_id}-why", stamp.time_ms), f"adopted: {reason}")
     return Remedy(finding, says, (word, _claim(item, place, stamp)))
@@ -102,13 +103,6 @@ def ignored(finding: OpenRecord, stamp: Stamp, reason: str) -> Message:
     """The operator's word that a finding may stand; an empty reason takes it back."""
     event = FindingIgnored(node_id=finding.node_id, record_id=stamp.record_id, finding_id=finding.finding_id, reason=reason)
     return written(event, stamp, subject=finding.finding_id)
-
-
-_NAMES = ("vcpus", "pcpus", "memory_mib", "disk_mib")
-
-
-def _resources(amounts: ObservedAmounts) -> Resources:
-    return Resources(**{name: amount or 0 for name, amount in zip(_NAMES, amounts, strict=True)})
 
 
 def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -> str:

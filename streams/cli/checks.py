@@ -122,7 +122,7 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -
     if not lag:
         return Check("ok", name, "has read everything")
     since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
-    return Check("warn", name, f"{_counted(lag, 'record')} behind{since}", fix)
+    return Check("warn", name, f"{units.counted(lag, 'record')} behind{since}", fix)
 
 
 def lags(log: Log) -> Iterator[Check]:
@@ -159,7 +159,7 @@ def dead_letters(log: Log) -> Check:
     count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics()[DEAD_LETTERS]))
     if not count:
         return Check("ok", "dead letters", "none")
-    return Check("warn", "dead letters", f"{_counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
+    return Check("warn", "dead letters", f"{units.counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
 
 
 def findings(state: State) -> Check:
@@ -216,10 +216,6 @@ def installed(sqlite: str) -> Iterator[Check]:
     has = find_spec("libvirt") is not None
     says = "the module is installed" if has else "not installed; only `claimlog produce libvirt` needs it"
     yield Check("ok", "libvirt", says, "" if has else "pip install 'claimlog[libvirt]'")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{units.count(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _last_of(log: Log, topic: str) -> Iterator[list[Record]]:

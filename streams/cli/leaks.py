@@ -82,7 +82,7 @@ def leaks(
     if not with_ignored:
         hidden = sum(bool(finding.ignored) for finding in found)
         found = [finding for finding in found if not finding.ignored]
-        sys.stderr.write(f"{_counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
+        sys.stderr.write(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
     if heal:
         with opened(log) as source:
             return mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
@@ -156,17 +156,13 @@ def summary_text(findings: Sequence[OpenRecord], *, of: int) -> str:
     """
     if not findings:
         all_well = "nothing found: claims, life cycles and audits agree\n"
-        return f"nothing found of that kind or there; open in all: {_counted(of, 'finding')}\n" if of else all_well
+        return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}\n" if of else all_well
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
     counted = counted_by(findings)
     stale = f"; counted and on no audit: {sized(counted)}" if any(counted) else ""
-    found = f"{_counted(len(findings), 'finding')} on {_counted(nodes, 'node')}, {confirmed} confirmed"
+    found = f"{units.counted(len(findings), 'finding')} on {units.counted(nodes, 'node')}, {confirmed} confirmed"
     return f"{found}; held: {sized(held_by(findings))}{stale}\n"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{units.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def explained(finding: OpenRecord, as_of_ms: int) -> str:

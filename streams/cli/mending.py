@@ -24,13 +24,14 @@ ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")
 def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, report_age_ms: int) -> int:
     """Print what would mend each finding and, with `yes`, write it; what nothing can be written for says why. Returns the exit code.
 
-    Each is looked at anew right before it is written, with all that hosts have reported by then. 0 if nothing is left to do, else 3.
+    All are looked at anew before the first and after each that is written, with all that hosts have reported by then. 0 if nothing is left
+    to do, else 3.
     """
     if yes:
         check_writable(log)
     items = []
+    state = state_at(log, stderr=sys.stderr)
     for finding in chosen:
-        state = state_at(log, stderr=sys.stderr)
         now = _found(state, finding.finding_id)
         if now is None:
             items.append(_item(Remedy(finding, "it is gone by now"), "resolved", None))
@@ -42,7 +43,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             items.append(_item(mends, "would write", None))
         else:
             position, outcome = _written(log, mends.messages)
-            left = _found(state_at(log, stderr=sys.stderr), finding.finding_id)
+            state = state_at(log, stderr=sys.stderr)
+            left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
     write(Answer(columns=columns(), items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):

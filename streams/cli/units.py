@@ -15,6 +15,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 finding`, `2 findings`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def mib(amount_mib: int) -> str:
     """MiB in the largest unit that shows it exactly in quarters: `1.5 GiB`, `1,204 MiB`, `-46,683 MiB`."""
     for one_mib, name in _LARGER_MIB:

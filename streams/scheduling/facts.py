@@ -7,6 +7,7 @@ from typing import Any
 from projections.node import Node
 from projections.room import UNLIMITED, Room
 from schemas.inventory import CpuInfo, Hypervisor
+from schemas.resources import RESOURCES
 
 
 def host_of(room: Room) -> str:
@@ -63,7 +64,7 @@ def _cpu_info(cpu: CpuInfo) -> dict[str, Any] | None:
 def _used(room: Room, resource: str) -> int:
     """What counts as used; a room that was made for an instance already there has no such figure, the node has."""
     used: int = getattr(room, f"{resource}_used")
-    return used if used > -UNLIMITED else room.node.used[("vcpus", "pcpus", "memory_mib", "disk_mib").index(resource)]
+    return used if used > -UNLIMITED else room.node.used[RESOURCES.index(resource)]
 
 
 def _free(room: Room, resource: str) -> int:

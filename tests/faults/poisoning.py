@@ -13,12 +13,13 @@ from projections.ledger import Ledger
 from schemas import topics
 from schemas.codec import Unreadable, decode_keyed
 from schemas.requests import Flavor, PlacementRequested
+from schemas.results import InstancesPlaced
 from streams.cli.driving import request_message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
 from streams.scheduling_engine import materialized
 from tests.faults.checkers import Acknowledged, counting, hash_of, records, requests
-from tests.faults.garbage import fault_of, garbage, hostile, stolen
+from tests.faults.garbage import MUTATIONS, fault_of, garbage, hostile, stolen, valid_records
 from tests.faults.harness import SOAKS, until
 
 MESSAGES = 50_000 if SOAKS else 10_000
@@ -100,6 +101,20 @@ def settle(log: Log, beside: Scheduler, expected: dict[tuple[str, int, int], str
     time.sleep(0.5)
     for _ in range(20):
         beside.turn()
+
+
+def all_was_thrown(expected: dict[tuple[str, int, int], str], sent: Counter[str]) -> None:
+    """As many messages as there should be, by every mutation, on every topic. Raises AssertionError."""
+    assert sum(sent.values()) == len(expected) == MESSAGES
+    assert sent.keys() == {mutation.__name__ for mutation in MUTATIONS}
+    assert {topic for topic, _, _ in expected} == set(valid_records())
+
+
+def enough_were_placed(log: Log, honest: list[str]) -> None:
+    """The traffic that flowed meanwhile found room between the hostile claims, whose number a seed decides. Raises AssertionError."""
+    counts, _ = counting(log)
+    placed = sum(isinstance(counts[request_id], InstancesPlaced) for request_id in honest)
+    assert placed > len(honest) // 4, f"only {placed} of {len(honest)} honest requests were placed"
 
 
 def readers_apart(log: Log, beside: Scheduler, digests: list[bytes]) -> list[str]:

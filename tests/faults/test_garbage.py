@@ -9,13 +9,12 @@ from random import Random
 from producers.load import Fleet
 from producers.source import said
 from schemas import topics
-from schemas.results import InstancesPlaced
 from streams.cli.producing import message
 from streams.scheduler import Scheduler
-from tests.faults.checkers import counting, dead_letters, everything_wrong
-from tests.faults.garbage import KEYED, MUTATIONS, fault_of, valid_records
+from tests.faults.checkers import dead_letters, everything_wrong
+from tests.faults.garbage import KEYED, fault_of, valid_records
 from tests.faults.harness import site
-from tests.faults.poisoning import MESSAGES, NODES, questions_unanswered, readers_apart, settle, throw
+from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
 
 
 def test_whatever_is_valid_in_the_golden_records_is_no_garbage() -> None:
@@ -47,13 +46,9 @@ def test_garbage_and_harm_on_every_topic_stop_nothing_and_end_in_the_dead_letter
         fold, wrong = everything_wrong(log, here.state, kept, expected)
         print(f"\nseed {seed}: {sum(sent.values())} messages: {dict(sent)}; {Counter(letter.kind for letter in dead_letters(log))}")
         assert wrong == []
-        assert sum(sent.values()) == len(expected) == MESSAGES
-        assert sent.keys() == {mutation.__name__ for mutation in MUTATIONS}
-        assert {topic for topic, _, _ in expected} == set(valid_records())
+        all_was_thrown(expected, sent)
         assert readers_apart(log, beside, [ledger.digest for ledger in fold.ledgers]) == []
-        counts, _ = counting(log)
-        placed = sum(isinstance(counts[request_id], InstancesPlaced) for request_id in honest)
-        assert placed > len(honest) // 2, f"only {placed} of {len(honest)} honest requests were placed"
+        enough_were_placed(log, honest)
         assert questions_unanswered(here.verb) == []
 
 

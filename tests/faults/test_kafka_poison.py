@@ -17,9 +17,8 @@ from streams.cli.producing import message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
 from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, verdicts_wrong
-from tests.faults.garbage import MUTATIONS, valid_records
 from tests.faults.harness import until
-from tests.faults.poisoning import MESSAGES, NODES, questions_unanswered, readers_apart, settle, throw
+from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
 
 WORKERS = ("left", "right")
@@ -68,13 +67,9 @@ def test_garbage_and_harm_on_every_topic_end_in_the_dead_letters_and_no_process_
         fold, wrong = everything_wrong(log, [here.home(worker) for worker in WORKERS], kept, expected)
         print(f"\nseed {seed}: {sum(sent.values())} messages: {dict(sent)}; {Counter(letter.kind for letter in dead_letters(log))}")
         assert wrong == []
-        assert sum(sent.values()) == len(expected) == MESSAGES
-        assert sent.keys() == {mutation.__name__ for mutation in MUTATIONS}
-        assert {topic for topic, _, _ in expected} == set(valid_records())
+        all_was_thrown(expected, sent)
         assert readers_apart(log, beside, [ledger.digest for ledger in fold.ledgers]) == []
-        counts, _ = counting(log)
-        placed = sum(isinstance(counts[request_id], InstancesPlaced) for request_id in honest)
-        assert placed > len(honest) // 2, f"only {placed} of {len(honest)} honest requests were placed"
+        enough_were_placed(log, honest)
         assert questions_unanswered(here.verb) == []
 
 

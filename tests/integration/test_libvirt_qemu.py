@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -299,7 +300,9 @@ def test_while_libvirtd_is_stopped_audits_keep_their_deadline_and_say_since_when
     assert {type(record) for record in failed} == {AuditFailed}
     assert max(took_seconds) < 10
     assert {record.unknown_since_ms for record in failed} == {known.taken_at_ms}
-    assert "no answer in 1.5 s" in failed[0].reason
+    left_of_the_deadline = re.search(r"no answer in ([\d.]+) s", failed[0].reason)
+    assert left_of_the_deadline is not None, failed[0].reason
+    assert 0 < float(left_of_the_deadline[1]) <= 1.5
     assert isinstance(after, HypervisorAudited)
     assert after.digest == known.digest
     assert [record.counter for record in reporting.audits] == list(range(1, len(reporting.audits) + 1))
