@@ -19,7 +19,8 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     """Every shortfall of `item` on `node`, in a fixed order; empty means that it fits.
 
     `request_id` is the claim's request (rule 7 asks whose resize is in flight). A resource not asked for is not tested; one whose use
-    does not grow is not either. A forced claim skips the ratio limits and the limits it carries, nothing else. One that keeps what is there
+    does not grow is not either, if the instance has a claim here already: one that is only shown may have come back with an audit that
+    arrived late, after its room was given to others, so a first claim of it must find its whole size below the limit. A forced claim skips the ratio limits and the limits it carries, nothing else. One that keeps what is there
     takes nothing.
     """
     if node is not None and not overlay and fits_at_once(node, item):
@@ -104,6 +105,8 @@ def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> 
     asked = amounts_of(item.resources)
     before, after = growth(node, item, overlay)
     others = laid_over(node, overlay, item.instance_id)
+    if item.instance_id in node.shown and item.instance_id not in node.claims:
+        before = NOTHING
     for r, resource in enumerate(RESOURCES):
         grown = after[r] - before[r]
         if not asked[r] or grown <= 0:

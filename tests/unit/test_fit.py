@@ -50,15 +50,27 @@ def test_a_resource_not_asked_for_is_not_tested() -> None:
     assert lacks(history, item("c", "vm", 0, resources=Resources(vcpus=1))) == []
 
 
-def test_on_a_node_below_zero_nothing_new_fits_but_what_needs_no_more_does() -> None:
-    history = host({"there": 12})
+def test_on_a_node_below_zero_nothing_new_fits_but_what_is_claimed_there_and_needs_no_more_does() -> None:
+    history = host({})
+    history.claim("first", "there", 5, at_s=1)
+    history.audit({"there": 12}, at_s=20)
 
     assert lacks(history, item("c", "vm", 1)) == ["memory_mib: 1 needed of -4"]
     assert lacks(history, item("c", "there", 12)) == []
 
 
+def test_the_first_claim_of_an_instance_that_is_only_shown_must_find_its_whole_size_below_the_limit() -> None:
+    """It may be shown by an audit that arrived after the instance had left and its room was given to others."""
+    history = host({"there": 12})
+
+    assert lacks(history, item("c", "there", 12)) == ["memory_mib: 12 needed of 8"]
+    assert lacks(history, item("c", "there", 1)) == ["memory_mib: 12 needed of 8"]
+
+
 def test_a_claim_of_an_instance_already_there_needs_only_its_growth() -> None:
-    history = host({"vm": 5})
+    history = host({})
+    history.claim("first", "vm", 5, at_s=1)
+    history.audit({"vm": 5}, at_s=20)
 
     assert lacks(history, item("c", "vm", 8)) == []
     assert lacks(history, item("c", "vm", 9)) == ["memory_mib: 4 needed of 3"]
