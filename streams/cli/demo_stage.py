@@ -34,8 +34,8 @@ FACTOR = 60
 """Simulated seconds in a real one: a leak is confirmed by two audits half a minute apart, and nobody wants to wait for that."""
 AUDIT_EVERY_MS = 30_000
 AUDITS_IN_TURN = 10
-"""So many times that is the interval that the stream processor is told: while the story prints an answer, nobody audits, and on a busy machine
-that takes seconds; the nodes are not silent for that."""
+"""So many times that is the interval that the stream processor is told: while the story prints an answer, nobody audits. On a busy machine
+that takes seconds, and nodes are not silent for that."""
 LEASE_SECONDS = 60
 """Simulated, so one real second: how long it takes until others finish what a killed scheduler left."""
 PATIENCE_SECONDS = 15.0
@@ -93,7 +93,8 @@ class Stage:
     def start(self, name: str, only: str) -> None:
         """Start a process of claimlog on the log."""
         command = [sys.executable, "-m", "streams.cli.main", "run", "--log", self.spec, "--only", only, "--name", name]
-        command += ["--clock", str(self.clock), "--lease-timeout", str(LEASE_SECONDS), "--audit-interval", str(AUDITS_IN_TURN * AUDIT_EVERY_MS / 1000)]
+        command += ["--clock", str(self.clock), "--lease-timeout", str(LEASE_SECONDS)]
+        command += ["--audit-interval", str(AUDITS_IN_TURN * AUDIT_EVERY_MS // 1000)]
         self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def signal(self, name: str, number: signal.Signals) -> None:
