@@ -20,8 +20,8 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
 
     `request_id` is the claim's request (rule 7 asks whose resize is in flight). A resource not asked for is not tested; one whose use
     does not grow is not either, if the instance has a claim here already: one that is only shown may have come back with an audit that
-    arrived late, after its room was given to others, so a first claim of it must find its whole size below the limit. A forced claim skips the ratio limits and the limits it carries, nothing else. One that keeps what is there
-    takes nothing.
+    arrived late, after its room was given to others, so a first claim of it must find its whole size below the limit. A forced claim
+    skips the ratio limits and the limits it carries, nothing else. One that keeps what is there takes nothing.
     """
     if node is not None and not overlay and fits_at_once(node, item):
         return ()
