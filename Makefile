@@ -1,6 +1,6 @@
 # What you can do here, on a machine with Python >= 3.11 and make:
 #   make demo               install, then the whole story in 20 seconds
-#   make test               ruff, mypy and every test         SEED=123 repeats a run, ARGS="-k ledger" chooses tests
+#   make test               ruff, mypy and every test         SEED=random draws new cases, ARGS="-k ledger" chooses tests
 #   make soak KILLS=100     fault tests with full counts
 #   make check              ruff and mypy only
 #   make bench              every benchmark                   ARGS=--json for an object a line

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ON_CI = os.environ.get("CI") == "true"
+SEED = 20_261_121
+"""Of a run that is given none: what passed yesterday and fails today was broken in between. `make soak` and `SEED=random` look for what
+no seed has found yet."""
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -20,8 +23,11 @@ settings.load_profile("ci" if ON_CI else "default")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose this run's seed before Hypothesis and the xdist workers ask for it."""
-    if config.getoption("--hypothesis-seed") is None:
+    given = config.getoption("--hypothesis-seed")
+    if given == "random" or (given is None and os.environ.get("CLAIMLOG_SOAK")):
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(1 << 32))
+    elif given is None:
+        config.option.hypothesis_seed = str(SEED)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

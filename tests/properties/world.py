@@ -134,6 +134,7 @@ class World:
         if unknown := self.faults - set(FAULTS):
             raise ValueError(f"faults: expected some of {FAULTS}, got {sorted(unknown)}")
         self.now_s = 0
+        self._tick = (0, 0)
         self.busy_s, self.end_s = busy_s, busy_s + rest_s
         self._queue: list[tuple[int, int, Process, bool]] = []
         self._started = 0
@@ -198,7 +199,13 @@ class World:
 
     def clock_ms(self, host: Host) -> int:
         """What the host's wall clock says."""
-        return START_MS + (self.now_s + host.clock_off_s) * 1000
+        return self._tick_ms() + host.clock_off_s * 1000
+
+    def _tick_ms(self) -> int:
+        """The true time, a millisecond later at each call: of two things in one second the second one is later, and says so."""
+        second, calls = self._tick
+        self._tick = (self.now_s, min(calls + 1, 999) if second == self.now_s else 0)
+        return START_MS + self._tick[0] * 1000 + self._tick[1]
 
     def _skew_s(self) -> int:
         return self.random.randint(-2, 2) if "skew" in self.faults else 0
@@ -218,7 +225,7 @@ class World:
     def land_bytes(self, topic: str, partition: int, key: bytes, value: bytes) -> Record:
         """The bytes stand in the log now."""
         log = self.logs[topic, partition]
-        written = Record(topic, partition, len(log), START_MS + self.now_s * 1000, key, value)
+        written = Record(topic, partition, len(log), self._tick_ms(), key, value)
         log.append(written)
         if topic == CLAIMS:
             self.check(written)
