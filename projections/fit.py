@@ -105,8 +105,6 @@ def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> 
     asked = amounts_of(item.resources)
     before, after = growth(node, item, overlay)
     others = laid_over(node, overlay, item.instance_id)
-    if item.instance_id in node.shown and item.instance_id not in node.claims:
-        before = NOTHING
     for r, resource in enumerate(RESOURCES):
         grown = after[r] - before[r]
         if not asked[r] or grown <= 0:
@@ -127,12 +125,18 @@ def _amounts(node: Node, item: ClaimItem, overlay: Overlay, *, forced: bool) -> 
 
 
 def growth(node: Node, item: ClaimItem, overlay: Overlay) -> tuple[Amounts, Amounts]:
-    """Use of the item's instance on the node before and after the claim, overlaid claims of the same instance included."""
+    """Use of the item's instance on the node before and after the claim, overlaid claims of the same instance included.
+
+    The first claim of an instance that is only shown finds nothing there before: see `fits`.
+    """
     laid: Amounts | None = None
     for other in overlay:
         if other.instance_id == item.instance_id:
             laid = largest(laid or NOTHING, amounts_of(other.resources))
-    before = node.uses.get(item.instance_id, NOTHING) if laid is None else node.use_of(item.instance_id, laid)
+    if laid is not None:
+        before = node.use_of(item.instance_id, laid)
+    else:
+        before = node.uses.get(item.instance_id, NOTHING) if item.instance_id in node.claims else NOTHING
     return before, node.use_of(item.instance_id, largest(laid or NOTHING, amounts_of(item.resources)))
 
 
