@@ -107,9 +107,17 @@ def from_json(file: str, request_id: str | None) -> PlacementRequested:
     name = "stdin" if file == "-" else file
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as problem:
+        raise UsageProblem(f"{name}: {problem.strerror or problem}") from None
+    return from_text(text, name, request_id)
+
+
+def from_text(text: bytes | str, name: str, request_id: str | None) -> PlacementRequested:
+    """The request in a text; `name` is what messages call it. Raises UsageProblem."""
+    try:
         data = msgspec.json.decode(text)
-    except (OSError, msgspec.DecodeError) as problem:
-        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    except msgspec.DecodeError as problem:
+        raise UsageProblem(f"{name}: {problem}") from None
     if not isinstance(data, dict):
         raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")
     said = {"type": "placement-requested", "request_id": str(uuid4()), **data} | ({"request_id": request_id} if request_id else {})

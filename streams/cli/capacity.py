@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from projections.node import amounts_of
@@ -20,18 +22,22 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.flavors import asked_for, from_file
 from streams.cli.nodes import TITLES, sized
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.state import moment_of, state_at
-from streams.scheduling.capacity import Capacity, capacity
+from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import digest
 from streams.scheduling.what_if import CannotChange, change
 
 NO_ZONE = "-"
 OWNER = "capacity"
+FlavorsFile = Annotated[
+    str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; or a request as JSON; - is stdin.")
+]
 
 
 def capacity_verb(
-    flavors: Annotated[str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; - is stdin.")] = "",
+    flavors: FlavorsFile = "",
     /,
     *,
     asking: Asking = ASKING,
@@ -42,10 +48,10 @@ def capacity_verb(
 ) -> int:
     """How many more of each flavor fit, each flavor by itself, by zone and by node, and what runs out first.
 
-    Flavors are those of a file, the one that the flags give, or else all that were asked for on this log; --flavor picks one of them by its
-    name. A node takes the least of what is free by what one instance needs of each resource, and what limits and groups leave; -o wide and
-    -o json say how many on which node. With --ratio, --drain, --add and so on: if that were so. Instances of one flavor leave less for the
-    next, so numbers of several flavors do not add up.
+    Flavors are those of a file, the one that the flags give, or else all that were asked for on this log, with the cells and devices that
+    requests had beside them; --flavor picks one of them by its name. A node takes the least of what is free by what one instance needs of
+    each resource, and what limits and groups leave; -o wide and -o json say how many on which node. With --ratio, --drain, --add and so on:
+    if that were so. Instances of one flavor leave less for the next, so numbers of several flavors do not add up.
     """
     with opened(log) as source:
         requests = _requests(asking, flavors, lambda: asked_for(source))
@@ -63,11 +69,16 @@ def capacity_verb(
     write(Answer(columns=_columns(zones), items=items, cut=state.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     if show.output in {"table", "wide"} and changing.told():
         sys.stderr.write(f"if {', '.join(changing.told())}\n")
+    for item in items:
+        if item["unusable"]:
+            sys.stderr.write(printable(f"{item['flavor']}: no node will ever do: {item['unusable']}") + "\n")
+        if item["at_least"]:
+            sys.stderr.write(printable(f"{item['flavor']}: {TRIALS_MAX} or more on a node: no more than that are tried out there") + "\n")
     return 0
 
 
-def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Flavor]]) -> dict[str, PlacementRequested]:
-    """By the flavor's name a request for one instance of each flavor, with all else that the flags say. Raises UsageProblem."""
+def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:
+    """By the flavor's name a request for one instance of each kind, with all else that the flags say. Raises UsageProblem."""
     for name in ("count", "instance", "ttl"):
         if getattr(asking, name) != getattr(ASKING, name):
             raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
@@ -75,15 +86,27 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Flavor
     if own != Flavor(name=own.name):
         if file:
             raise UsageProblem("give a file of flavors or the sizes of one as flags, not both")
-        found: Mapping[str, Flavor] = {own.name or "-": own}
-    else:
-        found = from_file(file) if file else asked()
-        if asking.flavor and asking.flavor not in found:
-            raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
-        found = {asking.flavor: found[asking.flavor]} if asking.flavor else found
+        return {own.name or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
+    found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
+    if isinstance(found, PlacementRequested):
+        if asking != ASKING:
+            raise UsageProblem("the request in the file says all of an instance; no flag of an instance goes with it")
+        return {found.flavor.name or "-": replace(found, request_id=OWNER, count=1, instance_ids=())}
+    if asking.flavor and asking.flavor not in found:
+        raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
+    found = {asking.flavor: found[asking.flavor]} if asking.flavor else found
     if not found:
         raise UsageProblem("no flavor is known: none was asked for on this log; give --vcpus, --memory, --disk, or a file of flavors")
-    return {name: replace(asking.request(OWNER, sizes=flavor), count=1, instance_ids=()) for name, flavor in found.items()}
+    return {name: _one_of(kind, asking) for name, kind in found.items()}
+
+
+def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementRequested:
+    """A request for one instance of a kind, where the flags let it go. Raises UsageProblem."""
+    if isinstance(kind, Flavor):
+        return replace(asking.request(OWNER, sizes=kind), count=1, instance_ids=())
+    there = asking.request(OWNER, sizes=kind.flavor)
+    volume = kind.boot_from_volume or there.boot_from_volume
+    return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:
@@ -97,18 +120,23 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
     best = found.nodes[0] if found.nodes else None
     return {
         "flavor": name,
-        "size": sized(amounts_of(resources)),
+        "size": ", ".join([sized(amounts_of(resources)), *(f"{want.count} {want.alias or 'PCI device'}" for want in found.pci)]),
         **{name: getattr(resources, name) for name in RESOURCES},
         "fits": found.fits,
+        "at_least": found.at_least,
         "unlimited": any(node.fits is None for node in found.nodes),
         "nodes": len(found.nodes),
         "nodes_known": found.nodes_known,
-        "most": None if best is None else {"node_id": best.node_id, "fits": best.fits},
+        "most": None if best is None else {"node_id": best.node_id, "fits": best.fits, "at_least": best.at_least},
         "zones": {zone: None if zone in unlimited else number for zone, number in totals.items()},
+        "zones_at_least": sorted({node.zone or NO_ZONE for node in found.nodes if node.at_least}),
         "bounds": dict(bounds.most_common()),
         "rejected": found.rejected,
         "tried": found.tried,
-        "where": [{"node_id": node.node_id, "zone": node.zone, "fits": node.fits, "bound": node.bound} for node in found.nodes],
+        "numa": to_builtins(found.numa),
+        "pci": to_builtins(found.pci),
+        "unusable": found.unusable,
+        "where": [to_builtins(node) for node in found.nodes],
     }
 
 
@@ -116,8 +144,8 @@ def _columns(zones: Sequence[str]) -> list[Column]:
     return [
         Column(name="flavor"),
         Column(name="size"),
-        Column(name="fits", right=True, shown=_number, alarm=lambda number: number == 0),
-        *(Column(name=f"zones.{zone}", title=zone, right=True, shown=_number) for zone in zones if zones != [NO_ZONE]),
+        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda number: number == 0),
+        *(Column(name=f"zones.{zone}", title=zone, right=True, told=partial(_in_zone, zone)) for zone in zones if zones != [NO_ZONE]),
         Column(name="nodes", right=True),
         Column(name="most", title="most on one", shown=_most),
         Column(name="bounds", title="runs out first (on nodes)", shown=_bounds),
@@ -126,12 +154,16 @@ def _columns(zones: Sequence[str]) -> list[Column]:
     ]
 
 
-def _number(number: int | None) -> str:
-    return "no limit" if number is None else units.count(number)
+def _number(number: int | None, *, more: bool = False) -> str:
+    return "no limit" if number is None else f"{units.count(number)} or more" if more else units.count(number)
+
+
+def _in_zone(zone: str, item: Mapping[str, Any]) -> str:
+    return _number(item["zones"][zone], more=zone in item["zones_at_least"])
 
 
 def _most(most: Mapping[str, Any] | None) -> str:
-    return "-" if most is None else f"{_number(most['fits'])} ({most['node_id']})"
+    return "-" if most is None else f"{_number(most['fits'], more=most['at_least'])} ({most['node_id']})"
 
 
 def _bounds(bounds: Mapping[str, int]) -> str:
@@ -139,4 +171,4 @@ def _bounds(bounds: Mapping[str, int]) -> str:
 
 
 def _where(where: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{each['node_id']}={'no limit' if each['fits'] is None else each['fits']}" for each in where) or "-"
+    return ", ".join(f"{each['node_id']}={_number(each['fits'], more=each['at_least'])}" for each in where) or "-"

@@ -1,4 +1,4 @@
-"""Flavors, from a file in one of two forms, or those that were asked for on a log.
+"""What `capacity` counts: flavors from a file in one of two forms, a request in a file, or what was asked for on a log.
 
     [flavors.small]                 # TOML: whole numbers, or amounts such as "4GiB"
     vcpus = 2
@@ -7,6 +7,7 @@
     extra_specs = { "hw:cpu_policy" = "dedicated" }
 
 or the list that `openstack flavor list --long -f json` prints: Name, VCPUs, RAM (MiB), Disk and Ephemeral (GiB), Swap (MiB), Properties.
+A request has what instances may take beside their flavor: cells, devices, a root on a volume, an image that wants cells of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ import msgspec
 
 from projections.node import amounts_of
 from schemas.codec import decode_keyed
-from schemas.requests import Flavor, PlacementRequested
+from schemas.pinning import WantsError, wants
+from schemas.requests import Flavor, Image, PlacementRequested
 from schemas.topics import REQUESTS
+from streams.cli.asking import from_text
 from streams.cli.exits import UsageProblem
 from streams.cli.nodes import sized
 from streams.cli.units_in import amount_gib, amount_mib
@@ -35,21 +39,27 @@ OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_spec
 OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ephemeral", "swap": "Swap"}
 
 
-def from_file(path: str) -> dict[str, Flavor]:
-    """The flavors of a file by name, in its order; `-` is stdin. Raises UsageProblem."""
+def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
+    """The flavors of a file by name, in its order, or the request in it; `-` is stdin. Raises UsageProblem."""
     name = "stdin" if path == "-" else path
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    if text.lstrip().startswith("{"):
+        return from_text(text, name, None)
     found = _from_openstack(text, name) if text.lstrip().startswith(("[{", "[\n", "[ ")) else _from_toml(text, name)
     if not found:
         raise UsageProblem(f"{name}: expected flavors, it has none")
     return found
 
 
-def asked_for(log: Log) -> dict[str, Flavor]:
-    """The flavors of the last requests on a log, the most asked for first; one without a name is called by its size."""
+def asked_for(log: Log) -> dict[str, PlacementRequested]:
+    """What the last requests on a log asked for, one instance of each kind, the most asked for first.
+
+    A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
+    its flavor's name, one without by its size; kinds that share a name are numbered.
+    """
     counts: dict[bytes, int] = {}
     for number in range(log.topics().get(REQUESTS, 0)):
         end = log.end(REQUESTS, number)
@@ -58,15 +68,38 @@ def asked_for(log: Log) -> dict[str, Flavor]:
             for record in records:
                 event = decode_keyed(REQUESTS, record.key, record.value)
                 if isinstance(event, PlacementRequested):
-                    text = msgspec.json.encode(event.flavor)
+                    text = msgspec.json.encode(_kind(event))
                     counts[text] = counts.get(text, 0) + event.count
             at = records[-1].offset + 1
-    named: dict[str, Flavor] = {}
+    named: dict[str, PlacementRequested] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
-        flavor = msgspec.json.decode(text, type=Flavor)
-        name = flavor.name or sized(amounts_of(PlacementRequested(request_id="-", flavor=flavor).resources))
-        named.setdefault(name if name not in named else f"{name} ({len(named) + 1})", flavor)
+        kind = msgspec.json.decode(text, type=PlacementRequested)
+        name = kind.flavor.name or sized(amounts_of(kind.resources))
+        named.setdefault(name if name not in named else _another(name, named), kind)
     return named
+
+
+def _kind(request: PlacementRequested) -> PlacementRequested:
+    """What one instance of a request takes, and nothing else. An image counts only if it changes that."""
+    return PlacementRequested(
+        request_id="-",
+        flavor=request.flavor,
+        image=request.image if _wants(request.flavor, request.image) != _wants(request.flavor, Image()) else Image(),
+        numa=request.numa,
+        pci=request.pci,
+        boot_from_volume=request.boot_from_volume,
+    )
+
+
+def _wants(flavor: Flavor, image: Image) -> object:
+    try:
+        return wants(flavor, image)
+    except WantsError as error:
+        return str(error)
+
+
+def _another(name: str, known: Mapping[str, object]) -> str:
+    return next(text for number in count(2) if (text := f"{name} ({number})") not in known)
 
 
 def _from_toml(text: str, name: str) -> dict[str, Flavor]:

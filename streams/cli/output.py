@@ -43,12 +43,13 @@ def plain(value: object) -> str:
 class Column(Struct, frozen=True, kw_only=True):
     """One column: the item's key `name` (`memory_mib.free` for a part of a value), how a cell is `shown`, which values are an `alarm`.
 
-    `wide` columns are for `-o wide` only.
+    `told` shows a cell by its whole item instead, where the value alone does not say it all. `wide` columns are for `-o wide` only.
     """
 
     name: str
     title: str = ""
     shown: Callable[[Any], str] = plain
+    told: Callable[[Item], str] | None = None
     right: bool = False
     wide: bool = False
     alarm: Callable[[Any], bool] | None = None
@@ -57,6 +58,10 @@ class Column(Struct, frozen=True, kw_only=True):
     def heading(self) -> str:
         """What stands above the column."""
         return self.title or self.name
+
+    def cell(self, item: Item) -> str:
+        """What this column says of an item."""
+        return self.shown(value_of(item, self.name)) if self.told is None else self.told(item)
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -114,7 +119,7 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
 
 def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
     """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
-    cells = [[printable(column.shown(value_of(item, column.name))) for column in columns] for item in items]
+    cells = [[printable(column.cell(item)) for column in columns] for item in items]
     lines = [[printable(column.heading) for column in columns], *cells] if headers else cells
     widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
     padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from projections.room import UNLIMITED, Room
 from schemas.claims import ClaimItem
+from schemas.guests import NumaWant, PciWant
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Limits
 from streams.scheduling.ask import Ask
@@ -27,7 +28,7 @@ from streams.scheduling.policy import Policy
 from streams.scheduling.reference import Prepared, prepare, rooms_for, run_filters
 
 TRIALS_MAX = 256
-"""Instances laid over one node in a trial: more than any node runs, and a bound where nothing else bounds it."""
+"""Instances laid over one node in a trial: more than nodes mostly run. Where more may fit, the answer says that it is the least."""
 OWNER = "capacity"
 TOGETHER = "ServerGroupAffinityFilter"
 """It takes part for groups with affinity only: once the first member is somewhere, all others go there."""
@@ -50,28 +51,34 @@ since a flavor may name what the next instance changes, such as the number of in
 class NodeCapacity(Struct, frozen=True, gc=False):
     """One node: how many more it takes, and what then is the limit.
 
-    `fits` is None where nothing limits it (of those that are tried, `TRIALS_MAX` fit). `bound` is a resource, `instances`, `io_ops`,
-    `group`, or the filter that rejects the next one.
+    `fits` is None where nothing limits it. `bound` is a resource, `instances`, `io_ops`, `group`, or the filter that rejects the next one.
+    `at_least` says that a trial ended at `TRIALS_MAX` with all of them accepted: there may be room for more, and no bound was met.
     """
 
     node_id: str
     zone: str
     fits: int | None
     bound: str
+    at_least: bool = False
 
 
 class Capacity(Struct, frozen=True, kw_only=True):
     """One kind of instance: the nodes that take any, best first, and how many nodes each filter keeps from taking the first one.
 
     `fits` is their sum (None: no limit somewhere); of a group with affinity that is nowhere yet, the most that one node takes. `tried` says
-    that instances were laid one by one.
+    that instances were laid one by one, `at_least` that there may be room for more than `fits`. `numa` and `pci` are the cells and devices
+    that one instance takes beside its amounts; `unusable` is why no node will ever do, such as an alias that the policy does not know.
     """
 
     fits: int | None
+    at_least: bool
     nodes: tuple[NodeCapacity, ...]
     nodes_known: int
     rejected: dict[str, int]
     tried: bool
+    numa: tuple[NumaWant, ...] = ()
+    pci: tuple[PciWant, ...] = ()
+    unusable: str = ""
 
 
 def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
@@ -85,10 +92,14 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capac
     nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))
     return Capacity(
         fits=_total(nodes, together=not ask.group_nodes and any(filter_.name == TOGETHER for filter_, _ in prepared)),
+        at_least=any(node.at_least for node in nodes),
         nodes=tuple(nodes),
         nodes_known=len(fleet.rooms()),
         rejected={each.filter: each.rejected for each in sieve.rejections if each.rejected},
         tried=tried,
+        numa=ask.item.numa,
+        pci=ask.item.pci,
+        unusable=ask.unusable,
     )
 
 
@@ -113,7 +124,10 @@ def _on_node(
 ) -> NodeCapacity:
     fits, bound = _closed(room, ask.item, prepared)
     if tried:
-        fits, bound = _by_trial(fleet, room, request, policy)
+        laid, rejecting = _by_trial(fleet, room, request, policy)
+        if not rejecting and laid != fits:
+            return NodeCapacity(room.node_id, room.node.zone, laid, "", at_least=True)
+        fits, bound = laid, rejecting or bound
     return NodeCapacity(room.node_id, room.node.zone, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
 
 
@@ -140,7 +154,7 @@ def _closed(room: Room, item: ClaimItem, prepared: Sequence[Prepared]) -> tuple[
 
 
 def _by_trial(fleet: Fleet, room: Room, request: PlacementRequested, policy: Policy) -> tuple[int, str]:
-    """Instances laid over the node until one is rejected; taken off again at the end."""
+    """Instances laid over the node until one is rejected, and by which filter: "" if `TRIALS_MAX` were not. Taken off again at the end."""
     node_id, laid = room.node_id, list[str]()
     bound = ""
     try:
@@ -158,4 +172,4 @@ def _by_trial(fleet: Fleet, room: Room, request: PlacementRequested, policy: Pol
     finally:
         for claim_id in laid:
             fleet.lift(claim_id)
-    return (len(laid), bound) if bound else (UNLIMITED, "")
+    return len(laid), bound

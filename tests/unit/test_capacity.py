@@ -10,7 +10,7 @@ from schemas.audits import InstanceReport
 from schemas.inventory import Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import Limits, ObservedResources
-from streams.scheduling.capacity import NodeCapacity, capacity
+from streams.scheduling.capacity import TRIALS_MAX, NodeCapacity, capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Policy
@@ -85,6 +85,30 @@ def test_devices_are_counted_by_trial_and_the_fleet_is_left_as_it_was() -> None:
     found = capacity(here, wanted(pci=(PciWant(alias="gpu", specs=({"vendor_id": "10de"},)),)), DEFAULT)
 
     assert (found.fits, found.tried, here.overlay) == (2, True, ())
+
+
+def test_a_trial_that_ends_before_any_bound_says_that_more_may_fit() -> None:
+    specs = {"capabilities:vcpus_total": ">= 1"}
+    many, exact = (
+        PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1, extra_specs=specs), limits=Limits(instances_max=most))
+        for most in (10_000, TRIALS_MAX)
+    )
+
+    found = capacity(fleet(), many, DEFAULT)
+    bounded = capacity(fleet(), exact, DEFAULT)
+
+    assert found.nodes == (NodeCapacity("n1", "", TRIALS_MAX, "", at_least=True),)
+    assert (found.fits, found.at_least) == (TRIALS_MAX, True)
+    assert (one(bounded.nodes), bounded.at_least) == ((TRIALS_MAX, "instances"), False)
+
+
+def test_a_flavor_that_no_node_will_ever_do_for_says_why() -> None:
+    flavor = Flavor(vcpus=1, memory_mib=64, extra_specs={"pci_passthrough:alias": "gpu:1"})
+
+    found = capacity(fleet(), PlacementRequested(request_id="r", flavor=flavor), DEFAULT)
+
+    assert (found.fits, found.rejected) == (0, {"request": 1})
+    assert "alias 'gpu' is not known" in found.unusable
 
 
 def test_capabilities_that_the_next_instance_changes_are_tried() -> None:

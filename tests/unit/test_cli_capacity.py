@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from schemas.inventory import NumaCell
+from schemas.codec import encode
+from schemas.inventory import NumaCell, PciDevice
+from schemas.requests import Flavor, PciWant, PlacementRequested
+from schemas.topics import REQUESTS
 from tests.cli_log import FleetLog
 
 OPENSTACK = """[
@@ -55,7 +59,7 @@ def test_flavors_in_toml_and_one_of_them_by_name_if_something_were_otherwise(fle
     (more,) = fleet.run(capsys, "capacity", str(path), "--flavor", "big", "--ratio", "memory=2", "--add", "c02", "-o", "json").json["items"]
     drained = fleet.run(capsys, "capacity", str(path), "--flavor", "big", "--drain", "c01", "-o", "json").json
 
-    assert (item["fits"], item["most"]) == (2, {"node_id": "c01", "fits": 2})
+    assert (item["fits"], item["most"]) == (2, {"node_id": "c01", "fits": 2, "at_least": False})
     assert {each["node_id"]: each["fits"] for each in more["where"]} == {"c01": 2, "c02": 1, "c02+1": 2}
     assert more["bounds"] == {"memory_mib": 2, "disk_mib": 1}
     assert (drained["items"][0]["fits"], drained["summary"]["changes"]) == (0, ["c01 drained"])
@@ -84,6 +88,56 @@ def test_without_flavors_those_that_were_asked_for_on_this_log(fleet: FleetLog, 
     items = fleet.run(capsys, "capacity", "-o", "json").json["items"]
 
     assert [(item["flavor"], item["fits"]) for item in items] == [("2 vCPUs, 1 GiB", 11), ("m1", 11)]
+
+
+def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c03", {}, pci_devices=tuple(PciDevice(address=f"gpu{n}", vendor_id="10de") for n in range(3)))
+    flavor = Flavor(name="m1", memory_mib=1024, root_gib=40)
+    gpu = PciWant(alias="gpu", specs=({"vendor_id": "10de"},))
+    plain = PlacementRequested(request_id="r0", flavor=flavor, count=3)
+    with_gpu, on_volume = structs.replace(plain, request_id="r1", count=2, pci=(gpu,)), structs.replace(plain, request_id="r2", count=1)
+    for request in (plain, with_gpu, structs.replace(on_volume, boot_from_volume=True)):
+        fleet.append(REQUESTS, request)
+    path = fleet.path.parent / "request.json"
+    path.write_bytes(encode(PlacementRequested(request_id="r", flavor=flavor, count=2, pci=(gpu,))))
+
+    items = fleet.run(capsys, "capacity", "-o", "json").json["items"]
+    (asked_again,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
+
+    assert [(item["flavor"], item["size"], item["fits"]) for item in items] == [
+        ("m1", "1 GiB, 40 GiB disk", 2 + 3 + 2),
+        ("m1 (2)", "1 GiB, 40 GiB disk, 1 gpu", 2),
+        ("m1 (3)", "1 GiB", 8 + 3 + 8),
+    ]
+    assert items[1]["pci"] == [{"alias": "gpu", "specs": [{"vendor_id": "10de"}]}]
+    assert (asked_again["fits"], asked_again["rejected"]) == (2, {"PciPassthroughFilter": 2})
+
+
+def test_devices_that_a_flavor_names_are_counted_by_the_aliases_of_the_policy(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c03", {}, pci_devices=tuple(PciDevice(address=f"gpu{n}", vendor_id="10de") for n in range(5)))
+    flavors, policy = fleet.path.parent / "flavors.toml", fleet.path.parent / "policy.toml"
+    flavors.write_text('[flavors.gpu]\nmemory = "1GiB"\nextra_specs = { "pci_passthrough:alias" = "gpu:2" }\n')
+    policy.write_text("""[options]\npci_alias = ['{"name": "gpu", "vendor_id": "10de"}']\n""")
+
+    (item,) = fleet.run(capsys, "capacity", str(flavors), "--by", str(policy), "-o", "json").json["items"]
+    unknown = fleet.run(capsys, "capacity", str(flavors))
+
+    assert (item["fits"], item["size"], item["tried"]) == (2, "1 GiB, 2 gpu", True)
+    assert "gpu: no node will ever do: pci_passthrough:alias: alias 'gpu' is not known" in unknown.err
+
+
+def test_what_trials_do_not_bound_is_told_as_the_least(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c03", {}, numa_cells=(NumaCell(cell_id=0, cpus=tuple(range(8)), memory_mib=8192),))
+    path = fleet.path.parent / "flavors.toml"
+    path.write_text('[flavors.dust]\nmemory = "1MiB"\nextra_specs = { "capabilities:vcpus_total" = ">= 1" }\n')
+
+    said = fleet.run(capsys, "capacity", str(path), "--on", "c03", "-o", "wide")
+    (item,) = fleet.run(capsys, "capacity", str(path), "--on", "c03", "-o", "json").json["items"]
+
+    assert "256 or more (c03)" in said.out
+    assert "c03=256 or more" in said.out
+    assert "dust: 256 or more on a node" in said.err
+    assert (item["fits"], item["at_least"], item["unlimited"]) == (256, True, False)
 
 
 def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
