@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.funnel import miss_line, request_text
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.produce_openstack import FromFlag, HypervisorsFlag, listed_hosts, named_sources, notifications
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from streams.scheduling.policy import Policy
 
 ENGINES = ("auto", "reference", "profiles")
+UNREADABLE_SHOWN_MAX = 10
+"""So many messages that cannot be read are named by their place."""
 GUESTS_FILTER = "ImagePropertiesFilter"
 ALIKE = frozenset({"agrees", "equal", "both-refuse"})
 SAYS = {
@@ -67,7 +70,8 @@ def shadow(
     """Replay the requests that Nova's scheduler answered through ours, and say where they agree, where they differ, and why.
 
     What nodes have, and the operator's settings, are those of the log at --at, or of --hypervisors; what instances use at each request
-    follows from the notifications before it. Nothing is written. Exits 3 where the two differ, 6 if no message says what Nova chose.
+    follows from the notifications before it. Nothing is written. Exits 3 where the two differ; else 6 if there is no request to compare, if
+    no message says what Nova chose, or if messages cannot be read: what they say is missing from the fleet.
     """
     from streams.cli.shadowing import Shadow, history, outcomes
     from streams.scheduling.loading import PolicyError, named
@@ -88,12 +92,12 @@ def shadow(
     rows = list(Shadow(nodes, engine_of(engine), chosen).rows(messages.messages, answers))
     counts: Counter[str] = Counter(row.compared.verdict for row in rows)
     shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
-    summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": messages.unreadable}
+    summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}
     write(Answer(columns=COLUMNS, items=shown, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     sys.stderr.write(_told(counts, messages.unreadable, nodes) + untested)
     if counts.keys() - ALIKE - {"unknown"}:
         return Exit.FINDINGS
-    return Exit.INCOMPLETE if counts["unknown"] else Exit.DONE
+    return Exit.INCOMPLETE if counts["unknown"] or messages.unreadable or not rows else Exit.DONE
 
 
 def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Given], Cut | None]:
@@ -155,7 +159,7 @@ def _item(row: Row) -> dict[str, Any]:
     }
 
 
-def _told(counts: Counter[str], unreadable: int, nodes: Iterable[Given]) -> str:
+def _told(counts: Counter[str], unreadable: Sequence[str], nodes: Iterable[Given]) -> str:
     """What it comes to, on stderr."""
     total = sum(counts.values())
     lines = [
@@ -165,5 +169,8 @@ def _told(counts: Counter[str], unreadable: int, nodes: Iterable[Given]) -> str:
     lines += [f"  {counts[verdict]:>6}  {verdict:<12} {SAYS[verdict]}" for verdict in SAYS if counts[verdict]]
     without = sum(node.hypervisor is None for node in nodes)
     lines += [f"{without} nodes have no totals, so nothing fits there"] if without else []
-    lines += [f"{unreadable} messages could not be read and count for nothing"] if unreadable else []
+    if unreadable:
+        lines.append(f"{units.counted(len(unreadable), 'message')} could not be read, so what they say is missing here:")
+        lines += [f"  {printable(each)}" for each in unreadable[:UNREADABLE_SHOWN_MAX]]
+        lines += ["  ..."] if len(unreadable) > UNREADABLE_SHOWN_MAX else []
     return "\n".join(lines) + "\n"

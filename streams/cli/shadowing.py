@@ -68,10 +68,10 @@ class Said(NamedTuple):
 
 
 class History(Struct):
-    """All messages in order, and how many could not be put there."""
+    """All messages in order, and where those stand that could not be put there, each with the reason."""
 
     messages: list[Said]
-    unreadable: int = 0
+    unreadable: list[str] = []
 
     @property
     def requests(self) -> int:
@@ -85,12 +85,13 @@ def history(records: Iterable[Record]) -> History:
     Where Nova says everything twice (`notification_format = both`), only versioned requests are taken: legacy ones say less of the same.
     """
     found: dict[Key, Said] = {}
-    unreadable = 0
+    unreadable: list[str] = []
     for record in records:
         notification = read_notification(record.value)
-        about = None if isinstance(notification, Unreadable) else read_request(notification)
+        about = notification if isinstance(notification, Unreadable) else read_request(notification)
         if isinstance(notification, Unreadable) or isinstance(about, Unreadable) or notification.time_us is None:
-            unreadable += 1
+            why = about.reason if isinstance(about, Unreadable) else "expected a time, so that it has a place in the order"
+            unreadable.append(f"{record.position}: {why}")
             continue
         found.setdefault(notification.key, Said(notification.key, notification, about))
     said = [each for _, each in sorted(found.items())]

@@ -377,3 +377,28 @@ def test_requests_without_a_word_on_what_became_of_them_make_the_answer_incomple
 
     assert code == 6
     assert "1  unknown      no message says what Nova chose" in capsys.readouterr().err
+
+
+def test_messages_that_cannot_be_read_are_named_and_make_the_answer_incomplete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = NovaCloud()
+    file, bad = tmp_path / "n.jsonl", tmp_path / "bad.jsonl"
+    lines(file, [*cloud.select("a", SMALL), *cloud.create("a", "h1")])
+    bad.write_bytes(b"no json\n" + b"[1]\n" * 20)
+    arguments = ["shadow", "--hypervisors", detail(tmp_path / "h.json"), "--from", str(bad)]
+
+    only_bad = run(arguments)
+    said = capsys.readouterr()
+    some_bad = run([*arguments, "--from", str(file)])
+
+    assert (only_bad, some_bad) == (6, 6)
+    assert "21 messages could not be read, so what they say is missing here:" in said.err
+    assert f"  file:{bad}/0@1: expected JSON" in said.err
+    assert said.err.count(f"file:{bad}/0@") == 10
+    assert "1  agrees" in capsys.readouterr().err
+
+
+def test_nothing_to_compare_is_no_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["shadow", "--from", lines(tmp_path / "n.jsonl", []), "--hypervisors", detail(tmp_path / "h.json")])
+
+    assert code == 6
+    assert "0 requests: the scheduler's notifications" in capsys.readouterr().err
