@@ -20,6 +20,7 @@ from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, RE
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.never_named import check_named
 from streams.cli.output import Answer, Column, write
 from streams.cli.records import Range, begins_late, records_of
 from streams.dead_letters import read_letter
@@ -53,7 +54,10 @@ def events(
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
-    """The records of the log, oldest first: when, where, what. With -w also those to come; without --since it begins at the end."""
+    """The records of the log, oldest first: when, where, what. With -w also those to come; without --since it begins at the end.
+
+    A subject that no record of the log names exits 2, unless one that does may still come (-w).
+    """
     for name in topic:
         if name not in TOPICS:
             raise UsageProblem(f"there is no topic {name!r}; there are: {', '.join(TOPICS)}")
@@ -61,13 +65,16 @@ def events(
         raise UsageProblem("--until and --watch do not go together: a watch has no end")
     now_ms = time.time_ns() // 1_000_000
     within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
-    chosen = chooser(_subject(about), kind)
+    subject = _subject(about)
+    chosen = chooser(subject, kind)
     topics = topic or TOPICS_SHOWN
     with opened(log) as source:
         if watch:
             _watch(source, topics, within.since, chosen, show)
         else:
             items = [record_item(record) for record in records_of(source, topics, within, READ_RECORDS) if chosen(record, None)]
+            if subject is not None and not items:
+                check_named(source, subject)
             write(Answer(columns=columns(), items=items, cut=_cut(source, topics, within)), show.style(sys.stdout), sys.stdout, sys.stderr)
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0

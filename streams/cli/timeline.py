@@ -19,6 +19,7 @@ from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.never_named import check_named
 from streams.cli.nodes import TITLES, amount_text
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
@@ -29,13 +30,11 @@ from streams.log.base import Log, Record
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 
 
-def timeline(
-    subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Show = SHOW
-) -> int:
+def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Show = SHOW) -> int:
     """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
 
     Amounts are the use of the node: of the instance there, or of the whole node. Audits that changed nothing are left out. --since and
-    --until choose what is shown; what came before is folded all the same.
+    --until choose what is shown; what came before is folded all the same. A subject that no record names exits 2.
     """
     try:
         about = Timeline(subject_of(subject))
@@ -56,12 +55,14 @@ def timeline(
             event = decode_keyed(record.topic, record.key, record.value)
             if not isinstance(event, Unreadable):
                 about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
+        if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
+            check_named(source, about.subject, end)
         within = Range(start, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not about.entries:
-        sys.stderr.write(printable(f"no record of this log says anything of {about.subject}") + "\n")
+        sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
     return 0
 
 

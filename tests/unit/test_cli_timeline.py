@@ -75,12 +75,26 @@ def test_an_event_that_nobody_carried_yet_is_in_the_timeline_at_its_own_place(fl
     assert last["summary"] == "instance departed"
 
 
-def test_nothing_known_is_said_and_no_subject_is_a_usage_error(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = fleet.run(capsys, "timeline", "i-none")
+@pytest.mark.parametrize("verb", [("timeline",), ("events", "--for")])
+def test_a_subject_that_no_record_names_is_told(fleet: FleetLog, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]) -> None:
+    unknown = [fleet.run(capsys, *verb, subject) for subject in ("i-none", "node/c09", "request/i-77")]
+    early = fleet.run(capsys, "timeline", "i-77", "--until", "2025-11-21T09:09:08Z")
+    unprefixed = fleet.run(capsys, *verb, "c01")
+    empty = fleet.run(capsys, *verb, "node/")
 
-    assert nothing.code == 0
-    assert "no record of this log says anything of instance/i-none" in nothing.err
-    assert fleet.run(capsys, "timeline", "node/").code == 2
+    assert [(said.code, said.out) for said in (*unknown, early, unprefixed, empty)] == [(2, "")] * 6
+    assert "no record of this log names instance/i-none" in unknown[0].err
+    assert "no record of this log names request/i-77; there is instance/i-77" in unknown[2].err
+    assert "no record of this log before --until names instance/i-77" in early.err
+    assert "no record of this log names instance/c01; there is node/c01" in unprefixed.err
+
+
+def test_a_subject_that_is_known_but_not_in_what_was_chosen_is_no_wrong_name(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    none_since = fleet.run(capsys, "events", "--for", "i-77", "--since", "2025-11-22")
+    none_of_type = fleet.run(capsys, "events", "--for", "i-77", "--type", "leak-*")
+    later = fleet.run(capsys, "timeline", "i-77", "--since", "2025-11-22")
+
+    assert [said.code for said in (none_since, none_of_type, later)] == [0, 0, 0]
 
 
 def test_events_are_every_record_in_the_order_of_the_log_unreadable_ones_with_the_reason(
