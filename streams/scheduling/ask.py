@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from projections.room import Room
 from schemas.claims import ClaimItem, GroupMember
-from schemas.pinning import WantsError, devices, wants
-from schemas.requests import PlacementRequested
-from schemas.resources import Limits
+from schemas.pinning import Wants, WantsError, devices, wants
+from schemas.requests import NumaWant, PciWant, PlacementRequested
+from schemas.resources import Limits, Resources
 from streams.scheduling.options import OPTIONS, Options
 
 # Seeds stand in records, whose numbers go up to 2^50.
 SEED_BITS = 50
+SIZES_MAX = 4096
+"""So many different sizes of instances are kept: a cloud has few of them, and asks for them again and again."""
 
 
 class Ask(Struct, gc=False):
@@ -74,14 +78,7 @@ def ask_of(
 
     Cells that the request names count before those of its flavor and image; devices add up, by the aliases of `options`.
     """
-    numa, pci, unusable, cpus = request.numa, request.pci, "", None
-    try:
-        if not numa:
-            cpus = wants(request.flavor, request.image)
-            numa = cpus.numa
-        pci += devices(request.flavor, request.image, options.pci_alias)
-    except WantsError as error:
-        unusable = str(error)
+    size = _size(_sizing(request), options.pci_alias)
     group = request.group
     member = None
     if group is not None:
@@ -95,16 +92,56 @@ def ask_of(
         claim_id="",
         instance_id=request.instance(index),
         nodes=(),
-        resources=request.resources if cpus is None else request.sized(cpus),
+        resources=size.resources,
         resize=request.action == "resize",
         forced=request.forced,
         limits=request.limits,
         group=member,
-        numa=numa,
-        pci=pci,
+        numa=size.numa,
+        pci=size.pci,
         project_id=request.project_id,
     )
-    return Ask(request, index, item, seed, attempt, group_nodes, unusable)
+    return Ask(request, index, item, seed, attempt, group_nodes, size.unusable)
+
+
+class Size(NamedTuple):
+    """What one instance takes of its node, and why it cannot be made out."""
+
+    resources: Resources
+    numa: tuple[NumaWant, ...]
+    pci: tuple[PciWant, ...]
+    unusable: str
+
+
+class _Sizing(bytes):
+    """What of a request decides the size of its instances, as content, and the request that it was read of: equal ones are one size."""
+
+    request: PlacementRequested
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _sizing(request: PlacementRequested) -> _Sizing:
+    sizing = _Sizing(_encode((request.flavor, request.image, request.numa, request.pci, request.boot_from_volume)))
+    sizing.request = request
+    return sizing
+
+
+@lru_cache(maxsize=SIZES_MAX)
+def _size(sizing: _Sizing, aliases: tuple[str, ...]) -> Size:
+    """The size of an instance of such a request."""
+    request = sizing.request
+    numa, pci, unusable = request.numa, request.pci, ""
+    cpus: Wants | None = None
+    try:
+        if not numa:
+            cpus = wants(request.flavor, request.image)
+            numa = cpus.numa
+        pci += devices(request.flavor, request.image, aliases)
+    except WantsError as error:
+        unusable = str(error)
+    return Size(request.resources if cpus is None else request.sized(cpus), numa, pci, unusable)
 
 
 def seed_of(owner: str, request_id: str, index: int, attempt: int) -> int:
