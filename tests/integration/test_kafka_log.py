@@ -353,7 +353,7 @@ def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: Ka
         tail = log._tail
         assert tail is not None
         # What it looks like after some bad networks: the partition is ours, and nothing of it comes.
-        tail._consumer.incremental_unassign([tail._there(Partition("one", 0))])
+        tail._consumer.pause([tail._there(Partition("one", 0))])
         other.append(numbered(0, 3))
 
         with pytest.raises(LogUnreachable, match="did not come in 5000 ms"):
