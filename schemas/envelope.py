@@ -67,10 +67,14 @@ def from_headers(headers: Headers) -> Envelope:
     )
 
 
-@lru_cache(maxsize=64)  # The messages of a batch have one time.
 def _rfc3339(time_ms: int) -> str:
     seconds, milliseconds = divmod(time_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    return f"{_of_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=64)  # The messages of a batch are of one second or a few.
+def _of_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _from_rfc3339(text: str) -> int | None:

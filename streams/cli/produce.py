@@ -43,6 +43,10 @@ Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs; def
 Batch = Annotated[int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")]
 UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
 Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
+History = Annotated[
+    int | None,
+    Parameter(converter=whole, show_default=False, help="Write so many records of a fleet's past into a new embedded log, then end."),
+]
 
 app = App(name="produce", help="Bring facts from outside into the log: from libvirt, OpenStack's notifications, a generated load, a trace.")
 app.command("streams.cli.produce_libvirt:libvirt", name="libvirt")
@@ -95,10 +99,20 @@ def load(
     once: Once = False,
     until_answered: UntilAnswered = False,
     batch: Batch = 1,
+    history: History = None,
 ) -> int:
-    """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say."""
+    """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say.
+
+    With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
+    """
     from producers.load import workload
 
+    if history is not None:
+        if (limit, speed, interval, once, until_answered, batch) != (1000, 60.0, 10.0, False, False, 1):
+            raise UsageProblem("--history plays nothing: it goes with --log, --nodes and --seed alone")
+        from streams.cli.produce_history import history as write_history
+
+        return write_history(log, nodes=nodes, seed=seed, records=history)
     if batch < 1:
         raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
 
