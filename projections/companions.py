@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from projections.differences import Closed
+from projections.differences import Closed, HomeClosed
 from projections.leaks import Leaks, Mark, OpenFinding
 from projections.observed import NodeView, Observed
 
@@ -23,6 +23,7 @@ class _OfNode(msgspec.Struct, array_like=True):
     mark: Mark | None
     open: dict[str, OpenFinding]
     closed: dict[str, Closed]
+    homes: dict[str, HomeClosed]
 
 
 class Doubles(msgspec.Struct, array_like=True):
@@ -41,7 +42,13 @@ _decode_doubles = msgspec.msgpack.Decoder(Doubles).decode
 
 def node_row(observed: Observed, leaks: Leaks, node_id: str) -> tuple[bytes, bytes]:
     """The row of one node."""
-    kept = _OfNode(observed.nodes.get(node_id), leaks.marks.get(node_id), leaks.open.get(node_id, {}), leaks.closed.get(node_id, {}))
+    kept = _OfNode(
+        observed.nodes.get(node_id),
+        leaks.marks.get(node_id),
+        leaks.open.get(node_id, {}),
+        leaks.closed.get(node_id, {}),
+        leaks.homes.get(node_id, {}),
+    )
     return _NODE + node_id.encode(), _encode(kept)
 
 
@@ -52,7 +59,7 @@ def doubles_row(doubles: Doubles) -> tuple[bytes, bytes]:
 
 def all_rows(observed: Observed, leaks: Leaks, doubles: Doubles) -> list[tuple[bytes, bytes]]:
     """Every row, in order of the keys."""
-    names = sorted({*observed.nodes, *leaks.marks, *leaks.open, *leaks.closed})
+    names = sorted({*observed.nodes, *leaks.marks, *leaks.open, *leaks.closed, *leaks.homes})
     return [doubles_row(doubles), *(node_row(observed, leaks, node_id) for node_id in names)]
 
 
@@ -72,4 +79,6 @@ def taken(partition: int, rows: Rows) -> tuple[Observed, Leaks, Doubles | None]:
             leaks.open[node_id] = kept.open
         if kept.closed:
             leaks.closed[node_id] = kept.closed
+        if kept.homes:
+            leaks.homes[node_id] = kept.homes
     return observed, leaks, doubles

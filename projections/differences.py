@@ -38,10 +38,19 @@ class Closed(Struct):
     event: str
 
 
+class HomeClosed(Struct, frozen=True, array_like=True):
+    """The operator's word that an affinity group does not live on a node any more, and where it stands: homes up to `epoch` are closed."""
+
+    epoch: int
+    offset: int
+    time_ms: int
+
+
 class Look(Struct):
     """What the difference is judged by: a node as one step left it.
 
-    `closed` has the node's closed claims by instance; those up to `forgotten_offset` count no more, but for the instances in `kept`.
+    `homes` are the groups whose home the operator closed there. `closed` has the node's closed claims by instance; those up to
+    `forgotten_offset` count no more, but for the instances in `kept`.
     `listed_offset`, `listed_ms`: the complete audit before this step (-1: none).
     """
 
@@ -54,6 +63,7 @@ class Look(Struct):
     listed_ms: int = -1
     forgotten_offset: int = -1
     kept: frozenset[str] = frozenset()
+    homes: dict[str, HomeClosed] = {}
 
     def gone(self, instance_id: str) -> Closed | None:
         """The instance's last closed claim here, as long as it is remembered: by its offset, not by whether a host still has it stored."""
@@ -182,6 +192,28 @@ def of_node(look: Look) -> list[Difference]:
         found.append(Difference("negative-free"))
     if (node.silent_since_ms is not None or node.unknown_since_ms is not None) and node.status != "withdrawn":
         found.append(Difference("silent-node"))
+    if look.homes and node.status != "withdrawn":
+        found += _left_behind(node, look.homes)
+    return found
+
+
+def _left_behind(node: Node, homes: dict[str, HomeClosed]) -> list[Difference]:
+    """Members of affinity groups whose home here the operator closed, but for those on their way out (rule 10).
+
+    None of a group that has come back: a claim under a later epoch says that its home is here again.
+    """
+    found: list[Difference] = []
+    for group_id, home in homes.items():
+        claims = [claim for claim in node.held() if claim.group is not None and claim.group.group_id == group_id]
+        if any(claim.group is not None and claim.group.epoch > home.epoch for claim in claims):
+            continue
+        newest = {claim.instance_id: claim for claim in sorted(claims, key=by_age)}
+        left = {instance_id: newest.get(instance_id) for instance_id in sorted(node.members(group_id))}
+        found += [
+            Difference("stranded-member", instance_id, claim)
+            for instance_id, claim in left.items()
+            if claim is None or claim.departed_ms is None
+        ]
     return found
 
 

@@ -183,6 +183,30 @@ def _stranded(look: Look, difference: Difference) -> Description:
     )
 
 
+def _left_behind(look: Look, difference: Difference) -> Description:
+    """A member of an affinity group whose home here the operator closed."""
+    claim, instance_id, node = difference.claim, difference.instance_id, look.node
+    shown = node.shown.get(instance_id)
+    group_id = claim.group.group_id if claim is not None and claim.group is not None else shown.group_id if shown is not None else ""
+    home = look.homes[group_id]
+    causes = Causes(look)
+    if claim is not None:
+        causes.grant(claim)
+        causes.confirmation(claim)
+    elif shown is not None:
+        causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
+    causes.add(home.offset, home.time_ms, "group-home-closed", f"home of {group_id} closed here (epoch {home.epoch}), {instance_id} in it")
+    causes.now(instance_id)
+    return Description(
+        since_ms=home.time_ms,
+        held=Resources(),
+        causes=causes.all(),
+        missing=f"InstanceDeparted or InstanceDeleted of {instance_id} on {node.node_id}",
+        fix=release_command(claim, "migrated") if claim is not None else f"claimlog timeline {quote(instance_id)}",
+        note=f"{group_id} has left {node.node_id}: evacuate or delete {instance_id} first; what it uses here still counts",
+    )
+
+
 def _counted(look: Look, instance_id: str) -> Resources:
     """What the life cycle counts for an instance that no observation shows here."""
     tracked = (look.view.tracked or {}).get(instance_id)
@@ -328,6 +352,7 @@ _DESCRIBE = {
     "stale-instance": _stale,
     "device-drift": _device_drift,
     "stranded-claim": _stranded,
+    "stranded-member": _left_behind,
     "vanished-claim": _vanished,
     "negative-free": _negative,
     "silent-node": _silent,

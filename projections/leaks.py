@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from projections.causes import step_cause
-from projections.differences import Closed, Difference, Look, nothing_wrong, of_instances, of_node
+from projections.differences import Closed, Difference, HomeClosed, Look, nothing_wrong, of_instances, of_node
 from projections.explaining import described
 from projections.rules import GRACE_MS, REMEMBERED_RECORDS
 from schemas.claims import (
@@ -25,6 +25,7 @@ from schemas.claims import (
     ClaimRenewed,
     ClaimRequested,
     FindingIgnored,
+    GroupHomeClosed,
     InstanceObserved,
     NodeConfigured,
     NodeObserved,
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 # How often closed claims are looked through for those that may be forgotten: rarely enough to cost nothing a record.
 _FORGET_EVERY = 10_000
 _CAUSES_MAX = 30
-_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim"})
+_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "stranded-member"})
 _RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
+_OF_NODE = frozenset({"negative-free", "silent-node", "stranded-member"})
+"""Kinds that every look at a node sees, whatever instances it is about."""
 _TOUCHES_NODE = (NodeConfigured, NodeSilent)
 
 
@@ -82,6 +85,8 @@ class Leaks(Struct):
     marks: dict[str, Mark] = field(default_factory=dict)
     closed: dict[str, dict[str, Closed]] = field(default_factory=dict)
     """The last closed claim by node and instance, for as long as ids of closed claims are remembered."""
+    homes: dict[str, dict[str, HomeClosed]] = field(default_factory=dict)
+    """Homes of groups that an operator closed with members there, by node and group, until none of them is left."""
 
     def apply(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
         """Look at what one step touched; called after `ledger.apply` and `observed.apply`, for every step, in order."""
@@ -97,7 +102,8 @@ class Leaks(Struct):
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step).items():
             node = ledger.nodes.get(node_id)
-            if node is None or (node_id not in self.open and not step.closed and nothing_wrong(node, instances, step.time_ms)):
+            quick = node_id not in self.open and node_id not in self.homes and not step.closed
+            if node is None or (quick and nothing_wrong(node, instances, step.time_ms)):
                 continue
             mark = self.marks.get(node_id)
             found += self._look(self._at(node, observed, step, mark), instances, every=False)
@@ -176,10 +182,25 @@ class Leaks(Struct):
                 touched[event.node_id] = self._acknowledged(event)
         elif kind is ClaimRenewed:
             touched[event.node_id] = [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]
+        elif kind is GroupHomeClosed:
+            self._home_closed(ledger.nodes[event.node_id], event, step)
+            touched[event.node_id] = []
         elif kind in _TOUCHES_NODE:
             is_status = kind is NodeSilent or event.status is not UNSET
             touched[event.node_id] = [*ledger.nodes[event.node_id].claims] if is_status and event.node_id in ledger.nodes else []
         return touched
+
+    def _home_closed(self, node: Node, event: GroupHomeClosed, step: Step) -> None:
+        if node.members(event.group_id):
+            self.homes.setdefault(event.node_id, {})[event.group_id] = HomeClosed(event.epoch, step.offset, step.time_ms)
+
+    def _forget_homes(self, node: Node) -> None:
+        """Nobody comes to a closed home, so one that has no member left has none for ever."""
+        homes = {group_id: home for group_id, home in self.homes.get(node.node_id, {}).items() if node.members(group_id)}
+        if homes:
+            self.homes[node.node_id] = homes
+        else:
+            self.homes.pop(node.node_id, None)
 
     def _close(self, step: Step) -> None:
         for claim in step.closed:
@@ -214,6 +235,7 @@ class Leaks(Struct):
             mark.complete_ms,
             step.offset - step.offset % _FORGET_EVERY - REMEMBERED_RECORDS,
             self._kept(node.node_id) if closed else frozenset(),
+            self.homes.get(node.node_id, {}),
         )
 
     def _kept(self, node_id: str) -> frozenset[str]:
@@ -235,6 +257,8 @@ class Leaks(Struct):
         if look.step.closed:
             instances = {*instances, *(claim.instance_id for claim in look.step.closed)}
         present = of_node(look) + of_instances(look, instances)
+        if look.homes:
+            self._forget_homes(look.node)
         open_ = self.open.get(node_id)
         if not present and not open_:
             return []
@@ -244,7 +268,7 @@ class Leaks(Struct):
         for name in sorted({*now, *known}):
             finding, difference = known.get(name), now.get(name)
             if difference is None:
-                if finding is not None and (every or finding.record.instance_id in instances or not finding.record.instance_id):
+                if finding is not None and (every or finding.record.instance_id in instances or finding.record.kind in _OF_NODE):
                     del known[name]
                     records.append(_resolved(look, finding))
             elif finding is None:

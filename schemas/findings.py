@@ -18,6 +18,7 @@ FindingKind = Literal[
     "device-drift",
     "expired-claim",
     "stranded-claim",
+    "stranded-member",
     "silent-node",
     "negative-free",
     "vanished-claim",

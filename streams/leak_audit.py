@@ -25,6 +25,9 @@ SOURCE = "claimlog/leak-audit"
 # One audit may be lost and one late without anything being wrong; the third that does not come is worth a word.
 INTERVALS_UNTIL_SILENT = 3
 
+STRANDED = frozenset({"stranded-claim", "stranded-member"})
+"""Kinds that no audit of a dead node can confirm."""
+
 
 class LeakAudit:
     """The leak audit of one partition. `leaks` is its state, restored from a snapshot or new."""
@@ -43,7 +46,8 @@ class LeakAudit:
     def silences(self, ledger: Ledger, now_ms: int, interval_ms: int) -> list[Message]:
         """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
 
-        A withdrawn node is told only so that what is still claimed there is confirmed to be stranded.
+        A withdrawn node is told only so that what is still claimed there is confirmed to be stranded, as are members that a group left on
+        a dead one.
 
         `now_ms` is compared with append times, so it must be the clock of whoever stamps them, and the ledger must be folded to the
         end of its partition. Saying one again changes nothing.
@@ -55,14 +59,14 @@ class LeakAudit:
             silent_ms = now_ms - heard_ms
             if silent_ms < limit_ms:
                 continue
-            if node.status == "withdrawn":
-                word = _silence(node, 2 + silent_ms // limit_ms, heard_ms)
-                if self._is_stranded(node_id, now_ms) and word.record_id not in ledger.remembered:
-                    found.append(_message(word, ledger.partition))
-            elif node.silent_since_ms is None:
+            if node.status != "withdrawn" and node.silent_since_ms is None:
                 found.append(_message(_silence(node, 1, heard_ms), ledger.partition))
-            elif silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
+            elif node.status != "withdrawn" and silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
                 found.append(_message(_silence(node, 2, heard_ms), ledger.partition))
+            elif self._is_stranded(node_id, now_ms):
+                word = _silence(node, 2 + silent_ms // limit_ms, heard_ms)
+                if word.record_id not in ledger.remembered:
+                    found.append(_message(word, ledger.partition))
         return found
 
     def _confirmed_silent(self, node_id: str) -> bool:
@@ -70,9 +74,9 @@ class LeakAudit:
         return any(finding.confirmed for finding in findings if finding.record.kind == "silent-node")
 
     def _is_stranded(self, node_id: str, now_ms: int) -> bool:
-        """Whether a claim on a withdrawn node waits to be confirmed as stranded."""
+        """Whether a claim on a withdrawn node, or a member left at a closed home, waits to be confirmed as stranded."""
         findings = self.leaks.open.get(node_id, {}).values()
-        waiting = [each for each in findings if each.record.kind == "stranded-claim" and not each.confirmed]
+        waiting = [each for each in findings if each.record.kind in STRANDED and not each.confirmed]
         return any(each.not_before_ms <= now_ms for each in waiting)
 
 

@@ -18,7 +18,7 @@ from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT
 
 # What these name is no hold that could be given back: a guest that runs, a node as a whole.
-_HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node"})
+_HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node", "stranded-member"})
 NODES_MAX = 3
 
 Findings = Sequence[LeakSuspected | LeakConfirmed]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from schemas.lifecycle import InstanceDeleted
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
 from schemas.topics import REQUESTS
 from tests.cli_log import FleetLog
@@ -42,6 +44,28 @@ def test_newcomers_go_elsewhere_when_the_home_is_closed_though_members_are_left(
     assert again.code == 2
     assert "is closed already" in again.err
     assert homes(fleet, capsys)["r2"] == {"c01": "c02", "c02": "c01"}[dead]
+
+
+def test_members_left_at_a_closed_home_are_findings_until_they_are_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    place(fleet, "r1")
+    (claim,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+    fleet.audit("c01", {claim["instance_id"]: 1024})
+    fleet.run(capsys, "node", "close-home", "c01", "--group", "g")
+
+    suspected = fleet.run(capsys, "leaks", "-o", "json")
+    fleet.now_ms = time.time_ns() // 1_000_000 + 60_000
+    fleet.audit("c01", {claim["instance_id"]: 1024})
+    told = fleet.run(capsys, "leaks", "--explain")
+    fleet.lived("c01", claim["instance_id"], 1024, InstanceDeleted)
+    after = fleet.run(capsys, "leaks")
+
+    assert (suspected.code, told.code, after.code) == (3, 3, 0)
+    assert [(item["kind"], item["state"]) for item in suspected.json["items"]] == [("stranded-member", "suspected")]
+    assert told.out.startswith(f"stranded-member on c01: {claim['claim_id']}\n  confirmed, since ")
+    assert f"home of g closed here (epoch 1), {claim['instance_id']} in it" in told.out
+    assert f"to mend   claimlog claims release {claim['claim_id']} --reason migrated" in told.out
 
 
 def test_a_node_that_is_not_the_home_is_refused_with_the_one_that_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

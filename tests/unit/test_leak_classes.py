@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, NodeConfigured
+from projections.companions import Doubles, all_rows, taken
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupMember, NodeConfigured
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.inventory import OperatorFields
@@ -49,9 +50,9 @@ def mended(world: World) -> None:
     assert [gap for host in ("h1", "h2", "h3") for gap in world.gap(host) if gap] == []
 
 
-def claimed(world: World, claim_id: str, instance: str, node: str, *, forced: bool = False) -> None:
+def claimed(world: World, claim_id: str, instance: str, node: str, *, forced: bool = False, group: GroupMember | None = None) -> None:
     size = Resources(vcpus=SMALL.vcpus, memory_mib=SMALL.memory_mb, disk_mib=SMALL.root_gb * 1024)
-    item = ClaimItem(claim_id=claim_id, instance_id=instance, nodes=(node,), resources=size, forced=forced)
+    item = ClaimItem(claim_id=claim_id, instance_id=instance, nodes=(node,), resources=size, forced=forced, group=group)
     basis = world.ledger.next_offset - 1
     world.said(ClaimRequested(request_id=f"of {claim_id}", owner="s", basis=basis, ttl_ms=600_000, items=(item,)))
 
@@ -303,6 +304,63 @@ def test_a_stranded_claim_is_confirmed_by_one_word_of_the_timer(world: World) ->
 
     assert world.found() == {("stranded-claim", H1, "c"): amounts(SMALL)}
     assert len(world.values) == said + 1
+
+
+def together(epoch: int) -> GroupMember:
+    return GroupMember(group_id="db", policy="affinity", epoch=epoch)
+
+
+def test_a_member_left_on_a_dead_node_whose_group_was_told_to_live_elsewhere(world: World) -> None:
+    claimed(world, "c", "a", H1, group=together(1))
+    world.audited()
+    world.away.add(H1)
+    world.audited(4)
+    world.ticked()
+    world.audited(4)
+    world.ticked()
+    assert world.found() == {("silent-node", H1, ""): {}}
+
+    world.said(GroupHomeClosed(node_id=H1, record_id="h", group_id="db", epoch=1, unconditional=True))
+    assert world.suspected() == {("stranded-member", H1, "c"): {}}
+    world.audited(1)
+    said = len(world.values)
+    for _ in range(3):
+        world.ticked()
+
+    assert world.found() == {("silent-node", H1, ""): {}, ("stranded-member", H1, "c"): {}}
+    assert len(world.values) == said + 1
+    stranded = world.finding("stranded-member")
+    assert [cause.event for cause in stranded.causes] == ["claim-requested", "node-observed", "group-home-closed", "node-silent"]
+    assert (stranded.missing, stranded.fix) == (
+        f"InstanceDeparted or InstanceDeleted of a on {H1}",
+        "claimlog claims release c --reason migrated",
+    )
+
+    world.away.clear()
+    world.notified(world.nova.evacuate("a", "h2"))
+    world.undefined("h1", "a")
+    world.defined("h2", "a")
+    released(world, "c", H1)
+    world.audited()
+
+    mended(world)
+
+
+def test_a_group_that_comes_back_to_its_old_home_has_left_nobody_there(world: World) -> None:
+    claimed(world, "c", "a", H1, group=together(1))
+    world.audited()
+    world.said(GroupHomeClosed(node_id=H1, record_id="h", group_id="db", epoch=1, unconditional=True))
+    world.audited()
+    assert world.found() == {("stranded-member", H1, "c"): {}}
+
+    claimed(world, "d", "new", H1, group=together(2))
+    assert (world.found(), world.suspected()) == ({}, {})
+    released(world, "d", H1)
+    world.audited(1)
+
+    stranded = world.finding("stranded-member")
+    assert [cause.event for cause in stranded.causes][2:4] == ["group-home-closed", "claim-released"]
+    assert taken(0, all_rows(world.observed, world.leaks, Doubles()))[1] == world.leaks
 
 
 def test_a_cloud_whose_hosts_nobody_audits_has_no_finding() -> None:
