@@ -1,6 +1,6 @@
 """The contract of a projection: something that folds one partition of the log, record by record, in order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -54,6 +54,22 @@ class Readable(Protocol):
     def at_time(self, topic: str, partition: int, time_ms: int) -> int:
         """The offset of the first record with an append time at or after `time_ms`; `end` if there is none."""
         ...
+
+
+class ReadsBare(Protocol):
+    """A log that can leave out what no fold reads, the headers of records, and is quicker without."""
+
+    def read_bare(
+        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
+    ) -> Sequence[Recorded]:
+        """As `read`; the records have no headers."""
+        ...
+
+
+def for_a_fold(log: Readable) -> Callable[[str, int, int, int], Sequence[Recorded]]:
+    """How a fold reads `log`: topic, partition, offset, number of records. What comes has headers only if the log cannot leave them out."""
+    bare: Callable[[str, int, int, int], Sequence[Recorded]] | None = getattr(log, "read_bare", None)
+    return log.read if bare is None else bare
 
 
 class ProjectionError(Exception):

@@ -15,7 +15,7 @@ from projections.digests import Published, read_digests
 from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
-from projections.projection import HistoryMissing, ProjectionError, Readable
+from projections.projection import HistoryMissing, ProjectionError, Readable, for_a_fold
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from schemas.codec import decode_keyed
@@ -185,10 +185,11 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
     """Fold `ledger` on up to the offset `end`, exclusive. Raises HistoryMissing."""
     number = ledger.partition
     partition = Replayed(ledger=ledger, begun=ledger.next_offset, outcomes=Counter())
+    read = for_a_fold(log)
     while ledger.next_offset < end:
         at = ledger.next_offset
         start = log.start(CLAIMS, number)
-        records = log.read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ()
+        records = read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ()
         if not records:
             there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
             raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; archived ones are read with --archive DIR")

@@ -26,6 +26,7 @@ from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.node import Node
 from projections.observed import Observed
+from projections.projection import for_a_fold
 from projections.replay import check_at_hand
 from projections.rows import node_resources
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
@@ -141,8 +142,9 @@ class State(Struct, kw_only=True):
                 f"{CLAIMS}/{partition}: records from {ledger.next_offset} on are needed, at hand are those from {start} on; "
                 f"set {ARCHIVE} to the folder that `claimlog archive` wrote the others to"
             )
+        read = for_a_fold(log)
         while ledger.next_offset < until:
-            for record in log.read(CLAIMS, partition, ledger.next_offset, READ_RECORDS):
+            for record in read(CLAIMS, partition, ledger.next_offset, READ_RECORDS):
                 if record.offset >= until:
                     return
                 step = self.step(partition, record.offset, record.time_ms, record.key, record.value)

@@ -163,7 +163,7 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
             change(ledgers, changes)
             done.add(decision.cut)
         last[:] = [laid(ledgers, about.request, decision, items, policy)]
-        return Basis(last[-1], decision.seed, decision.attempt, "reference" if other else decision.engine)
+        return Basis(last[-1], decision.seed, decision.attempt, DEFAULT if other else decision.engine)
 
     return basis
 

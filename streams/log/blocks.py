@@ -7,15 +7,15 @@ block whose own does not hold, to name the first bad offset. Pure: the embedded 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from streams.log.base import Headers, Message, Record
+from streams.log.base import BareRecord, Headers, Message, Record
 
 # A block is the least that is read: 128 records decode in 50 us, and more records in a block make batches no faster.
 RECORDS_MAX = 128
@@ -24,9 +24,11 @@ _MASK_32 = 0xFFFFFFFF
 
 encode_record = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(list[Record]).decode
+_decode_bare = msgspec.msgpack.Decoder(list[BareRecord]).decode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
 Fields = tuple[str, int, int, int, bytes, bytes, Headers]
+_Record = TypeVar("_Record", Record, BareRecord)
 
 
 class Block(NamedTuple):
@@ -86,12 +88,22 @@ def blocks_of(
 
 def opened(blocks: Sequence[Block], seed: int) -> list[Record]:
     """The records of consecutive blocks. Raises BlockDamaged if a checksum does not hold or a block is missing between two."""
+    return _opened(blocks, seed, _decode_records)
+
+
+def opened_bare(blocks: Sequence[Block], seed: int) -> list[BareRecord]:
+    """As `opened`, without the headers of the records, which the checksums cover all the same."""
+    return _opened(blocks, seed, _decode_bare)
+
+
+def _opened(blocks: Sequence[Block], seed: int, decode: Callable[[bytes], list[_Record]]) -> list[_Record]:
+    bodies: Sequence[bytes]
     try:
         firsts, spans, counts, checks, bodies = zip(*[block[:5] for block in blocks], strict=True)
         if list(map(crc32, bodies, [(seed + span) & _MASK_32 for span in spans])) != list(checks):
             raise BlockDamaged("a checksum does not hold")
         total = sum(counts)
-        records = _decode_records(b"".join([b"\xdd", total.to_bytes(4, "big"), *bodies]))
+        records = decode(b"".join([b"\xdd", total.to_bytes(4, "big"), *bodies]))
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError) as problem:
         raise BlockDamaged(f"cannot be decoded: {problem}") from problem
     if spans == counts:  # no gaps: what compaction never touched
@@ -102,7 +114,7 @@ def opened(blocks: Sequence[Block], seed: int) -> list[Record]:
     return records
 
 
-def _check_places(records: Sequence[Record], firsts: Sequence[int], spans: Sequence[int], counts: Sequence[int]) -> None:
+def _check_places(records: Sequence[Record | BareRecord], firsts: Sequence[int], spans: Sequence[int], counts: Sequence[int]) -> None:
     """Blocks must follow on each other, and each hold offsets that it is in charge of."""
     at = 0
     for first, span, count, after in zip(firsts, spans, counts, [*firsts[1:], firsts[-1] + spans[-1]], strict=True):

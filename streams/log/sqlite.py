@@ -18,24 +18,24 @@ from typing import Final, Self
 
 from schemas.partitioner import partition_of
 from streams.log.base import (
+    BareRecord,
     ClockMs,
     LogDamaged,
     LogError,
     LogUnreachable,
     Message,
-    OffsetOutOfRange,
     Partition,
-    Position,
     Record,
     TopicMismatch,
     TopicSpec,
     wall_clock_ms,
 )
-from streams.log.blocks import Block, BlockDamaged, blocks_of, check_readable, encode_record, opened, salvaged
+from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened, opened_bare
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
+from streams.log.sqlite_reading import Reader
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
 from streams.log.wake import Bell, Ear
@@ -57,7 +57,7 @@ class SqliteLog:
         self._bell, self._clock = bell, clock
         self._ear: Ear | None = None
         self._leases: list[RosterLease] = []
-        self._damage: dict[tuple[str, int], LogDamaged] = {}
+        self._reader = Reader(self.path, file, self._shelf)
         self._tails_checked: set[int] = set()
         self._closed = False
 
@@ -126,7 +126,7 @@ class SqliteLog:
 
     def _append(self, place: Place, messages: Sequence[Message], now_ms: int) -> int:
         """Append to one partition inside the caller's transaction; returns the first offset."""
-        state = self._state(place)
+        state = self._reader.state(place)
         self._refuse_if_damaged(place, state)
         end = state.end + len(messages)
         time_ms = max(state.time_ms, now_ms)
@@ -142,75 +142,29 @@ class SqliteLog:
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
         """See the contract."""
-        place = self._catalog.place(topic, partition)
-        with self._file.guarded(f"{topic}/{partition}"):
-            state = self._state(place)
-            _check_offset(place, offset, state)
-            known = self._damage.get((topic, partition))
-            if known is not None and known.position is not None and offset >= known.position.offset:
-                raise known
-            while offset < state.end:
-                records, covered = self._read(place, offset, state.end, records_max, bytes_max)
-                if records:
-                    return records
-                offset = covered
-            return []
+        return self._reader.records(opened, self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
-    def _read(self, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Record], int]:
-        """Records at or above `offset`, and the offset up to which there are no others; the first are none in a gap of compaction."""
-        try:
-            blocks = self._shelf.blocks_from(place, offset, end, records_max, bytes_max)
-            records = opened(blocks, place.seed)
-        except (BlockDamaged, *BROKEN):
-            # Either damage, or another process compacted or truncated between two of our statements: look again, under one transaction.
-            return self._probe(place, offset, records_max, bytes_max)
-        skip = 0
-        if blocks[0].first < offset:
-            skip = sum(record.offset < offset for record in records[: blocks[0].held])
-        found = records[skip : skip + max(records_max, 1)] if skip or len(records) > records_max else records
-        if sum(len(block.records) for block in blocks) > bytes_max:
-            found = _bounded(found, bytes_max)
-        return found, blocks[-1].end
-
-    def _probe(self, place: Place, offset: int, records_max: int, bytes_max: int) -> tuple[list[Record], int]:
-        """As `_read`, block by block under one transaction; serves what is good before the first bad record, else raises LogDamaged."""
-        good: list[Record] = []
-        with self._file.reading():
-            state = self._state(place)
-            _check_offset(place, offset, state)
-            at, size = offset, 0
-            while at < state.end and len(good) < records_max and size < bytes_max:
-                block: Block | None = None
-                try:
-                    block = self._shelf.block_at(place, at)
-                    found = opened([block], place.seed)
-                    at, size = block.end, size + len(block.records)
-                except (BlockDamaged, *BROKEN) as problem:
-                    found = [] if block is None else salvaged(block, place.seed)
-                    bad = max(at, found[-1].offset + 1 if found else 0)
-                    good += [record for record in found if record.offset >= at]
-                    damaged = self._mark_damaged(place, bad, problem)
-                    if not good:
-                        raise damaged from problem
-                    break
-                good += [record for record in found if record.offset >= offset]
-        return _bounded(good[: max(records_max, 1)], bytes_max), at
+    def read_bare(
+        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
+    ) -> list[Record | BareRecord]:
+        """As `read`, in a third of the time: the records come without headers."""
+        return self._reader.records(opened_bare, self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
     def start(self, topic: str, partition: int) -> int:
         """See the contract."""
         with self._file.guarded(f"{topic}/{partition}"):
-            return self._state(self._catalog.place(topic, partition)).start
+            return self._reader.state(self._catalog.place(topic, partition)).start
 
     def end(self, topic: str, partition: int) -> int:
         """See the contract."""
         with self._file.guarded(f"{topic}/{partition}"):
-            return self._state(self._catalog.place(topic, partition)).end
+            return self._reader.state(self._catalog.place(topic, partition)).end
 
     def ends(self, topic: str) -> dict[int, int]:
         """See the contract."""
         spec = self._catalog.spec(topic)
         with self._reading(topic):
-            return {number: self._state(self._catalog.place(topic, number)).end for number in range(spec.partitions)}
+            return {number: self._reader.state(self._catalog.place(topic, number)).end for number in range(spec.partitions)}
 
     def at_time(self, topic: str, partition: int, time_ms: int) -> int:
         """See the contract. A binary search: about 20 blocks are read among a million records."""
@@ -294,9 +248,9 @@ class SqliteLog:
             with self._file.writing("truncate"):
                 count, done = self._shelf.drop_below(place, before, TRUNCATE_STEP)
                 dropped += count
-        known = self._damage.get((topic, partition))
+        known = self._reader.damage.get((topic, partition))
         if known is not None and known.position is not None and known.position.offset < before:
-            del self._damage[topic, partition]
+            del self._reader.damage[topic, partition]
         return dropped
 
     def verify(self, progress: Progress | None = None) -> int:
@@ -345,15 +299,9 @@ class SqliteLog:
             self._catalog.spec(topic)
         return route(messages, self._catalog.counts(fresh=False))
 
-    def _state(self, place: Place) -> State:
-        try:
-            return self._shelf.state(place)
-        except (BlockDamaged, *BROKEN) as problem:
-            raise self._mark_damaged(place, 0, problem) from problem
-
     def _refuse_if_damaged(self, place: Place, state: State) -> None:
         """Before the first append to a partition its last record is read; later ones cost nothing more."""
-        known = self._damage.get((place.topic, place.number))
+        known = self._reader.damage.get((place.topic, place.number))
         if known is not None:
             raise known
         if place.id in self._tails_checked:
@@ -362,19 +310,8 @@ class SqliteLog:
             if state.start < state.end:
                 opened([self._shelf.block_at(place, state.end - 1)], place.seed)
         except (BlockDamaged, *BROKEN) as problem:
-            raise self._mark_damaged(place, state.end - 1, problem) from problem
+            raise self._reader.mark_damaged(place, state.end - 1, problem) from problem
         self._tails_checked.add(place.id)
-
-    def _mark_damaged(self, place: Place, offset: int, problem: Exception) -> LogDamaged:
-        position = Position(place.topic, place.number, offset)
-        damaged = LogDamaged(
-            f"{self.path}: {position}: {problem}. Nothing is served from there on and nothing appended there; restore the file from a copy",
-            position,
-        )
-        known = self._damage.setdefault((place.topic, place.number), damaged)
-        if known.position is not None and known.position.offset > offset:
-            self._damage[place.topic, place.number] = damaged
-        return damaged
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -384,17 +321,3 @@ class SqliteLog:
 
 def _wake_file(path: Path) -> Path:
     return path.with_name(path.name + "-wake")
-
-
-def _check_offset(place: Place, offset: int, state: State) -> None:
-    if not state.start <= offset <= state.end:
-        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: at hand are offsets {state.start} to {state.end}")
-
-
-def _bounded(records: list[Record], bytes_max: int) -> list[Record]:
-    size = 0
-    for at, record in enumerate(records):
-        size += len(record.key) + len(record.value)
-        if size > bytes_max and at:
-            return records[:at]
-    return records

@@ -15,6 +15,8 @@ from streams.scheduling.options import MULTIPLIERS, OPTIONS, Options
 
 # Bounds the hops of one claim: alternates are in the partition of the first choice, and cost nothing until a conflict.
 ALTERNATES_MAX = 2
+# All who pack want the same few nodes, which have room for one or two more: behind what others have in flight more of them are needed.
+PACKING_ALTERNATES_MAX = 5
 DIGEST_BYTES = 16
 
 FILTERS_DEFAULT = (
@@ -73,17 +75,20 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 DEFAULT = Policy()
 SPREAD = DEFAULT
-PACK = Policy(weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.factor) for each in DEFAULT.weighers))
+PACK = Policy(
+    weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.factor) for each in DEFAULT.weighers),
+    alternates_max=PACKING_ALTERNATES_MAX,
+)
 """Fill nodes up before taking new ones."""
 NOVA = Policy(weighers=tuple(Multiplied(weigher=name) for name in MULTIPLIERS))
 """All of Nova's weighers with its default multipliers."""
 POLICIES: Mapping[str, Policy] = {"spread": SPREAD, "pack": PACK, "nova": NOVA} | {
-    name: Policy(weighers=(Multiplied(weigher=weigher),))
-    for name, weigher in (
-        ("absolute-spread", "SpreadWeigher"),
-        ("absolute-pack", "PackWeigher"),
-        ("best-fit", "BestFitWeigher"),
-        ("bin-pack", "BinPackWeigher"),
+    name: Policy(weighers=(Multiplied(weigher=weigher),), alternates_max=alternates_max)
+    for name, weigher, alternates_max in (
+        ("absolute-spread", "SpreadWeigher", ALTERNATES_MAX),
+        ("absolute-pack", "PackWeigher", PACKING_ALTERNATES_MAX),
+        ("best-fit", "BestFitWeigher", PACKING_ALTERNATES_MAX),
+        ("bin-pack", "BinPackWeigher", PACKING_ALTERNATES_MAX),
     )
 }
 """Policies by name. The last four score a node by itself alone, so that no other node's change moves its score."""

@@ -24,7 +24,7 @@ from streams.scheduling.fleet import Fleet
 from streams.scheduling.limits import claimed
 from streams.scheduling.matrix import Matrix, matrix
 from streams.scheduling.policy import Policy, digest
-from streams.scheduling.select import engine
+from streams.scheduling.select import DEFAULT, engine
 from streams.scheduling.supply import Supply, supplies
 
 OWNER = "what-if"
@@ -67,7 +67,7 @@ class Basis(Struct, frozen=True):
     fleet: Fleet
     seed: int
     attempt: int = 1
-    engine: str = "reference"
+    engine: str = DEFAULT
 
 
 class Outcome(NamedTuple):

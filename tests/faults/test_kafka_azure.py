@@ -33,7 +33,7 @@ from tests.faults.kafka_site import SESSION_SECONDS, KafkaSite, kafka_site
 VMS = 10_000
 """Each comes and goes: 20,000 events of the trace."""
 NODES = 500
-KILLS = int(os.environ.get("CLAIMLOG_KAFKA_KILLS", "50")) if SOAKS else 5
+KILLS = int(os.environ.get("CLAIMLOG_CLOUD_KILLS", "50")) if SOAKS else 5
 WORKERS = ("w0", "w1")
 SCHEDULERS = ("s0", "s1", "s2", "s3")
 BROKER = "broker"

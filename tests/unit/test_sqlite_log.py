@@ -5,14 +5,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 import pytest
 
-from streams.log.base import LogDamaged, LogUnreachable, Message, Partition, Record, TopicSpec
+from streams.log.base import BareRecord, LogDamaged, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.sqlite import SqliteLog
 
 ROOT = Path(__file__).parents[2]
@@ -301,3 +301,39 @@ with SqliteLog.open(sys.argv[1], create=True) as log:
         assert ids == {log.ledger_id + "\n"}
         assert log.end("other", 0) == 6
         assert log.topics() == {"claims": 2, "other": 1}
+
+
+def bare(records: Sequence[Record | BareRecord]) -> list[tuple[int, int, bytes, bytes]]:
+    """What a fold reads of them."""
+    return [(record.offset, record.time_ms, record.key, record.value) for record in records]
+
+
+def test_records_are_the_same_without_their_headers(path: Path) -> None:
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("rows", 1, compacted=True)])
+        for number in range(5):
+            log.append([Message("rows", b"k%d" % (at % 7), b"v" * at, (("name", b"%d" % number),)) for at in range(100)])
+        whole = [log.read("rows", 0, offset, 150) for offset in (0, 37, 256, 499, 500)]
+        without = [log.read_bare("rows", 0, offset, 150) for offset in (0, 37, 256, 499, 500)]
+        log.compact("rows", 0)
+
+        assert [bare(records) for records in without] == [bare(records) for records in whole]
+        assert all(type(record) is BareRecord for records in without for record in records)
+        assert bare(log.read_bare("rows", 0, 3)) == bare(log.read("rows", 0, 3))
+        with pytest.raises(OffsetOutOfRange):
+            log.read_bare("rows", 0, 501)
+
+
+def test_damage_is_named_without_headers_as_with_them(path: Path) -> None:
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("rows", 1)])
+        log.append([Message("rows", b"k", b"value-%d" % at) for at in range(60)])
+    damaged = path.read_bytes().replace(b"value-41", b"value-4X")
+    path.write_bytes(damaged)
+
+    with SqliteLog.open(path) as log:
+        good = log.read_bare("rows", 0, 0)
+        with pytest.raises(LogDamaged, match="rows/0@41"):
+            log.read_bare("rows", 0, 41)
+
+    assert [record.offset for record in good] == list(range(41))
