@@ -1,0 +1,110 @@
+"""Reading the embedded log: what is asked for out of blocks, and where damage was met, from where on nothing is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from streams.log.base import BareRecord, LogDamaged, OffsetOutOfRange, Position, Record
+from streams.log.blocks import Block, BlockDamaged, opened, salvaged
+from streams.log.sqlite_file import BROKEN, SqliteFile
+from streams.log.sqlite_shelf import Place, Shelf, State
+
+_Some = TypeVar("_Some", Record, BareRecord)
+Opening = Callable[[Sequence[Block], int], list[Any]]
+"""`opened` or `opened_bare`."""
+
+
+class Reader:
+    """The reading half of one file. `damage` has what was met, by topic and partition."""
+
+    def __init__(self, path: Path, file: SqliteFile, shelf: Shelf) -> None:
+        self.damage: dict[tuple[str, int], LogDamaged] = {}
+        self._path, self._file, self._shelf = path, file, shelf
+
+    def state(self, place: Place) -> State:
+        """The partition's figures. Raises LogDamaged."""
+        try:
+            return self._shelf.state(place)
+        except (BlockDamaged, *BROKEN) as problem:
+            raise self.mark_damaged(place, 0, problem) from problem
+
+    def records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Any]:
+        """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""
+        with self._file.guarded(f"{place.topic}/{place.number}"):
+            state = self.state(place)
+            _check_offset(place, offset, state)
+            known = self.damage.get((place.topic, place.number))
+            if known is not None and known.position is not None and offset >= known.position.offset:
+                raise known
+            while offset < state.end:
+                records, covered = self._read(opening, place, offset, state.end, records_max, bytes_max)
+                if records:
+                    return records
+                offset = covered
+            return []
+
+    def _read(self, opening: Opening, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Any], int]:
+        """Records at or above `offset`, and the offset up to which there are no others; the first are none in a gap of compaction."""
+        try:
+            blocks = self._shelf.blocks_from(place, offset, end, records_max, bytes_max)
+            records = opening(blocks, place.seed)
+        except (BlockDamaged, *BROKEN):
+            # Either damage, or another process compacted or truncated between two of our statements: look again, under one transaction.
+            return self._probe(place, offset, records_max, bytes_max)
+        skip = 0
+        if blocks[0].first < offset:
+            skip = sum(record.offset < offset for record in records[: blocks[0].held])
+        found = records[skip : skip + max(records_max, 1)] if skip or len(records) > records_max else records
+        if sum(len(block.records) for block in blocks) > bytes_max:
+            found = _bounded(found, bytes_max)
+        return found, blocks[-1].end
+
+    def _probe(self, place: Place, offset: int, records_max: int, bytes_max: int) -> tuple[list[Record], int]:
+        """As `_read`, block by block under one transaction; serves what is good before the first bad record, else raises LogDamaged."""
+        good: list[Record] = []
+        with self._file.reading():
+            state = self.state(place)
+            _check_offset(place, offset, state)
+            at, size = offset, 0
+            while at < state.end and len(good) < records_max and size < bytes_max:
+                block: Block | None = None
+                try:
+                    block = self._shelf.block_at(place, at)
+                    found = opened([block], place.seed)
+                    at, size = block.end, size + len(block.records)
+                except (BlockDamaged, *BROKEN) as problem:
+                    found = [] if block is None else salvaged(block, place.seed)
+                    bad = max(at, found[-1].offset + 1 if found else 0)
+                    good += [record for record in found if record.offset >= at]
+                    damaged = self.mark_damaged(place, bad, problem)
+                    if not good:
+                        raise damaged from problem
+                    break
+                good += [record for record in found if record.offset >= offset]
+        return _bounded(good[: max(records_max, 1)], bytes_max), at
+
+    def mark_damaged(self, place: Place, offset: int, problem: Exception) -> LogDamaged:
+        """Remember the first bad offset of a partition, and what to raise for it."""
+        position = Position(place.topic, place.number, offset)
+        served = "Nothing is served from there on and nothing appended there; restore the file from a copy"
+        damaged = LogDamaged(f"{self._path}: {position}: {problem}. {served}", position)
+        known = self.damage.setdefault((place.topic, place.number), damaged)
+        if known.position is not None and known.position.offset > offset:
+            self.damage[place.topic, place.number] = damaged
+        return damaged
+
+
+def _check_offset(place: Place, offset: int, state: State) -> None:
+    if not state.start <= offset <= state.end:
+        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: at hand are offsets {state.start} to {state.end}")
+
+
+def _bounded(records: list[_Some], bytes_max: int) -> list[_Some]:
+    size = 0
+    for at, record in enumerate(records):
+        size += len(record.key) + len(record.value)
+        if size > bytes_max and at:
+            return records[:at]
+    return records
