@@ -81,7 +81,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--lag", type=int, nargs="+", default=[2, 10])
     parser.add_argument("--guests", type=int, nargs="+", default=[6])
-    parser.add_argument("--requests", type=int, default=1_000)
+    parser.add_argument("--requests", type=int, default=2_000)
 
 
 def run(policy: Policy, schedulers: int, rate: int, lag_ms: int, guests: int, requests: int) -> Mapping[str, int]:

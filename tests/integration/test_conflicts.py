@@ -24,6 +24,16 @@ def test_of_four_that_pack_at_a_thousand_a_second_hardly_one_loses_a_claim_becau
     assert figures["conflicts"] <= 1
 
 
+def test_where_all_pack_and_see_each_other_late_more_alternates_keep_most_of_the_claims_that_two_would_lose() -> None:
+    two = run(replace(PACK, alternates_max=2), SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 800)
+
+    five = run(PACK, SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 800)
+
+    assert PACK.alternates_max == 5
+    assert two["conflicts"] > 5, "two are enough: this shows nothing"
+    assert five["conflicts"] * 2 < two["conflicts"]
+
+
 def test_schedulers_that_see_nothing_of_each_other_choose_different_ones_of_equal_nodes() -> None:
     here = world(claims=1, requests=4)
     for number in range(200):
