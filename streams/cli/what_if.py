@@ -34,6 +34,7 @@ from streams.scheduling.explain import CannotRerun, laid, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
+from streams.scheduling.select import DEFAULT as ENGINE_DEFAULT
 from streams.scheduling.what_if import OWNER, Basis, BasisOf, CannotChange, Changes, Outcome, change, counted, decide
 
 COLUMNS = [
@@ -163,7 +164,7 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
             change(ledgers, changes)
             done.add(decision.cut)
         last[:] = [laid(ledgers, about.request, decision, items, policy)]
-        return Basis(last[-1], decision.seed, decision.attempt, DEFAULT if other else decision.engine)
+        return Basis(last[-1], decision.seed, decision.attempt, ENGINE_DEFAULT if other else decision.engine)
 
     return basis
 

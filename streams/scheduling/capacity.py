@@ -87,8 +87,19 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capac
     ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
-    tried = _needs_trial(ask, prepared)
-    nodes = [_on_node(fleet, room, ask, one, policy, prepared, tried=tried) for room in list(sieve.passed)]
+    closed = {filter_.name for filter_, _ in prepared} - _ALWAYS <= CLOSED
+    tried = not closed or bool(ask.item.numa or ask.item.pci or one.action != "create")
+
+    def on_node(room: Room) -> NodeCapacity:
+        fits, bound = _closed(room, ask.item, prepared)
+        if tried:
+            laid, rejecting = _by_trial(fleet, room, one, policy, steadily=closed)
+            if not rejecting and laid != fits:
+                return NodeCapacity(room.node_id, room.node.zone, laid, "", at_least=True)
+            fits, bound = laid, rejecting or bound
+        return NodeCapacity(room.node_id, room.node.zone, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
+
+    nodes = [on_node(room) for room in list(sieve.passed)]
     nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))
     return Capacity(
         fits=_total(nodes, together=not ask.group_nodes and any(filter_.name == TOGETHER for filter_, _ in prepared)),
@@ -111,24 +122,7 @@ def _total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
     return max(found, default=0) if together else sum(found)
 
 
-def _needs_trial(ask: Ask, prepared: Sequence[Prepared]) -> bool:
-    names = {filter_.name for filter_, _ in prepared if filter_.name not in _ALWAYS}
-    return bool(ask.item.numa or ask.item.pci or ask.request.action != "create" or not names <= CLOSED)
-
-
 _ALWAYS = frozenset({"ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "source-node", "fit"})
-
-
-def _on_node(
-    fleet: Fleet, room: Room, ask: Ask, request: PlacementRequested, policy: Policy, prepared: Sequence[Prepared], *, tried: bool
-) -> NodeCapacity:
-    fits, bound = _closed(room, ask.item, prepared)
-    if tried:
-        laid, rejecting = _by_trial(fleet, room, request, policy)
-        if not rejecting and laid != fits:
-            return NodeCapacity(room.node_id, room.node.zone, laid, "", at_least=True)
-        fits, bound = laid, rejecting or bound
-    return NodeCapacity(room.node_id, room.node.zone, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
 
 
 def _closed(room: Room, item: ClaimItem, prepared: Sequence[Prepared]) -> tuple[int, str]:
@@ -153,23 +147,54 @@ def _closed(room: Room, item: ClaimItem, prepared: Sequence[Prepared]) -> tuple[
     return max(fits, 0), bound
 
 
-def _by_trial(fleet: Fleet, room: Room, request: PlacementRequested, policy: Policy) -> tuple[int, str]:
-    """Instances laid over the node until one is rejected, and by which filter: "" if `TRIALS_MAX` were not. Taken off again at the end."""
-    node_id, laid = room.node_id, list[str]()
-    bound = ""
+def _by_trial(fleet: Fleet, room: Room, request: PlacementRequested, policy: Policy, *, steadily: bool) -> tuple[int, str]:
+    """Instances laid over the node until one is rejected, and by which filter: "" if `TRIALS_MAX` were not. Taken off again at the end.
+
+    Where what rejects one rejects all that come after it (`steadily`), the first rejected is found by halves: each look costs as much as
+    instances are laid.
+    """
+    trial = _Trial(fleet, room, request, policy)
     try:
-        while len(laid) < TRIALS_MAX:
-            trial = replace(request, request_id=f"{OWNER}-{len(laid)}")
-            ask = fleet.ask_seeded(trial, 0, seed=0, options=policy.options)
-            prepared = prepare(ask, policy)
-            sieve = run_filters(rooms_for([fleet.room_of(node_id)], ask), prepared)
-            if not sieve.passed:
-                bound = next(each.filter for each in sieve.rejections if each.rejected)
-                break
-            claim_id = f"{trial.request_id}/0/{OWNER}-0.0"
-            fleet.lay(replace(ask.item, claim_id=claim_id), node_id, room.partition)
-            laid.append(claim_id)
+        fits, beyond = 0, TRIALS_MAX + 1
+        while beyond - fits > 1:
+            step = max(1, min(fits, (beyond - fits) // 2)) if steadily else 1
+            if trial.rejecting(fits + step - 1):
+                beyond = fits + step
+            else:
+                fits += step
+        return fits, trial.rejecting(fits) if fits < TRIALS_MAX else ""
     finally:
-        for claim_id in laid:
-            fleet.lift(claim_id)
-    return len(laid), bound
+        trial.lay(0)
+
+
+class _Trial:
+    """Instances of one kind on one node, so many as are asked for at a time."""
+
+    def __init__(self, fleet: Fleet, room: Room, request: PlacementRequested, policy: Policy) -> None:
+        self._fleet, self._node_id, self._partition = fleet, room.node_id, room.partition
+        self._request, self._policy = request, policy
+        self._laid: list[str] = []
+        self._said: dict[int, str] = {}
+
+    def rejecting(self, laid: int) -> str:
+        """The filter that rejects one more when so many are laid; "" if none does."""
+        if laid not in self._said:
+            self.lay(laid)
+            ask = self._ask(laid)
+            sieve = run_filters(rooms_for([self._fleet.room_of(self._node_id)], ask), prepare(ask, self._policy))
+            self._said[laid] = "" if sieve.passed else next(each.filter for each in sieve.rejections if each.rejected)
+        return self._said[laid]
+
+    def lay(self, number: int) -> None:
+        """Lay more, or take some off again, until so many are laid."""
+        while len(self._laid) > number:
+            self._fleet.lift(self._laid.pop())
+        while len(self._laid) < number:
+            claim_id = f"{OWNER}-{len(self._laid)}/0/{OWNER}-0.0"
+            item = replace(self._ask(len(self._laid)).item, claim_id=claim_id)
+            self._fleet.lay(item, self._node_id, self._partition)
+            self._laid.append(claim_id)
+
+    def _ask(self, number: int) -> Ask:
+        request = replace(self._request, request_id=f"{OWNER}-{number}")
+        return self._fleet.ask_seeded(request, 0, seed=0, options=self._policy.options)

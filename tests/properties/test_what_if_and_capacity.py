@@ -23,8 +23,8 @@ from streams.scheduling.limits import claimed
 from streams.scheduling.matrix import matrix
 from streams.scheduling.options import Options
 from streams.scheduling.policy import NOVA, POLICIES, Multiplied, Policy, digest
-from streams.scheduling.select import engine
-from streams.scheduling.what_if import Basis, Changes, change, decide
+from streams.scheduling.select import PROFILES_FROM, engine
+from streams.scheduling.what_if import Basis, Changes, Outcome, change, decide
 from tests.cli_log import FleetLog
 from tests.properties.test_engine_is_reference import POLICIES as SMALL
 from tests.properties.test_engine_is_reference import Cloud
@@ -142,6 +142,29 @@ def test_changes_that_change_nothing_decide_the_same(seed: int, nodes: int) -> N
     change(cloud.ledgers, Changes())
 
     assert decided(cloud.ledgers) == before
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(PROFILES_FROM - 1, PROFILES_FROM + 8))
+def test_what_if_decides_as_the_plain_scan_does_by_the_engine_that_auto_chooses(seed: int, nodes: int) -> None:
+    rng = Random(seed)
+    cloud = cloud_of(rng, nodes)
+    while cloud.laid:
+        cloud.lift()
+    policy, request = rng.choice((*SMALL, *COUNTING)), structs.replace(cloud.request(), instance_ids=(), count=rng.choice((1, 3, 8)))
+
+    def outcome(engine_name: str) -> Outcome:
+        fleet = Fleet(cloud.ledgers)
+        return decide(request, lambda index, _before: Basis(fleet, index, engine=engine_name), policy)
+
+    fleet = Fleet(cloud.ledgers)
+    by_default = decide(request, lambda index, _before: Basis(fleet, index), policy)
+    plain = outcome("reference")
+
+    assert by_default == outcome("auto")
+    assert by_default.matrix == plain.matrix
+    assert by_default.supplies == plain.supplies
+    assert [structs.replace(decision, engine="reference") for decision in by_default.decisions] == plain.decisions
 
 
 def recorded(fleet: FleetLog, capsys: pytest.CaptureFixture[str], rng: Random) -> list[str]:
