@@ -36,6 +36,9 @@ AUDIT_EVERY_MS = 30_000
 AUDITS_IN_TURN = 10
 """So many times that is the interval that the stream processor is told: while the story prints an answer, nobody audits. On a busy machine
 that takes seconds, and nodes are not silent for that."""
+STORY_SECONDS_MAX = 60
+"""The story takes about 10 real seconds, on a busy machine some times that; begun so much earlier, it never runs ahead of the present, and
+its ages make sense afterwards."""
 LEASE_SECONDS = 60
 """Simulated, so one real second: how long it takes until others finish what a killed scheduler left."""
 PATIENCE_SECONDS = 15.0
@@ -71,8 +74,7 @@ class Stage:
 
     def __init__(self, path: Path, seed: int, nodes: int) -> None:
         now_ms = time.time_ns() // 1_000_000
-        # The story takes about 15 seconds; begun so much earlier, it ends about now, and its ages make sense afterwards.
-        self.clock = ScaledClock(FACTOR, now_ms, now_ms - 15_000 * FACTOR)
+        self.clock = ScaledClock(FACTOR, now_ms, now_ms - STORY_SECONDS_MAX * 1000 * FACTOR)
         self.path, self.spec = path, f"sqlite:{path}"
         self.log = SqliteLog.open(path, create=True, clock=self.clock.wall_ms)
         open_ledger(self.log, ledger_partitions=2, request_partitions=6)

@@ -7,9 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from streams.cli.demo_stage import FACTOR, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(sys.executable).with_name("claimlog")
@@ -95,3 +98,12 @@ def test_on_the_log_that_was_left_every_node_adds_up_again(story: tuple[Path, st
     gaps = [node[resource]["gap"] for node in json.loads(shown.stdout)["items"] for resource in ("vcpus", "memory_mib", "disk_mib")]
     assert len(gaps) == 36
     assert set(gaps) <= {0, None}
+
+
+def test_a_machine_that_takes_many_times_as_long_does_not_run_ahead_of_the_present(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "ledger.sqlite", seed=7, nodes=2)
+    stage.close()
+
+    shown_ms = stage.clock.wall_ms()
+
+    assert shown_ms + 50_000 * FACTOR < time.time_ns() // 1_000_000
