@@ -10,6 +10,7 @@ Only what a record touched is looked at again, by an audit too, as long as nothi
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ class Mark(Struct):
     auditor: str = ""
 
 
-class Leaks(Struct):
+class Leaks(Struct, dict=True):
     """The findings of one partition; serialisable, and the same after any replay of the same records."""
 
     partition: int
@@ -102,8 +103,7 @@ class Leaks(Struct):
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step).items():
             node = ledger.nodes.get(node_id)
-            quick = node_id not in self.open and node_id not in self.homes and not step.closed
-            if node is None or (quick and nothing_wrong(node, instances, step.time_ms)):
+            if node is None or self._is_plain(node, observed, instances, step):
                 continue
             mark = self.marks.get(node_id)
             found += self._look(self._at(node, observed, step, mark), instances, every=False)
@@ -139,11 +139,10 @@ class Leaks(Struct):
         if mark.quiet and step.times_only:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
-        plain = mark.quiet and applied and step.audited is not None and not step.closed and event.node_id not in self.open
-        if plain and nothing_wrong(node, step.audited or (), step.time_ms):
+        self._close(step)
+        if mark.quiet and applied and step.audited is not None and self._is_plain(node, observed, step.audited, step):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
-        self._close(step)
         look = self._at(node, observed, step, mark)
         if mark.quiet and applied and step.audited is not None:
             found = self._look(look, step.audited, every=False)
@@ -153,6 +152,19 @@ class Leaks(Struct):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
         mark.quiet = applied and self._nothing_to_confirm(event.node_id)
         return found
+
+    def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:
+        """Whether it is plain at once that a look would find nothing: no difference, and no finding that it could resolve."""
+        node_id = node.node_id
+        if node_id in self.homes:
+            return False
+        if step.closed:
+            instances = {*instances, *(claim.instance_id for claim in step.closed)}
+        for finding in self.open[node_id].values() if node_id in self.open else ():
+            if finding.record.instance_id in instances or finding.record.kind in _OF_NODE:
+                return False
+        view = observed.nodes.get(node_id)
+        return nothing_wrong(node, instances, step.time_ms, None if view is None else view.tracked, self.closed.get(node_id))
 
     def _nothing_to_confirm(self, node_id: str) -> bool:
         open_ = self.open.get(node_id)
@@ -206,7 +218,11 @@ class Leaks(Struct):
         for claim in step.closed:
             outcome = next(outcome for outcome in step.outcomes if outcome.claim_id == claim.claim_id).outcome
             closed = Closed(claim, outcome, step.offset, step.time_ms, event_type(step.event))
-            self.closed.setdefault(claim.node_id, {})[claim.instance_id] = closed
+            on_node = self.closed.setdefault(claim.node_id, {})
+            if (before := on_node.get(claim.instance_id)) is not None:
+                self._claimants.pop(before.claim.claim_id, None)
+            on_node[claim.instance_id] = closed
+            self._claimants[claim.claim_id] = claim.instance_id
 
     def _explain(self, node_id: str, instance_id: str) -> None:
         """A departure came after all: nothing has vanished."""
@@ -216,11 +232,17 @@ class Leaks(Struct):
 
     def _acknowledged(self, event: ClaimReleased) -> list[str]:
         """The instance whose vanished claim its owner gives back late."""
-        for instance_id, gone in self.closed.get(event.node_id, {}).items():
-            if gone.claim.claim_id == event.claim_id:
-                self._explain(event.node_id, instance_id)
-                return [instance_id]
-        return []
+        instance_id = self._claimants.get(event.claim_id, "")
+        gone = self.closed.get(event.node_id, {}).get(instance_id)
+        if gone is None or gone.claim.claim_id != event.claim_id:
+            return []
+        self._explain(event.node_id, instance_id)
+        return [instance_id]
+
+    @cached_property
+    def _claimants(self) -> dict[str, str]:
+        """The instance of each claim in `closed`, by the claim's id; follows from it."""
+        return {gone.claim.claim_id: instance_id for closed in self.closed.values() for instance_id, gone in closed.items()}
 
     def _at(self, node: Node, observed: Observed, step: Step, mark: Mark | None) -> Look:
         mark = mark or Mark()
@@ -290,6 +312,7 @@ class Leaks(Struct):
                 self.closed[node_id] = kept
             else:
                 del self.closed[node_id]
+        self.__dict__.pop("_claimants", None)
 
 
 def _may_confirm(look: Look, finding: OpenFinding) -> bool:
