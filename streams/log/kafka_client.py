@@ -59,7 +59,8 @@ _WRITING: Final[Mapping[str, Any]] = {
     "max.in.flight.requests.per.connection": 5,
     "message.timeout.ms": 0,
     "request.timeout.ms": 10_000,
-    "linger.ms": 0,
+    # Longer than it takes to hand over a batch, so that each partition's part of it goes as one; `flush` sends it at once.
+    "linger.ms": 10,
     "partitioner": "murmur2",
     "queue.buffering.max.kbytes": 256 << 10,
 }

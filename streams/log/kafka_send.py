@@ -111,11 +111,16 @@ class Sender:
             if left <= 0:
                 raise self._late("not acknowledged")
             try:
-                producer.poll(min(left, POLL_SECONDS))
-            except KafkaException as problem:
-                # A fatal error comes out of here too; what the record was refused for says more.
+                # Sends what lingers, and returns when all is acknowledged: one wake-up for the whole batch.
+                producer.flush(min(left, POLL_SECONDS))
+            except (KafkaException, SystemError) as problem:
+                # A fatal error comes out of here too, but `flush` returns all the same: Python calls that a mistake, and names the cause.
+                cause = problem if isinstance(problem, KafkaException) else problem.__cause__
+                if not isinstance(cause, KafkaException):
+                    raise
+                # What the record was refused for says more.
                 refused = next((landing.error for landing in landings.values() if landing.error is not None), None)
-                raise self._error(refused or error_of(problem)) from None
+                raise self._error(refused or error_of(cause)) from None
 
     def _refuse_too_large(self, messages: Sequence[Message]) -> None:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""
