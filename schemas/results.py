@@ -55,9 +55,10 @@ class Weighed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
 class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Why one instance went where it went, or nowhere. With the log it can be run again and gives the same choice.
 
-    `cut` is the offset vector of `claims` (next offsets, by partition) it was made on, `overlay` the decider's own claims laid over it, as
-    `claim id@node`; left out where it is that of the decision before, on the same cut, and that one's own claim. `nodes_known` = the sum of
-    all `rejected` + `passed`. `chosen` and then `alternates`, best first.
+    `cut` is the offset vector of `claims` (next offsets, by partition) it was made on, `overlay` the decider's own claims laid over it:
+    `process-epoch.17-40,43@` are those with these counters, each on its claim's first node (earlier versions: `claim id@node` each). It is
+    left out where it is that of the decision before, on the same cut, and that one's own claim. `nodes_known` = the sum of all `rejected` +
+    `passed`. `chosen` and then `alternates`, best first.
     """
 
     instance_id: InstanceId

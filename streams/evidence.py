@@ -10,6 +10,7 @@ from msgspec import structs
 from schemas.codec import encode
 from schemas.results import Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import RESULTS, TOPICS
+from streams.scheduling.overlay import with_one
 
 Result = TypeVar("Result", InstancesPlaced, PlacementFailed)
 
@@ -17,16 +18,22 @@ IN_FULL_MAX = 10
 """Decisions that keep all of their evidence when a result would be too large: the others differ from them by little."""
 
 
-def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str]) -> tuple[Decision, ...]:
+def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str], process: str) -> tuple[Decision, ...]:
     """The decisions without what repeats: an overlay that is the one before it and that one's own claim is left out.
 
-    `claim_ids[k]` is what decision `k` was claimed as. `streams.scheduling.explain.spelled_out` puts it back.
+    `claim_ids[k]` is what decision `k` was claimed as, `process` whose claims they are. `streams.scheduling.explain.spelled_out` puts back
+    what was left out.
     """
+    if len(decisions) < 2:
+        return tuple(decisions)
     short: list[Decision] = []
     for k, decision in enumerate(decisions):
         before = decisions[k - 1] if k else None
-        laid = (*before.overlay, f"{claim_ids[k - 1]}@{before.chosen}") if before is not None else ()
-        if before is not None and decision.cut == before.cut and decision.overlay == laid:
+        if (
+            before is not None
+            and decision.cut == before.cut
+            and decision.overlay == with_one(before.overlay, process, claim_ids[k - 1])
+        ):
             short.append(structs.replace(decision, overlay=()))
         else:
             short.append(decision)

@@ -33,6 +33,7 @@ from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.limits import claimed
+from streams.scheduling.overlay import InFlight
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
 
@@ -56,6 +57,7 @@ class Placer:
     def __init__(self, owner: str, epoch: int, fleet: Fleet, policy: Policy, engine: Engine, request_partitions: int) -> None:
         self.owner = owner
         self.epoch = epoch
+        self.process = f"{owner}-{epoch}"
         self.fleet = fleet
         self.policy = policy
         self.policy_digest = digest(policy)
@@ -66,6 +68,7 @@ class Placer:
         self._send = Sender(owner)
         self._homes = Homes(fleet, self._send)
         self._sent: dict[str, tuple[Work, Seat]] = {}
+        self._in_flight = InFlight(self.process)
         self._counter = 0
         self._decided = 0
         self._turn = 0
@@ -128,7 +131,7 @@ class Placer:
         event = step.event
         if type(event) is ClaimRequested and event.owner == self.owner:
             for item in event.items:
-                self.fleet.lift(item.claim_id)
+                self._lift(item)
         elif type(event) is ClaimReleased:
             for desk in self.desks.values():
                 desk.releases.pop(event.record_id, None)
@@ -227,7 +230,8 @@ class Placer:
         if undecided:
             return self._decide(work, undecided, now_ms)
         if all(seat.state == "held" for seat in work.seats):
-            return [self._commit(work, now_ms)]
+            # All claims are held in this fold: write the result that makes them a placement.
+            return [self._placed(work, placements_of(work, keeps=False), now_ms, placements_of(work, keeps=True))]
         return ()
 
     def _decide(self, work: Work, seats: Sequence[Seat], now_ms: int) -> Iterable[Message]:
@@ -241,26 +245,27 @@ class Placer:
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
             if seat.attempt >= ATTEMPTS_MAX:
-                self._lift(items)
+                self._lift_all(items)
                 lacks = "; ".join(map(str, seat.refused))
                 return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
             if seat.keeps:
                 problem = self._keep(request, seat, items)
                 if problem:
-                    self._lift(items)
+                    self._lift_all(items)
                     return [self._fail(work, "refused", problem, now_ms)]
                 continue
             decision, wanted = self._choose(request, seat)
             if not decision.chosen:
-                self._lift(items)
+                self._lift_all(items)
                 return self._no_place(work, seat, decision, now_ms)
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
             item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
             self.fleet.lay(item, decision.chosen, seat.partition)
+            self._in_flight.lay(seat.claim_id, self._counter)
             items.setdefault(seat.partition, []).append(item)
         if request.dry_run:
-            self._lift(items)
+            self._lift_all(items)
             return [self._placed(work, (), now_ms)]
         for seat in seats:
             seat.state = "sent"
@@ -300,8 +305,8 @@ class Placer:
     def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
         decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
-        if seat.refused:
-            decision = msgspec.structs.replace(decision, refused=seat.refused)
+        if seat.refused or decision.overlay:
+            decision = msgspec.structs.replace(decision, overlay=self._in_flight.texts(), refused=seat.refused)
         seat.decision = decision
         self._decided += 1
         self.counters.decisions += 1
@@ -320,19 +325,15 @@ class Placer:
     def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
         return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)
 
-    def _commit(self, work: Work, now_ms: int) -> Message:
-        """All claims are held in this fold: write the result that makes them a placement."""
-        return self._placed(work, placements_of(work, keeps=False), now_ms, placements_of(work, keeps=True))
-
     def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True
         request_id = work.asked.request.request_id
         by_ms = self._commit_by_ms(work)
-        return self._send.placed(request_id, work.taken_up_ms, by_ms, placements, _evidence(work), now_ms, kept=kept)
+        return self._send.placed(request_id, work.taken_up_ms, by_ms, placements, self._evidence(work), now_ms, kept=kept)
 
     def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
         work.result_sent = True
-        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, _evidence(work), now_ms)
+        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, self._evidence(work), now_ms)
 
     def _cancel(self, desk: Desk, now_ms: int) -> Iterator[Message]:
         for request_id, cancelling in list(desk.cancels.items()):
@@ -341,7 +342,7 @@ class Placer:
                 if not cancelling.failure_sent:
                     cancelling.failure_sent = True
                     work = desk.works.get(request_id)
-                    decisions = _evidence(work) if work is not None else ()
+                    decisions = self._evidence(work) if work is not None else ()
                     if work is not None:
                         work.result_sent = True
                     taken_up_ms = work.taken_up_ms if work is not None else now_ms
@@ -362,10 +363,18 @@ class Placer:
         claim = self.fleet.ledgers[seat.partition].claims.get(seat.claim_id)
         return claim is not None and claim.node_id == seat.node_id
 
-    def _lift(self, items: dict[int, list[ClaimItem]]) -> None:
+    def _lift(self, item: ClaimItem) -> None:
+        self.fleet.lift(item.claim_id)
+        self._in_flight.lift(item.claim_id)
+
+    def _lift_all(self, items: dict[int, list[ClaimItem]]) -> None:
         for each in items.values():
             for item in each:
-                self.fleet.lift(item.claim_id)
+                self._lift(item)
+
+    def _evidence(self, work: Work) -> tuple[Decision, ...]:
+        seats = [seat for seat in work.seats if seat.decision is not None]
+        return shortened([seat.decision for seat in seats if seat.decision is not None], [seat.claim_id for seat in seats], self.process)
 
     def _forget(self, work: Work) -> None:
         """The work is over. Claims in flight stay laid over the fold until they are read back."""
@@ -389,10 +398,3 @@ class Placer:
 
     def _commit_by_ms(self, work: Work) -> int:
         return work.taken_up_ms + work.give_up_ms + SKEW_MS
-
-
-def _evidence(work: Work) -> tuple[Decision, ...]:
-    seats = [seat for seat in work.seats if seat.decision is not None]
-    return shortened([seat.decision for seat in seats if seat.decision is not None], [seat.claim_id for seat in seats])
-
-

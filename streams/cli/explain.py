@@ -39,6 +39,7 @@ from streams.cli.state import State, moment_of, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix
+from streams.scheduling.overlay import count
 from streams.scheduling.supply import Supply
 
 COLUMNS = [
@@ -156,7 +157,7 @@ def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decisio
 def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) -> list[str]:
     """One instance's decision."""
     cut = structs.replace(now.state.cut, places=tuple(Place(CLAIMS, number, end) for number, end in enumerate(decision.cut)))
-    overlay = f" and {len(decision.overlay)} own claims in flight" if decision.overlay else ""
+    overlay = f" and {count(decision.overlay)} own claims in flight" if decision.overlay else ""
     lines = [f"instance {decision.instance_id}", f"decided on {cut}{overlay}; {run.told}"]
     lines += funnel_lines(decision, run.matrix)
     if decision.chosen:

@@ -20,6 +20,7 @@ from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.explain import CannotRerun, laid, rerun
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
+from streams.scheduling.overlay import Named
 from streams.scheduling.policy import Policy
 from streams.scheduling.supply import Supply, supplies
 
@@ -113,11 +114,11 @@ def index_of(request: PlacementRequested, instance_id: str) -> int:
 
 def overlaid(log: Log, decision: Decision) -> dict[str, ClaimItem]:
     """The overlaid claims by id, as they were appended behind the cut; own ones that never were are missing."""
-    wanted = {text.rpartition("@")[0] for text in decision.overlay}
+    wanted = Named(decision.overlay)
     items: dict[str, ClaimItem] = {}
     for number, end in enumerate(decision.cut):
         at, until = end, min(log.end(CLAIMS, number), end + BEHIND_THE_CUT_MAX)
-        while at < until and len(items) < len(wanted):
+        while at < until and len(items) < wanted.size:
             records = log.read(CLAIMS, number, at, READ_RECORDS)
             if not records:
                 break

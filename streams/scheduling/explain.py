@@ -12,6 +12,7 @@ from schemas.claims import ClaimItem
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
+from streams.scheduling import overlay
 from streams.scheduling.ask import ask_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy, digest, digest_of
@@ -69,8 +70,16 @@ def laid(
     if fleet.cut != recorded.cut:
         raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
     for text in recorded.overlay:
-        claim_id, _, node_id = text.rpartition("@")
-        fleet.lay(_item(request, claim_id, items, policy), node_id, _partition(fleet, node_id))
+        if overlay.is_numbered(text):
+            try:
+                several = [items[claim_id] for claim_id in overlay.spelled(text, items)]
+            except KeyError as missing:
+                raise CannotRerun(_missing(missing.args[0])) from None
+            for item in several:
+                fleet.lay(item, item.nodes[0], _partition(fleet, item.nodes[0]))
+        else:
+            claim_id, _, node_id = text.rpartition("@")
+            fleet.lay(_item(request, claim_id, items, policy), node_id, _partition(fleet, node_id))
     return fleet
 
 
@@ -123,7 +132,11 @@ def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimI
     number = claim_id.removeprefix(prefix).split("/")[0]
     if claim_id.startswith(prefix) and number.isdigit() and int(number) < request.count:
         return msgspec.structs.replace(ask_of(request, int(number), seed=0, options=policy.options).item, claim_id=claim_id)
-    raise CannotRerun(f"{claim_id} was laid over the decision and is not among the claims at hand; read `claims` from the cut on")
+    raise CannotRerun(_missing(claim_id))
+
+
+def _missing(claim_id: str) -> str:
+    return f"{claim_id} was laid over the decision and is not among the claims at hand; read `claims` from the cut on"
 
 
 def _partition(fleet: Fleet, node_id: str) -> int:
