@@ -87,33 +87,25 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         t1 = -1 if host.pcpus is None else host.pcpus
         t2 = -1 if host.memory_mib is None else host.memory_mib
         t3 = -1 if host.disk_mib is None else host.disk_mib
-    ready = host is not None and node.status == "enabled"
+    ready, whole_units = host is not None and node.status == "enabled", node.whole_units
+    # By position, in the order of the fields: by name takes three times as long, and a room is made for every claim.
     return Room(
-        node=node,
-        node_id=node.node_id,
-        partition=partition,
-        mark=mark,
-        overlay=tuple(overlay),
-        instances=node.uses.keys() | {item.instance_id for item in overlay} if overlay else node.uses,
-        ready=ready,
-        plain=ready and node.whole_units,
-        has_units=not node.whole_units,
-        io_ops=node.io_ops() + len(overlay),
-        vcpus_total=t0,
-        pcpus_total=t1,
-        memory_mib_total=t2,
-        disk_mib_total=t3,
-        vcpus_used=u0,
-        pcpus_used=u1,
-        memory_mib_used=u2,
-        disk_mib_used=u3,
-        vcpus_free=_free(limits[0], u0),
-        pcpus_free=_free(limits[1], u1),
-        memory_mib_free=_free(limits[2], u2),
-        disk_mib_free=_free(limits[3], u3),
-        vcpus_left=_vcpus_left(node, t0, u0),
-        memory_mib_left=float(max(t2, 0) - node.memory_mib.reserved - u2),
-        disk_mib_left=float(_disk_left(node, t3, u3)),
+        node,
+        node.node_id,
+        partition,
+        mark,
+        tuple(overlay),
+        node.uses.keys() | {item.instance_id for item in overlay} if overlay else node.uses,
+        ready,
+        ready and whole_units,
+        not whole_units,
+        node.io_ops() + len(overlay),
+        *(t0, t1, t2, t3),
+        *(u0, u1, u2, u3),
+        *(_free(limits[0], u0), _free(limits[1], u1), _free(limits[2], u2), _free(limits[3], u3)),
+        _vcpus_left(node, t0, u0),
+        float(max(t2, 0) - node.memory_mib.reserved - u2),
+        float(_disk_left(node, t3, u3)),
     )
 
 

@@ -74,7 +74,7 @@ class ProfileEngine:
         weighers = columns(policy)
         self._absolute = [Absolute(weigher.name, multiplier) for weigher, multiplier, _ in weighers if weigher.name in ABSOLUTE]
         self._is_absolute = bool(weighers) and len(self._absolute) == len(weighers)
-        self.view = View([raw for _, _, raw in weighers if raw is not None], extras(policy), tags(policy))
+        self.view = View([raw for _, _, raw in weighers if raw is not None], extras(policy, weighers), tags(policy))
         self._weighing = Weighing(self.view, weighers, policy.options, cached=self._is_absolute)
         self._filters = (*RESTRICTIONS, *filters_of(policy), LAST)
         self._forced = (*RESTRICTIONS, LAST)
@@ -145,7 +145,7 @@ class ProfileEngine:
         if apart:
             of = self.view.profiles.of
             for ordinal in apart:
-                place = int(lane.place[of(ordinal).slot])
+                place = lane.places[of(ordinal).slot]
                 if place != PASSES:
                     counts[place] -= 1
         if standing.closed != PASSES:
@@ -255,7 +255,7 @@ class ProfileEngine:
 
     def _has_rest(self, lane: Lane, place: int, apart: dict[int, Room]) -> bool:
         count, of = lane.totals.get(place, 0), self.view.profiles.of
-        return count > sum(1 for ordinal in apart if lane.place[of(ordinal).slot] == place) if apart else count > 0
+        return count > sum([lane.places[of(ordinal).slot] == place for ordinal in apart]) if apart else count > 0
 
     def _first_behind(self, lane: Lane, closed: int, apart: dict[int, Room]) -> int | None:
         """The least ordinal of the nodes that reach `closed`, those in `apart` left out."""
@@ -289,17 +289,17 @@ class ProfileEngine:
         if standing.closed != PASSES:
             return Candidates(None, standing.single, [], is_closed=True)
         profiles, emptied = self.view.profiles, []
-        inside = lane.inside[: profiles.live]
+        floor = lane.floor[: profiles.live] if lane.rejects else None
         if standing.apart:
             left: dict[int, int] = {}
             for ordinal in standing.apart:
                 slot = profiles.of(ordinal).slot
                 left[slot] = left.get(slot, len(profiles.at[slot].ordinals)) - 1
-            emptied = [slot for slot, count in left.items() if not count and inside[slot]]
-            if emptied:
-                inside = inside.copy()
-                inside[emptied] = False
-        return Candidates(inside if emptied or lane.rejects else None, standing.single, emptied, is_closed=False)
+            emptied = [slot for slot, count in left.items() if not count and lane.places[slot] == PASSES]
+            if emptied and not self._weighing.is_led:
+                floor = np.zeros(profiles.live) if floor is None else floor.copy()
+                floor[emptied] = -np.inf
+        return Candidates(floor, standing.single, emptied, is_closed=False)
 
     def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
         """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -104,6 +104,8 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
             raise Unprofiled(f"{name} reads every instance's image")
         asked = name in GROUP_WEIGHERS or name in ABSOLUTE or name == "CrossCellWeigher"
         raw = None if asked else weigher.raw if weigher.reads is None or weigher.costly else weigher.reads(None, policy.options)
+        if raw is not None and name == "MetricsWeigher":
+            raw = quiet(raw)
         found.append((weigher, -multiplier if weigher.negated else multiplier, raw))
     options = policy.options
     if options.host_subset_size > 1 or not options.shuffle_best_same_weighed_hosts:
@@ -113,12 +115,12 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
     return found
 
 
-def extras(policy: Policy) -> list[Raw]:
-    """What a profile's key holds beside static class, topology and use, for the policy's weighers and filters."""
+def extras(policy: Policy, weighers: Iterable[tuple[Weigher, float, Raw | None]]) -> list[Raw]:
+    """What a profile's key holds beside static class, topology and use, for the policy's weighers (`columns`) and filters."""
     found: dict[str, Raw] = {}
-    for weigher, _, raw in columns(policy):
+    for weigher, _, raw in weighers:
         if raw is not None and raw is not raws.nothing and weigher.name not in _IN_KEY and not weigher.costly:
-            found[weigher.name] = quiet(raw) if weigher.name == "MetricsWeigher" else raw
+            found[weigher.name] = raw
     names = frozenset(policy.filters)
     if names & {"IoOpsFilter", "AggregateIoOpsFilter"}:
         found["IoOps"] = raws.io_ops
@@ -128,13 +130,15 @@ def extras(policy: Policy) -> list[Raw]:
 
 
 def quiet(raw: Raw) -> Raw:
-    """The figure, or that it is no number where a metric is missing that MetricsFilter requires: such a node never passes it."""
+    """The figure, or none where a metric is missing that MetricsFilter requires: such a node never passes it (see `tags`)."""
+    if raw is raws.nothing:
+        return raw
 
     def read(room: Room) -> float:
         try:
             return raw(room)
         except raws.MetricMissing:
-            return -1e300
+            return 0.0
 
     return read
 

@@ -6,7 +6,7 @@ new, or was not asked for in a long time, it looks at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableSequence, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,18 @@ from projections.room import Room, quick_others
 from schemas.results import NearestMiss, Rejection
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import Filter
+from streams.scheduling.leaders import Leaders
+from streams.scheduling.profiles import one_by_one
 from streams.scheduling.scores import Absolute
-from streams.scheduling.verdicts import PASSES, TRUE, Floats, Ints, Mask, Places, Verdicts
-from streams.scheduling.view import View
+from streams.scheduling.verdicts import PASSES, TRUE, Floats, Ints, Places, Verdicts
+from streams.scheduling.view import AT, View
 
 QUICKLY_MOST = 48
 """Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
+_ALL = -1
 _NEVER = 1 << 62
 _NOTHING = (-1, -1)
+_PARTITION = AT["partition"]
 
 
 class Lane:
@@ -41,17 +45,24 @@ class Lane:
         self._clear: tuple[Rejection, ...] = ()
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
-        self._least: tuple[float, int, int] | None = None
-        self._touched: Collection[int] = ()
         self._told: tuple[Room, int, NearestMiss | bool | None] | None = None
+        self._short = Leaders()
+        """Who lacks least, for minus what is missing."""
+        self._leaders: dict[int, Leaders] = {}
+        """Who does best, by partition (−1: of all)."""
+        self._partitions: list[int] = []
         self._size(0)
 
     def _size(self, capacity: int) -> None:
         self.place: Places = np.full(capacity, PASSES, np.int16)
-        self.inside: Mask = np.zeros(capacity, np.bool_)
         self.missing: Floats = np.full(capacity, np.inf)
-        self.scores: Floats = np.full(capacity if self._verdicts.absolute else 0, -np.inf)
-        self._left: Ints = np.zeros(capacity, np.int64)
+        self.floor: Floats = np.zeros(capacity)
+        """0 for those that pass, −inf for the others."""
+        self._left: NDArray[np.int32] = np.zeros(capacity, np.int32)
+        self.places: MutableSequence[int] = one_by_one(self.place)
+        self._lefts: MutableSequence[int] = one_by_one(self._left)
+        self._missings: MutableSequence[float] = one_by_one(self.missing)
+        self._floors: MutableSequence[float] = one_by_one(self.floor)
 
     def sync(self) -> None:
         """Be as the profiles are now."""
@@ -71,102 +82,107 @@ class Lane:
         live = profiles.live
         self._size(profiles.capacity)
         self._leasts.clear()
-        self._least = None
-        slots = np.arange(live)
-        places = self._verdicts.places(slots, profiles.figures[:, :live])
+        self._leaders.clear()
+        self._short = Leaders()
+        if self._verdicts.absolute:
+            self._partitions = profiles.figures[_PARTITION].tolist()
+        block = profiles.figures[:, :live]
+        places = self._verdicts.places(np.arange(live), block)
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
-        self._stand(slots, places, profiles.figures[:, :live])
+        self.floor[:live][places != PASSES] = -np.inf
+        missing = self._parts(places, block)
+        if missing is not None:
+            self.missing[:live] = missing
         found, at = np.unique(places, return_inverse=True)
         sums = np.bincount(at, self._left[:live], len(found)).tolist()
         self.totals = {place: int(total) for place, total in zip(found.tolist(), sums, strict=True)}
 
     def _follow(self, changes: set[int]) -> None:
         profiles = self.view.profiles
-        live = profiles.live
-        self._touched = changes
-        if self._least is not None and self._least[1] in changes:
-            self._least = None
-        gone = [slot for slot in changes if slot >= live]
-        for slot in gone:
-            self._forget(slot)
-            self.place[slot], self._left[slot], self.inside[slot], self.missing[slot] = PASSES, 0, False, np.inf
-            if self._verdicts.absolute:
-                self.scores[slot] = -np.inf
-        if len(gone) == len(changes):
+        live, verdicts = profiles.live, self._verdicts
+        slots = [slot for slot in changes if slot < live]
+        if len(slots) < len(changes):
+            for slot in changes:
+                if slot >= live:
+                    self._move(slot, PASSES, 0, np.inf)
+                    for partition in (_ALL, self._partitions[slot]) if self._leaders else ():
+                        if partition in self._leaders:
+                            self._leaders[partition].put(slot, -np.inf)
+        if not slots:
             return
-        changed = [slot for slot in changes if slot < live] if gone else list(changes)
-        slots = np.array(changed, np.intp)
-        block = profiles.figures[: self._verdicts.often].take(slots, axis=1)
-        if len(changed) <= QUICKLY_MOST and self._verdicts.is_quick and self._follow_quickly(changed, slots, block):
-            return
-        places = self._verdicts.places(slots, block)
-        counts = profiles.counts.take(slots)
-        old = self.place.take(slots)
-        self._recount(changed, old.tolist(), self._left[slots].tolist(), places.tolist(), counts.tolist())
-        self.place[slots], self._left[slots] = places, counts
-        self._stand(slots, places, block)
-
-    def _follow_quickly(self, changed: list[int], slots: NDArray[np.intp], block: Ints) -> bool:
-        """Look at a few profiles without columns; False, and nothing done, if one of them takes more."""
-        verdicts = self._verdicts
-        rows = block.T.tolist()
-        places = verdicts.quickly(rows)
-        if not places:
-            return False
-        old: list[int] = self.place.take(slots).tolist()
-        if min(places) != PASSES or min(old) != PASSES:
-            counts: list[int] = self.view.profiles.counts.take(slots).tolist()
-            self._recount(changed, old, self._left.take(slots).tolist(), places, counts)
-            for slot, place, count, row in zip(changed, places, counts, rows, strict=True):
-                self.place[slot], self._left[slot], self.inside[slot] = place, count, place == PASSES
-                missing = verdicts.missing(row) if place in self.amount_places else np.inf
-                self.missing[slot] = missing
-                known = self._least
-                if known is not None and missing <= known[0]:
-                    # Of two that lack as much, the one comes first that a search finds.
-                    self._least = (missing, slot, place) if missing < known[0] else None
+        if len(slots) <= QUICKLY_MOST and verdicts.is_quick:
+            places, at = verdicts.quickly(slots), profiles.at
+            known = self.places
+            for slot, place in zip(slots, places, strict=True):
+                # Nobody was rejected and nobody is: there is nothing to count.
+                if place != PASSES or known[slot] != PASSES:
+                    missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
+                    self._move(slot, place, len(at[slot].ordinals), missing)
         else:
-            # Nobody was rejected and nobody is: there is nothing to count.
-            self.inside[slots] = True
+            block = profiles.figures[: verdicts.often].take(slots, axis=1)
+            found = verdicts.places(np.array(slots, np.intp), block)
+            parts = self._parts(found, block)
+            places = found.tolist()
+            for slot, place, missing in zip(slots, places, [np.inf] * len(slots) if parts is None else parts.tolist(), strict=True):
+                self._move(slot, place, len(profiles.at[slot].ordinals), missing)
         if verdicts.absolute:
-            scores = verdicts.scores(slots, block)
-            self.scores[slots] = scores if min(places) == PASSES else np.where(np.array(places) == PASSES, scores, -np.inf)
-        return True
+            self._lead(slots, places)
 
-    def _recount(self, changed: list[int], old: list[int], left: list[int], places: list[int], counts: list[int]) -> None:
-        """These profiles, of which `left` nodes were at the `old` places, are at `places` with `counts` now."""
-        totals, profiles = self.totals, self.view.profiles
-        for slot, before, had, place, has in zip(changed, old, left, places, counts, strict=True):
-            totals[before] = totals.get(before, 0) - had
-            totals[place] = totals.get(place, 0) + has
-            if before != PASSES and self._leasts.get(before, _NOTHING)[1] == slot:
-                del self._leasts[before]
-            if place != PASSES and place in self._leasts:
-                first = profiles.at[slot].ordinals[0]
-                if first < self._leasts[place][0]:
-                    self._leasts[place] = (first, slot)
-
-    def _forget(self, slot: int) -> None:
-        before = int(self.place[slot])
-        self.totals[before] = self.totals.get(before, 0) - int(self._left[slot])
-        if self._leasts.get(before, _NOTHING)[1] == slot:
+    def _move(self, slot: int, place: int, count: int, missing: float) -> None:
+        """This profile is at `place` with so many nodes now."""
+        totals, before = self.totals, self.places[slot]
+        totals[before] = totals.get(before, 0) - self._lefts[slot]
+        totals[place] = totals.get(place, 0) + count
+        if before != PASSES and self._leasts.get(before, _NOTHING)[1] == slot:
             del self._leasts[before]
+        if place != PASSES and place in self._leasts:
+            first = self.view.profiles.at[slot].ordinals[0]
+            if first < self._leasts[place][0]:
+                self._leasts[place] = (first, slot)
+        self.places[slot], self._lefts[slot], self._missings[slot] = place, count, missing
+        self._floors[slot] = 0.0 if place == PASSES else -np.inf
+        self._short.put(slot, -missing)
 
-    def _stand(self, slots: NDArray[np.intp], places: Places, block: Ints) -> None:
-        """What follows from the places: who is inside, what is missing, and scores."""
-        inside = places == PASSES
-        self.inside[slots] = inside
-        if self.amount_places:
-            short = None
-            if not inside[inside.argmin()]:
-                short = self._verdicts.of_amounts(places)
-            missing = self._verdicts.parts(block, short) if short is not None and TRUE in short.tobytes() else None
-            self.missing[slots] = np.inf if missing is None else missing
-            known = self._least
-            if known is not None and (known[1] in self._touched or (missing is not None and missing[missing.argmin()] <= known[0])):
-                self._least = None
-        if self._verdicts.absolute:
-            self.scores[slots] = np.where(inside, self._verdicts.scores(slots, block), -np.inf)
+    def _parts(self, places: Places, block: Ints) -> Floats | None:
+        """What is missing where an amount is."""
+        if not self.amount_places or places[places.argmin()] == PASSES:
+            return None
+        short = self._verdicts.of_amounts(places)
+        return self._verdicts.parts(block, short) if TRUE in short.tobytes() else None
+
+    def _lead(self, slots: list[int], places: list[int]) -> None:
+        """The scores of these profiles are others."""
+        leaders, partitions, at = self._leaders, self._partitions, self.view.profiles.at
+        for slot, place in zip(slots, places, strict=True):
+            score = self._verdicts.score(slot) if place == PASSES else -np.inf
+            before, now = partitions[slot], at[slot].figures[_PARTITION]
+            if before != now:
+                if before in leaders:
+                    leaders[before].put(slot, -np.inf)
+                partitions[slot] = now
+            for among in (_ALL, now):
+                if among in leaders:
+                    leaders[among].put(slot, score)
+
+    def leading(self, count: int, partition: int) -> list[tuple[float, int]]:
+        """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
+
+        For absolute policies.
+        """
+        leaders = self._leaders.get(partition)
+        if leaders is None:
+            leaders = self._leaders[partition] = Leaders()
+        found = leaders.few(count)
+        if found is None:
+            profiles = self.view.profiles
+            passing = self.place[: profiles.live] == PASSES
+            if partition >= 0:
+                passing &= profiles.figures[_PARTITION, : profiles.live] == partition
+            slots = passing.nonzero()[0]
+            leaders.fill(self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1)), slots)
+            found = leaders.few(count)
+            assert found is not None, "all were looked at"
+        return found
 
     def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
         """What the filters say of so many nodes when all pass all."""
@@ -206,14 +222,20 @@ class Lane:
 
     def nearest(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None]) -> NearestMiss | None:
         """The first of `misses` that `tell` makes a miss of, or ends the search with; its word on a node is kept while that is the same."""
-        known = self._least
-        if known is not None:
-            told = self._tell(tell, known[2], self.view.profiles.at[known[1]].ordinals[0])
-            if not isinstance(told, bool):
-                return told
-        for part, place, ordinal in self.misses(()):
-            if self._least is None:
-                self._least = (part, self.view.profiles.of(ordinal).slot, place)
+        least = self._short.few(1)
+        if least is None:
+            live = self.view.profiles.live
+            self._short.fill(-self.missing[:live], np.arange(live))
+            least = self._short.few(1)
+            assert least is not None, "all were looked at"
+        if not least:
+            return None
+        at = self.view.profiles.at
+        place, ordinal = min([(self.places[slot], at[slot].ordinals[0]) for _, slot in least])
+        told = self._tell(tell, place, ordinal)
+        if not isinstance(told, bool):
+            return told
+        for _, place, ordinal in self.misses(()):
             told = self._tell(tell, place, ordinal)
             if not isinstance(told, bool):
                 return told

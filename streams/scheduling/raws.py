@@ -66,6 +66,8 @@ def failed_builds(room: Room) -> float:
 def pci(room: Room) -> float:
     """100 less the free PCI devices: nodes without any are kept for those who want none, and those with few are filled first."""
     host, node = _host(room), room.node
+    if not (host.pci_pools or host.pci_devices):
+        return float(DEVICES_MAX)
     free = sum(pool.count for pool in host.pci_pools)
     if host.pci_devices:
         held = {address for claims in node.claims.values() for claim in claims for address in claim.pci_addresses}
@@ -106,6 +108,8 @@ def metrics(ask: Ask | None, options: Options) -> Raw:
     """
     wanted, step = settings(options.weight_setting), max(options.metrics_step_milli, 1)
     required = options.required and not (ask is not None and ask.item.forced)
+    if not wanted:
+        return nothing
 
     def raw(room: Room) -> float:
         found = {metric.name: metric.value_milli for metric in _host(room).metrics}

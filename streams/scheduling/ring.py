@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, MutableSequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projections.room import Room
+from streams.scheduling.profiles import one_by_one
 from streams.scheduling.reference import MASK_64
 from streams.scheduling.view import View
 
@@ -28,26 +29,29 @@ class Best(NamedTuple):
     slot: int
 
 
-def greatest(scores: Floats, count: int) -> list[tuple[float, int]]:
-    """The `count` greatest with their places, greatest first, and all that are equal to the last of them; −inf is nobody.
+def greatest(scores: Floats, count: int, slack: float = 0.0) -> list[tuple[float, int]]:
+    """The `count` greatest with their places, greatest first, and all that are below the last of them by `slack` at most; −inf is nobody.
 
     `scores` are given back as they came.
     """
     found: list[tuple[float, int]] = []
-    last = NOTHING
-    while len(found) < len(scores):
+    one: MutableSequence[float] = one_by_one(scores)
+    least, most = NOTHING, len(scores)
+    while len(found) < most:
         at = int(scores.argmax())
-        score = scores.item(at)
-        if score == NOTHING or (len(found) >= count and score != last):
+        score = one[at]
+        if score == NOTHING or score < least:
             break
         found.append((score, at))
-        scores[at] = NOTHING
-        if len(found) == count + TIED_FEW:
-            found += [(score, at) for at in (scores == score).nonzero()[0].tolist()]
+        one[at] = NOTHING
+        if len(found) == count:
+            least = score - slack
+        elif len(found) == count + TIED_FEW:
+            rest = (scores >= least).nonzero()[0]
+            found += zip(scores.take(rest).tolist(), rest.tolist(), strict=True)
             break
-        last = score
     for score, at in found:
-        scores[at] = score
+        one[at] = score
     return found
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import floor
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from projections.node import amounts_of
@@ -29,7 +30,7 @@ class Absolute(Struct):
         """For asks of these amounts."""
         asked = amounts_of(ask.item.resources)
         rows = [r for r in range(len(RESOURCES)) if asked[r]]
-        return AbsoluteRaw(self.multiplier, _RAWS[self.name], np.array(asked, np.int64).reshape(-1, 1), rows)
+        return AbsoluteRaw(self.multiplier, *_RAWS[self.name], np.array(asked, np.int64).reshape(-1, 1), rows, list(asked))
 
 
 class AbsoluteRaw(Struct):
@@ -37,13 +38,20 @@ class AbsoluteRaw(Struct):
 
     multiplier: float
     figure: Callable[[Floats, list[int]], Floats]
+    figure_of_one: Callable[[list[float], list[int]], float]
     asked: Ints
     rows: list[int]
+    amounts: list[int]
 
     def raw(self, used: Ints, wholes: Floats) -> Floats:
         """The raw figure of each profile."""
         parts: Floats = np.minimum((used + self.asked) / wholes, 1.0)
         return self.figure(parts, self.rows)
+
+    def of_one(self, used: Sequence[int], wholes: Sequence[float]) -> float:
+        """The raw figure of one profile: the same float, step by step."""
+        parts = [min((used[r] + n) / wholes[r], 1.0) for r, n in enumerate(self.amounts)]
+        return self.figure_of_one(parts, self.rows)
 
 
 def _pack(parts: Floats, rows: list[int]) -> Floats:
@@ -71,15 +79,42 @@ def _bin_pack(parts: Floats, _: list[int]) -> Floats:
     return found
 
 
-_RAWS: dict[str, Callable[[Floats, list[int]], Floats]] = {
-    "PackWeigher": _pack,
-    "SpreadWeigher": _spread,
-    "BestFitWeigher": _best_fit,
-    "BinPackWeigher": _bin_pack,
+def _pack_one(parts: list[float], rows: list[int]) -> float:
+    if not rows:
+        return 0.0
+    total = parts[rows[0]]
+    for r in rows[1:]:
+        total = total + parts[r]
+    return total / len(rows)
+
+
+def _spread_one(parts: list[float], rows: list[int]) -> float:
+    return 1.0 - _pack_one(parts, rows)
+
+
+def _best_fit_one(parts: list[float], rows: list[int]) -> float:
+    return max([parts[r] for r in rows], default=0.0)
+
+
+def _bin_pack_one(parts: list[float], _: list[int]) -> float:
+    cpu, memory = (POWERS[POWER_STEPS - floor(parts[r] * POWER_STEPS)] for r in (0, 2))
+    return float(min(max(20.0 - cpu - memory, 0.0), BIN_PACK_MOST) / BIN_PACK_MOST)
+
+
+_RAWS: dict[str, tuple[Callable[[Floats, list[int]], Floats], Callable[[list[float], list[int]], float]]] = {
+    "PackWeigher": (_pack, _pack_one),
+    "SpreadWeigher": (_spread, _spread_one),
+    "BestFitWeigher": (_best_fit, _best_fit_one),
+    "BinPackWeigher": (_bin_pack, _bin_pack_one),
 }
+"""Each for many profiles, and for one."""
 
 
-class Share(Struct, gc=False):
+SHARES_MAX = 4096
+"""So many weights of one weigher are kept over the same candidates."""
+
+
+class Share(Struct):
     """One weigher over all candidates: what makes a raw figure a share of the score (see `weighers.Column`)."""
 
     weigher: str
@@ -88,6 +123,16 @@ class Share(Struct, gc=False):
     highest: float | None
     low: float
     span: float
+    known: dict[float, Weight] = field(default_factory=dict)
+
+    def weight_of(self, raw: float) -> Weight:
+        """As `weight`; one object as long as it is the same."""
+        found = self.known.get(raw)
+        if found is None:
+            if len(self.known) >= SHARES_MAX:
+                self.known.clear()
+            found = self.known[raw] = self.weight(raw)
+        return found
 
     def weight(self, raw: float, multiplier: float | None = None) -> Weight:
         """The share of one candidate."""

@@ -5,7 +5,7 @@ Nothing here is kept of a profile: the same columns give the same verdict. `Lane
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 
 import numpy as np
 from msgspec import structs
@@ -19,6 +19,7 @@ from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.filters import LAST, Filter
 from streams.scheduling.filters.amounts import most_of
 from streams.scheduling.kinds import AMOUNTS, NAMES, PROFILED, STATIC, TOPOLOGY
+from streams.scheduling.profiles import one_by_one
 from streams.scheduling.scores import Absolute
 from streams.scheduling.view import AT, View
 
@@ -70,9 +71,11 @@ class Verdicts:
         self._is_amount = np.array([place in self.amount_places for place in range(len(filters) + 1)])
         self._is_covered = self._limits is None and all(place < _NEVER for place in self._place_of.values())
         self._quick = [(_MOST.start + r, asked[r], self._place_of[r]) for r in self._asked]
-        self._is_quick = self._is_covered and not (self._wants or self._profiled)
+        self._is_quick = self._is_covered and not self._profiled
         self._first_of_static = np.full(0, _UNKNOWN, np.int16)
         self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
+        self._statics: MutableSequence[int] = one_by_one(self._first_of_static)
+        self._topologies: MutableSequence[int] = one_by_one(self._first_of_topology)
 
     @property
     def often(self) -> int:
@@ -81,21 +84,30 @@ class Verdicts:
 
     @property
     def is_quick(self) -> bool:
-        """Whether `quickly` says something: nothing but static classes and amounts decides."""
+        """Whether `quickly` says something: nothing but static classes, topologies and amounts decides."""
         return self._is_quick and not self.view.uncounted
 
-    def quickly(self, rows: Sequence[Sequence[int]]) -> list[int]:
-        """As `places`, for a few profiles by their first columns; none at all if one of them takes another look."""
-        table, known, quick = self._first_of_static, len(self._first_of_static), self._quick
+    def quickly(self, slots: Sequence[int]) -> list[int]:
+        """As `places`, for a few profiles, without columns."""
+        self._grow()
+        statics, topologies, quick, wants, last = self._statics, self._topologies, self._quick, self._wants, self.last
+        at = self.view.profiles.at
         found: list[int] = []
-        for row in rows:
-            number = row[_STATIC]
-            first: int = table.item(number) if number < known and row[_PLAIN] else _UNKNOWN
+        for slot in slots:
+            row = at[slot].figures
+            first = statics[row[_STATIC]]
             if first < 0:
-                return []
-            for at, needed, place in quick:
-                if row[at] < needed and place < first:
+                first = self._static_of(row[_STATIC], slot)
+            for column, needed, place in quick:
+                if row[column] < needed and place < first:
                     first = place
+            if wants and first > wants[0][0]:
+                place = topologies[row[_TOPOLOGY]]
+                if place < 0:
+                    place = self._topology_of(row[_TOPOLOGY], slot)
+                first = min(first, place)
+            if first > last and not row[_PLAIN] and self.checks[last][1].rejects(self._room(slot)):
+                first = last
             found.append(first)
         return found
 
@@ -151,8 +163,21 @@ class Verdicts:
             total = total + each.multiplier * each.raw(block[_USED], wholes)
         return total
 
+    def score(self, slot: int) -> float:
+        """As `scores`, of one profile."""
+        profile = self.view.profiles.at[slot]
+        used, wholes = profile.figures[_USED], profile.floats
+        first, *others = self.absolute
+        total = first.of_one(used, wholes)
+        if first.multiplier != 1.0:
+            total = total * first.multiplier
+        for each in others:
+            total = total + each.multiplier * each.of_one(used, wholes)
+        return total
+
     def places(self, slots: NDArray[np.intp], block: Ints) -> Places:
         """The first filter that rejects each of these profiles, whose columns are `block`."""
+        self._grow()
         first = self._by_class(slots, block[_STATIC])
         short, over = block[_MOST] < self._needs, None
         if self._limits is not None:
@@ -184,28 +209,43 @@ class Verdicts:
     def _room(self, slot: int) -> Room:
         return self.view.rooms[self.view.profiles.at[slot].ordinals[0]]
 
-    def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
+    def _grow(self) -> None:
+        """Have an entry for each static class and each topology that there is."""
         if len(self._first_of_static) < self.view.classes:
             self._first_of_static = _grown(self._first_of_static, self.view.classes)
+            self._statics = one_by_one(self._first_of_static)
+        if len(self._first_of_topology) < self.view.topologies:
+            self._first_of_topology = _grown(self._first_of_topology, self.view.topologies)
+            self._topologies = one_by_one(self._first_of_topology)
+
+    def _static_of(self, number: int, slot: int) -> int:
+        """The first filter that rejects a static class, of which this profile is."""
+        found = self._statics[number]
+        if found < 0:
+            room = self._room(slot)
+            found = self._statics[number] = next((place for place, check in self._static if check.rejects(room)), PASSES)
+        return found
+
+    def _topology_of(self, number: int, slot: int) -> int:
+        """The first filter that rejects a topology, which this profile has."""
+        found = self._topologies[number]
+        if found < 0:
+            room = self._room(slot)
+            found = self._topologies[number] = next((place for place, check in self._wants if check.rejects(room)), PASSES)
+        return found
+
+    def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
         first: Places = self._first_of_static[classes]
         if len(first) and first[first.argmin()] < 0:
             for at in np.flatnonzero(first < 0).tolist():
-                number = int(classes[at])
-                if self._first_of_static[number] < 0:
-                    room = self._room(int(slots[at]))
-                    self._first_of_static[number] = next((place for place, check in self._static if check.rejects(room)), PASSES)
+                self._static_of(int(classes[at]), int(slots[at]))
             first = self._first_of_static[classes]
         return first
 
     def _by_topology(self, slots: NDArray[np.intp], states: Ints, first: Places) -> None:
-        if len(self._first_of_topology) < self.view.topologies:
-            self._first_of_topology = _grown(self._first_of_topology, self.view.topologies)
         table = self._first_of_topology
         for at in np.flatnonzero((table[states] < 0) & (first > self._wants[0][0])).tolist():
-            number = int(states[at])
-            if table[number] < 0:
-                room = self._room(int(slots[at]))
-                table[number] = next((place for place, check in self._wants if check.rejects(room)), PASSES)
+            self._topology_of(int(states[at]), int(slots[at]))
         known = table[states]
         np.minimum(first, np.where(known < 0, np.int16(PASSES), known), out=first)
 

@@ -68,12 +68,17 @@ class View:
         """Whether any node ever came without a number of CPUs."""
         self.profiles = Profiles(len(FIGURES), len(RESOURCES) + len(raws), self._read)
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
+        self._read_of = [(self._extras.index(raw), raw) if raw in self._extras else (-1, raw) for raw in self._raws]
+        """Of each of `raws` where in the key it stands, from the extras on (−1: nowhere)."""
+        self._steady: list[tuple[int, float]] = []
+        """The columns that are in `constants`, with their figure."""
         self._wholes: list[list[float]] = []
         self._class_of: dict[bytes, int] = {}
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
         self._instances: list[frozenset[str]] = []
         self._names: list[str] = []
+        self._beside: dict[int, tuple[int, NDArray[np.intp]]] = {}
 
     @property
     def classes(self) -> int:
@@ -84,6 +89,14 @@ class View:
     def topologies(self) -> int:
         """States of cells and devices that were ever seen."""
         return len(self._topology_of)
+
+    def beside(self, partition: int) -> NDArray[np.intp]:
+        """The slots of the profiles of one partition. Read them before the next change."""
+        layout = self.profiles.layout
+        known = self._beside.get(partition)
+        if known is None or known[0] != layout:
+            known = self._beside[partition] = (layout, (self.column("partition") == partition).nonzero()[0])
+        return known[1]
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A live column of integers."""
@@ -98,6 +111,7 @@ class View:
             index.clear()
         self._instances = [frozenset()] * len(rooms)
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
+        self._steady = [(column, figure) for column, figure in enumerate(self.constants) if figure is not None]
         self._names = [host_of(room) for room in rooms]
         for ordinal, name in enumerate(self._names):
             self._index(ordinal)
@@ -121,7 +135,7 @@ class View:
 
     def _read(self, key: Key, ordinal: int) -> Reading:
         room = self.rooms[ordinal]
-        taken = _TAKEN(room)
+        taken: tuple[int, ...] = _TAKEN(room)
         _, _, _, _, f0, f1, f2, f3, t0, t1, t2, t3 = taken
         most = (
             # See `filters.amounts`: no instance larger than the whole node; CPUs that nobody reports are left to the ledger.
@@ -131,15 +145,19 @@ class View:
             f3 if f3 < t3 or t3 < 0 else t3,
         )
         self.uncounted |= t0 < 0
-        static, topology, *_ = key
-        # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
-        integers = (static, room.plain, topology, *(max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in (*most, *taken)), room.partition)
-        figures = [raw(room) for raw in self._raws]
-        if figures != self.constants:
-            constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
-            if constants != self.constants:
-                self.constants = constants  # Another list: whoever planned with the old one plans anew.
-        return integers, [*self._wholes[static], *figures]
+        static, topology = key[:2]
+        amounts = (*most, *taken)
+        if max(amounts) > COLUMN_MAX or min(amounts) < -COLUMN_MAX:
+            # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
+            amounts = tuple([max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in amounts])
+        figures = [raw(room) if at < 0 else key[at - len(self._extras)] for at, raw in self._read_of]
+        for column, figure in self._steady:
+            if figures[column] != figure:
+                # Another list: whoever planned with the old one plans anew.
+                self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
+                self._steady = [(i, known) for i, known in enumerate(self.constants) if known is not None]
+                break
+        return (static, room.plain, topology, *amounts, room.partition), [*self._wholes[static], *figures]
 
     def _topology(self, room: Room) -> int:
         host = room.node.hypervisor

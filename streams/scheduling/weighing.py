@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from projections.room import Room
 from schemas.resources import RESOURCES
@@ -19,15 +18,13 @@ from streams.scheduling.ask import Ask
 from streams.scheduling.kinds import ABSOLUTE
 from streams.scheduling.lane import Lane
 from streams.scheduling.options import MULTIPLIERS, Options
-from streams.scheduling.profiles import Profiles
 from streams.scheduling.raws import Raw
-from streams.scheduling.ring import NOTHING, Best, greatest
+from streams.scheduling.ring import Best
 from streams.scheduling.scores import Absolute, Floats, Share, bounded
 from streams.scheduling.spans import Spans
 from streams.scheduling.view import AT, View
+from streams.scheduling.weighed import Followed, Led, Listed, Slots, Weighed
 from streams.scheduling.weighers import Weigher, multiplier_of
-
-Slots = NDArray[np.intp]
 
 
 class Plan(Struct):
@@ -46,24 +43,29 @@ class Plan(Struct):
     names: list[str]
     multipliers: list[float]
     flats: dict[int, list[Weight]] = field(default_factory=dict)
-    _over: tuple[list[float], list[float], list[tuple[int, int, Share]]] = field(default_factory=lambda: ([], [], []))
+    _over: list[tuple[int, int, Share]] = field(default_factory=list)
 
     def over(self, lows: list[float], spans: list[float]) -> list[tuple[int, int, Share]]:
         """The weighers' numbers, columns and shares where the candidates' figures begin at `lows` and are `spans` wide."""
-        if self._over[0] != lows or self._over[1] != spans:
-            parts = zip(self.names, self.multipliers, self.lowest, self.highest, lows, spans, strict=True)
-            shares = [Share(*part) for part in parts]
-            self._over = lows, spans, list(zip(self.shares, self.rows.tolist(), shares, strict=True))
-        return self._over[2]
+        known = self._over
+        for k, (low, span) in enumerate(zip(lows, spans, strict=True)):
+            if k == len(known):
+                known.append((self.shares[k], int(self.rows[k]), self._share(k, low, span)))
+            elif known[k][2].low != low or known[k][2].span != span:
+                known[k] = (*known[k][:2], self._share(k, low, span))
+        return known
+
+    def _share(self, k: int, low: float, span: float) -> Share:
+        return Share(self.names[k], self.multipliers[k], self.lowest[k], self.highest[k], low, span)
 
 
 class Candidates(Struct):
-    """Who is weighed: the live profiles that are `inside` (None: all of them), and each node of `single`, looked at by itself.
+    """Who is weighed: the live profiles where `floor` is 0 and not −inf (None: all), and each node of `single`, looked at by itself.
 
     `is_closed`: no profile is. `emptied` are the slots of profiles whose nodes are all looked at by themselves.
     """
 
-    inside: NDArray[np.bool_] | None
+    floor: Floats | None
     single: list[Room]
     emptied: list[int]
     is_closed: bool
@@ -72,37 +74,7 @@ class Candidates(Struct):
         """The slots of the profiles; None for all that are live."""
         if self.is_closed:
             return np.zeros(0, np.intp)
-        return None if self.inside is None else self.inside.nonzero()[0]
-
-
-class Weighed:
-    """The scores of the candidates: `scores` of `slots` (None: of all slots, −inf where one is no candidate), `single` of the others."""
-
-    __slots__ = ("_profiles", "_scores", "_slots", "_tell", "single")
-
-    def __init__(
-        self,
-        profiles: Profiles,
-        scores: Floats,
-        slots: Slots | None,
-        single: list[float],
-        tell: Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]],
-    ) -> None:
-        self._profiles, self._scores, self._slots, self.single, self._tell = profiles, scores, slots, single, tell
-
-    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
-        """Scores and slots of the profiles that the best `count` nodes can be of, best first; of one partition, if it is named."""
-        if partition < 0:
-            found, places = greatest(self._scores, count), self._slots
-        else:
-            partitions = self._profiles.figures[AT["partition"], : self._profiles.live]
-            beside = ((partitions if self._slots is None else partitions.take(self._slots)) == partition).nonzero()[0]
-            found, places = greatest(self._scores.take(beside), count), beside if self._slots is None else self._slots.take(beside)
-        return found if places is None else [(score, places.item(at)) for score, at in found]
-
-    def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
-        """What each weigher made of one of the candidates; `apart` are the rooms that were looked at by themselves."""
-        return self._tell(best, apart)
+        return None if self.floor is None else (self.floor == 0.0).nonzero()[0]
 
 
 class Weighing:
@@ -127,13 +99,18 @@ class Weighing:
         self._plans.clear()
         self._multipliers.clear()
 
+    @property
+    def is_led(self) -> bool:
+        """Whether the lanes' leaders are the best: they know nothing of candidates' other multipliers."""
+        return self._cached and not self._view.overrides
+
     def weigh(self, lane: Lane, ask: Ask, candidates: Candidates, passed: int) -> Weighed:
         """As `weighers.weigh`, over the candidates, of which there are `passed`."""
         profiles, single = self._view.profiles, candidates.single
         if passed < 2:
             slots = candidates.slots()
-            return Weighed(profiles, np.zeros(profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
-        if self._cached and not self._view.overrides:
+            return Listed(self._view, np.zeros(profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
+        if self.is_led:
             return self._absolute(lane, ask, candidates)
         if not (
             candidates.is_closed
@@ -145,25 +122,9 @@ class Weighing:
 
     def _followed(self, candidates: Candidates) -> Weighed:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
-        view, single = self._view, candidates.single
-        profiles, plan = view.profiles, self._plan(())
-        beside = [profiles.of(view.ordinals[room.node_id]).slot for room in single]
-        spans, inside = plan.spans, candidates.inside
-        spans.sync()
-        lows, widths = spans.bounds(inside, beside)
-        sums = spans.sums(lows, widths)
-        alone = [sums.item(slot) for slot in beside]
-        scores = sums if inside is None else np.where(inside, sums, NOTHING)
-        flats, floats, shares = self._flats(plan, -1), profiles.floats, plan.over(lows, widths)
-
-        def tell(best: Best, _apart: Mapping[int, Room]) -> tuple[Weight, ...]:
-            figures = floats[:, best.slot if best.slot >= 0 else profiles.of(best.ordinal).slot].tolist()
-            weights = flats.copy()
-            for i, row, share in shares:
-                weights[i] = share.weight(figures[row])
-            return tuple(weights)
-
-        return Weighed(profiles, scores, None, alone, tell)
+        view, plan = self._view, self._plan(())
+        beside = [view.profiles.of(view.ordinals[room.node_id]).slot for room in candidates.single]
+        return Followed(view, plan.spans, candidates.floor, beside, plan.over, self._flats(plan, -1))
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
@@ -182,15 +143,9 @@ class Weighing:
             for _, multiplier, raw in made:
                 score += multiplier * raw(room)
             alone.append(score)
-        profiles = self._view.profiles
         if candidates.is_closed:
-            slots = candidates.slots()
-            return Weighed(profiles, np.zeros(0), slots, alone, tell)
-        scores = lane.scores[: profiles.live]
-        if candidates.emptied:
-            scores = scores.copy()
-            scores[candidates.emptied] = NOTHING
-        return Weighed(profiles, scores, None, alone, tell)
+            return Listed(self._view, np.zeros(0), candidates.slots(), alone, tell)
+        return Led(lane, candidates.emptied, alone, tell)
 
     def _normalised(self, ask: Ask, single: list[Room], slots: Slots | None) -> Weighed:
         view = self._view
@@ -203,8 +158,8 @@ class Weighing:
         plan = self._plan(tuple(asked))
         if not plan.shares:
             scores: Floats = np.zeros(count + len(single))
-            return Weighed(
-                profiles,
+            return Listed(
+                view,
                 scores[:count],
                 _without(slots, count),
                 scores[count:].tolist(),
@@ -220,8 +175,8 @@ class Weighing:
         span = [(each if highest is None else highest) - low[k] for k, (each, highest) in enumerate(zip(most, plan.highest, strict=True))]
         shares = [share for _, _, share in plan.over(low, span)]
         scores = self._sum(matrix, low, span, plan, slots)
-        return Weighed(
-            profiles,
+        return Listed(
+            view,
             scores[:count],
             _without(slots, count),
             scores[count:].tolist(),

@@ -31,9 +31,11 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
             profiles.move(ordinal, keys[ordinal])
         inside = None if rng.random() < 0.5 else np.array([rng.random() < 0.5 for _ in range(profiles.live)])
         beside = rng.sample(range(profiles.live), rng.randrange(1, 3))
+        floor = None if inside is None else np.where(inside, 0.0, -np.inf)
         spans.sync()
-        lows, widths = spans.bounds(inside, beside)
-        sums = spans.sums(lows, widths).tolist()
+        lows, widths = spans.bounds(floor, beside)
+        sums, slack = spans.sums(lows, widths, floor)
+        scores = spans.scores(np.arange(profiles.live), lows, widths).tolist()
 
         among = [slot for slot in range(profiles.live) if inside is None or inside[slot] or slot in beside]
         columns = [[max(profiles.floats[0, slot], 0.0) for slot in range(profiles.live)], profiles.floats[1].tolist()]
@@ -46,7 +48,24 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
             total = 0.0
             for k, multiplier in enumerate(MULTIPLIERS):
                 total += multiplier * ((columns[k][slot] - lows[k]) / widths[k]) if widths[k] else 0.0
-            assert sums[slot] == total
+            assert scores[slot] == spans.score(slot, lows, widths) == total
+        candidates = [slot for slot in range(profiles.live) if inside is None or inside[slot]]
+        assert all(sums[slot] == -np.inf for slot in set(range(profiles.live)).difference(candidates))
+        for one in candidates:
+            for other in candidates:
+                assert sums[one] - sums[other] <= slack or scores[one] > scores[other]
+
+
+@given(figures=st.lists(st.sampled_from((float("-inf"), 0.0, 1.0, 2.0, 3.0)), max_size=40), count=st.integers(1, 5))
+def test_the_greatest_come_with_all_that_are_near_the_last_of_them(figures: list[float], count: int) -> None:
+    scores = np.array(figures)
+
+    found = {at for _, at in greatest(scores, count, 1.0)}
+
+    real = sorted((score for score in figures if score != float("-inf")), reverse=True)
+    least = real[min(count, len(real)) - 1] - 1.0 if real else 0.0
+    assert found == {at for at, score in enumerate(figures) if score != float("-inf") and score >= least}
+    assert scores.tolist() == figures
 
 
 @given(figures=st.lists(st.sampled_from((float("-inf"), 0.0, 1.0, 2.0, 3.0)), max_size=40), count=st.integers(1, 5))

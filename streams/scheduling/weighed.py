@@ -1,0 +1,130 @@
+"""The scores of the candidates of one ask, as a choice reads them: the best few profiles, and what each weigher made of one candidate.
+
+There are three ways to them: one by one (`Listed`), from sums that follow the profiles (`Followed`), and from a lane's leaders (`Led`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projections.room import Room
+from schemas.results import Weight
+from streams.scheduling.lane import Lane
+from streams.scheduling.ring import NOTHING, Best, greatest
+from streams.scheduling.scores import Floats, Share
+from streams.scheduling.spans import Spans
+from streams.scheduling.view import View
+
+Slots = NDArray[np.intp]
+Tell = Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]]
+ONE_BY_ONE_MOST = 24
+"""So many are scored one by one; of more, columns cost less."""
+
+
+class Weighed(Protocol):
+    """Scores: `single` are those of the candidates that are looked at by themselves."""
+
+    single: list[float]
+
+    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
+        """Scores and slots of the profiles that the best `count` nodes can be of, best first; of one partition, if it is named."""
+        ...
+
+    def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+        """What each weigher made of one of the candidates; `apart` are the rooms that were looked at by themselves."""
+        ...
+
+
+class Listed:
+    """`scores` of `slots` (None: of all slots, −inf where one is no candidate)."""
+
+    __slots__ = ("_scores", "_slots", "_tell", "_view", "single")
+
+    def __init__(self, view: View, scores: Floats, slots: Slots | None, single: list[float], tell: Tell) -> None:
+        self._view, self._scores, self._slots, self.single, self._tell = view, scores, slots, single, tell
+
+    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
+        """See `Weighed`."""
+        if partition < 0:
+            found, places = greatest(self._scores, count), self._slots
+        else:
+            partitions = self._view.column("partition")
+            beside = ((partitions if self._slots is None else partitions.take(self._slots)) == partition).nonzero()[0]
+            found, places = greatest(self._scores.take(beside), count), beside if self._slots is None else self._slots.take(beside)
+        return found if places is None else [(score, places.item(at)) for score, at in found]
+
+    def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+        """See `Weighed`."""
+        return self._tell(best, apart)
+
+
+class Led:
+    """The leaders of a lane, without the profiles that are `emptied`."""
+
+    __slots__ = ("_emptied", "_lane", "_tell", "single")
+
+    def __init__(self, lane: Lane, emptied: Sequence[int], single: list[float], tell: Tell) -> None:
+        self._lane, self._emptied, self.single, self._tell = lane, emptied, single, tell
+
+    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
+        """See `Weighed`."""
+        found = self._lane.leading(count + len(self._emptied), partition)
+        return [each for each in found if each[1] not in self._emptied] if self._emptied else found
+
+    def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+        """See `Weighed`."""
+        return self._tell(best, apart)
+
+
+class Followed:
+    """Sums that follow the profiles, over the candidates where `floor` is 0 (None: all) and the profiles `beside`.
+
+    `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
+    """
+
+    __slots__ = ("_flats", "_lows", "_profiles", "_shares", "_slack", "_spans", "_sums", "_view", "_widths", "single")
+
+    def __init__(
+        self,
+        view: View,
+        spans: Spans,
+        floor: Floats | None,
+        beside: Sequence[int],
+        shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
+        flats: list[Weight],
+    ) -> None:
+        self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
+        spans.sync()
+        self._lows, self._widths = spans.bounds(floor, beside)
+        self._sums, self._slack = spans.sums(self._lows, self._widths, floor)
+        self._shares = shares(self._lows, self._widths)
+        self.single = [spans.score(slot, self._lows, self._widths) for slot in beside]
+
+    def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
+        """See `Weighed`."""
+        if partition < 0:
+            slots = [slot for _, slot in greatest(self._sums, count, self._slack)]
+        else:
+            beside = self._view.beside(partition)
+            slots = [beside.item(at) for _, at in greatest(self._sums.take(beside), count, self._slack)]
+        spans, lows, widths = self._spans, self._lows, self._widths
+        if len(slots) <= ONE_BY_ONE_MOST:
+            found = [(spans.score(slot, lows, widths), slot) for slot in slots]
+        else:
+            found = list(zip(spans.scores(np.array(slots, np.intp), lows, widths).tolist(), slots, strict=True))
+        found.sort(reverse=True)
+        least = found[count - 1][0] if len(found) > count else NOTHING
+        return [each for each in found if each[0] >= least]
+
+    def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
+        """See `Weighed`."""
+        profiles = self._profiles
+        figures = (profiles.at[best.slot] if best.slot >= 0 else profiles.of(best.ordinal)).floats
+        weights = self._flats.copy()
+        for i, row, share in self._shares:
+            weights[i] = share.weight_of(figures[row])
+        return tuple(weights)

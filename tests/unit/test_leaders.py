@@ -1,0 +1,60 @@
+"""The leaders that are kept up while scores change are those that a look at all would find."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.scheduling.leaders import KEPT, KEPT_MOST, Leaders
+
+NOBODY = float("-inf")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), slots=st.integers(1, 3 * KEPT_MOST), steps=st.sampled_from((3, 40, 10**9)))
+def test_leaders_that_follow_equal_a_look_at_all(seed: int, slots: int, steps: int) -> None:
+    rng = Random(seed)
+    scores = [rng.choice((NOBODY, rng.randrange(steps) / 8.0)) for _ in range(slots)]
+    leaders, looks = Leaders(), 0
+
+    for _ in range(60):
+        for _ in range(rng.randrange(12)):
+            slot = rng.randrange(slots)
+            scores[slot] = rng.choice((NOBODY, rng.randrange(steps) / 8.0, 1e9 + rng.random()))
+            leaders.put(slot, scores[slot])
+        count = rng.randrange(1, 5)
+        found = leaders.few(count)
+        if found is None:
+            looks += 1
+            leaders.fill(np.array(scores), np.arange(slots))
+            found = leaders.few(count)
+
+        real = sorted([(-score, slot) for slot, score in enumerate(scores) if score != NOBODY])
+        last = real[count - 1][0] if len(real) >= count else 0.0
+        assert found == [(-score, slot) for score, slot in real if score <= last]
+
+    assert looks >= 1
+
+
+def test_hardly_anybody_is_looked_for_anew_where_few_fall() -> None:
+    scores = np.arange(10_000, dtype=np.float64)
+    leaders = Leaders()
+    leaders.fill(scores, np.arange(10_000))
+
+    for slot in range(9_999, 9_999 - KEPT // 2, -1):
+        leaders.put(slot, 0.0)
+        assert leaders.few(3) == [(float(slot - 1 - n), slot - 1 - n) for n in range(3)]
+
+
+def test_what_rises_pushes_others_out_and_is_not_forgotten() -> None:
+    leaders = Leaders()
+    leaders.fill(np.zeros(10), np.arange(10))
+
+    for slot in range(10, 10 + 2 * KEPT_MOST):
+        leaders.put(slot, float(slot))
+
+    most = 9 + 2 * KEPT_MOST
+    assert leaders.few(2) == [(float(most), most), (float(most - 1), most - 1)]
