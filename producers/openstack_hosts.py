@@ -93,7 +93,7 @@ def _listed(number: int, entry: object) -> ListedHost:
         cpu = msgspec.json.decode(said.cpu_info) if isinstance(said.cpu_info, str) and said.cpu_info else said.cpu_info or {}
         architecture = cpu.get("arch", "") if isinstance(cpu, dict) else ""
         info = _cpu_info(cpu) if isinstance(cpu, dict) else CpuInfo()
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{place}: {error}") from None
     if said.vcpus is None or said.memory_mb is None or said.local_gb is None:
         raise ValueError(f"{place}, {said.hypervisor_hostname}: {TOTALS_MISSING}")

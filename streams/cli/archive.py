@@ -30,7 +30,7 @@ SOURCES = (AUDITS, LIFECYCLE)
 
 
 def archive_verb(
-    directory: Annotated[Path, Parameter(help="Where the files go; made if it is missing. Keep using the same one.")],
+    directory: Annotated[str, Parameter(help="Where the files go; made if it is missing. Keep using the same one.")],
     /,
     *,
     below: Annotated[str, Parameter(allow_leading_hyphen=True, help="What is older than this leaves: a time, such as -30d, or a cut.")],
@@ -43,7 +43,10 @@ def archive_verb(
     Answers about the present begin at the snapshot; those that need what left are had with CLAIMLOG_ARCHIVE=DIR in the environment, or
     exit 6. Interrupted, run it again.
     """
-    with opened(log) as source, ArchivedLog(identified(source), directory) as history:
+    if not directory:
+        raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
+    folder = Path(directory)
+    with opened(log) as source, ArchivedLog(identified(source), folder) as history:
         whole = identified(source)
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
@@ -53,7 +56,7 @@ def archive_verb(
             for partition, offset in wanted.items():
                 if partition.topic == CLAIMS:
                     verified[partition] = ensure_snapshot(history, partition.number, offset, progress.add, state)
-        moved = archive(whole, directory, wanted, verified=verified.__getitem__)
+        moved = archive(whole, folder, wanted, verified=verified.__getitem__)
         items = [
             {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
             for partition in limits

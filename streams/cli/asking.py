@@ -70,6 +70,13 @@ class Asking:
             swap_mib=amount_mib(self.swap or "0", "--swap"),
         )
 
+    def only(self, *allowed: str) -> None:
+        """Refuse flags of an instance beside a request that says all of it already, but for these. Raises UsageProblem."""
+        for name in type(self).__dataclass_fields__:
+            if name not in allowed and getattr(self, name) != getattr(ASKING, name):
+                goes = f"of the flags of an instance only --{allowed[0]} goes with it" if allowed else "no flag of an instance goes with it"
+                raise UsageProblem(f"--{name}: the request is given already; {goes}")
+
     def request(self, request_id: str, sizes: Flavor | None = None) -> PlacementRequested:
         """The request of these flags, with another flavor if one is given. Raises UsageProblem."""
         flavor = self.sizes() if sizes is None else sizes
@@ -116,7 +123,7 @@ def from_text(text: bytes | str, name: str, request_id: str | None) -> Placement
     """The request in a text; `name` is what messages call it. Raises UsageProblem."""
     try:
         data = msgspec.json.decode(text)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     if not isinstance(data, dict):
         raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")

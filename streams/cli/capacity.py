@@ -89,8 +89,7 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Placem
         return {own.name or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
     found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
     if isinstance(found, PlacementRequested):
-        if asking != ASKING:
-            raise UsageProblem("the request in the file says all of an instance; no flag of an instance goes with it")
+        asking.only()
         return {found.flavor.name or "-": replace(found, request_id=OWNER, count=1, instance_ids=())}
     if asking.flavor and asking.flavor not in found:
         raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")

@@ -46,9 +46,12 @@ class Changing:
         for name in self.drain:
             if name in self.enable:
                 raise UsageProblem(f"--drain {name} and --enable {name}: a node is one or the other")
+        ratios = dict(_ratio(text) for text in self.ratio)
+        if len(ratios) < len(self.ratio):
+            raise UsageProblem(f"--ratio {' --ratio '.join(self.ratio)}: a resource has one ratio; name each once")
         return Changes(
             settings=_settings(self.fleet) if self.fleet else None,
-            ratios_milli=dict(_ratio(text) for text in self.ratio),
+            ratios_milli=ratios,
             drained=self.drain,
             enabled=self.enable,
             added=tuple(_added(text) for text in self.add),

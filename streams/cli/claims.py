@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from projections.subjects import Kind, Subject
 from schemas.claims import ReleaseReason
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
@@ -14,8 +16,9 @@ from schemas.results import OutcomeKind
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.never_named import check_named
 from streams.cli.node import claim_item
-from streams.cli.nodes import sized
+from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.state import State, moment_of, state_at
@@ -57,20 +60,31 @@ def list_(
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
-    """The claims held at a moment, oldest first."""
+    """The claims held at a moment, oldest first. A node, instance or request that no record names exits 2."""
     with opened(log) as source:
         folded = state_at(source, moment_of(at), views=False)
-    claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
-    claims = [
-        claim
-        for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
-        if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
-    ]
+        claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
+        claims = [
+            claim
+            for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
+            if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
+        ]
+        if not claims:
+            _check_names(source, folded, node, {"instance": instance, "request": request})
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
     write(Answer(columns=COLUMNS, items=items, cut=folded.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
+
+
+def _check_names(log: Log, state: State, node: str, others: Mapping[Kind, str]) -> None:
+    """Nothing is held for a name that nobody knows either. Raises UsageProblem, AnswerIncomplete."""
+    if node and state.node(node) is None:
+        raise UsageProblem(unknown_node(node, state.node_ids()))
+    for kind, name in others.items():
+        if name:
+            check_named(log, Subject(kind, name))
 
 
 def _listed(item: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +102,8 @@ def hold(
 ) -> int:
     """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1."""
     ttl_ms = duration_ms(ttl)
+    if not ttl_ms:
+        raise UsageProblem(f"--ttl {ttl}: that holds it for no time; expected a time such as 10m, or `claimlog claims release`")
     with opened(log) as source:
         check_writable(source)
         state = state_at(source, views=False, pending=False)

@@ -39,6 +39,8 @@ def copy_verb(
 
     A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests.
     """
+    if not target:
+        raise UsageProblem("TARGET '': expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl")
     if target.endswith(".jsonl"):
         return _exported(Path(target), log, show)
     if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):

@@ -15,7 +15,7 @@ from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
 from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
-from schemas.codec import Unreadable, decode_keyed, event_type
+from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
 from streams.cli import units
 from streams.cli.exits import UsageProblem
@@ -28,6 +28,8 @@ from streams.log.base import Log, Partition, Record
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
+OTHER_TYPES = ("unreadable", "dead-letter")
+"""What `--type` calls records that are none of ours to decode."""
 READ_RECORDS = 2_000
 WAIT_SECONDS = 1.0
 
@@ -66,8 +68,9 @@ def events(
     now_ms = time.time_ns() // 1_000_000
     within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
     subject = _subject(about)
+    _check_types(kind)
     chosen = chooser(subject, kind)
-    topics = topic or TOPICS_SHOWN
+    topics = tuple(dict.fromkeys(topic)) or TOPICS_SHOWN
     with opened(log) as source:
         if watch:
             _watch(source, topics, within.since, chosen, show)
@@ -138,6 +141,14 @@ def columns() -> list[Column]:
         Column(name="node_id", title="node", shown=lambda name: name or "-", wide=True),
         Column(name="summary", title="what"),
     ]
+
+
+def _check_types(patterns: tuple[str, ...]) -> None:
+    """Raises UsageProblem for a pattern that no type fits."""
+    known = sorted({*OTHER_TYPES, *(name for topic in TOPICS if TOPICS[topic].records is not None for name in known_types(topic))})
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise UsageProblem(f"--type {pattern!r}: there is no such type; there are: {', '.join(known)}")
 
 
 def _subject(text: str) -> Subject | None:

@@ -105,7 +105,7 @@ def _another(name: str, known: Mapping[str, object]) -> str:
 def _from_toml(text: str, name: str) -> dict[str, Flavor]:
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     tables = data.get("flavors", {})
     if set(data) - {"flavors"} or not isinstance(tables, dict):
@@ -116,7 +116,7 @@ def _from_toml(text: str, name: str) -> dict[str, Flavor]:
 def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
     try:
         rows = msgspec.json.decode(text, type=list[dict[str, Any]])
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     found: dict[str, Flavor] = {}
     for at, row in enumerate(rows):

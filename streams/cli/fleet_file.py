@@ -94,7 +94,7 @@ def read(text: str, name: str) -> FleetFile:
     """The file `name`, whose text is `text`. Raises UsageProblem, which names the place and what was expected there."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     for section, value in data.items():
         if section not in SECTIONS:

@@ -94,7 +94,7 @@ def leaks(
         items = [finding_item(finding, state.as_of_ms) for finding in found]
         write(Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found)), style, sys.stdout, sys.stderr)
     if style.format in {"table", "wide"}:
-        sys.stderr.write(summary_text(found, of=len(state.findings())))
+        sys.stderr.write(summary_text(found, of=len(state.findings()), nodes_known=len(state.node_ids())))
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 
 
@@ -149,11 +149,13 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
     }
 
 
-def summary_text(findings: Sequence[OpenRecord], *, of: int) -> str:
+def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int) -> str:
     """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB; counted and on no audit: 1 GiB`.
 
     `of` all that are open: where none of them is shown, it is not said that all is well.
     """
+    if not findings and not nodes_known:
+        return "nothing found: no node is known, so there is nothing to compare\n"
     if not findings:
         all_well = "nothing found: claims, life cycles and audits agree\n"
         return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}\n" if of else all_well

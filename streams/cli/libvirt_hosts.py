@@ -74,7 +74,7 @@ def hosts_in(path: Path, common: HostFlags, cpuset: Callable[[str], set[int]]) -
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"--hosts {path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise UsageProblem(f"--hosts {path}: {problem}") from None
     tables = document.pop("host", [])
     if document or not isinstance(tables, list) or not tables:

@@ -39,6 +39,8 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
     takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
     """
+    if spec == "":
+        raise UsageProblem(f"--log '' is no log: pass {FORMS}, or leave it out for {ENVIRONMENT}")
     spec = spec or environ.get(ENVIRONMENT)
     if not spec:
         raise UsageProblem(f"which log? Pass --log ({FORMS}) or set {ENVIRONMENT}; `claimlog demo` makes one to try")

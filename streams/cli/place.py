@@ -70,6 +70,8 @@ def place(
 
     Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
     """
+    if file:
+        asking.only()
     wanted = from_json(file, request) if file else asking.request(request or str(uuid4()))
     return _placed(wanted, duration_ms(wait), log, show, fresh=not (request or file))
 

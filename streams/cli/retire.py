@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from projections.node import Node
 from streams.cli import units
+from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.state import State, state_at
@@ -35,6 +36,8 @@ def retire(
     Exits 3 if there are nodes that it would withdraw and --yes was not given.
     """
     length_ms = duration_ms(unheard_for)
+    if not length_ms:
+        raise UsageProblem(f"--unheard-for {unheard_for}: every node is unheard of for no time; expected a time such as 7d")
     with opened(log) as source:
         if yes:
             check_writable(source)

@@ -58,6 +58,7 @@ class Missing(Struct, frozen=True):
     def __str__(self) -> str:
         return f"topic {self.topic!r}: {self.says}"
 
+
 PARTITIONS_MAX = 1024
 """As `claimlog run` has it: each partition costs every reader a table."""
 
@@ -67,20 +68,28 @@ def apply(
     *,
     log: LogFlag = None,
     ledger_partitions: Annotated[
-        int, Parameter(converter=whole, help="Partitions of claims; never changes.")
-    ] = LEDGER_PARTITIONS_DEFAULT,
+        int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
+    ] = None,
     request_partitions: Annotated[
-        int, Parameter(converter=whole, help="Partitions of requests; never changes.")
-    ] = REQUEST_PARTITIONS_DEFAULT,
+        int | None, Parameter(converter=whole, show_default=False, help="Partitions of requests, 8 if left out; never changes.")
+    ] = None,
     single_broker: SingleBroker = False,
     show: Show = SHOW,
 ) -> int:
     """Make the topics that are missing and open each partition of claims; what is there is only compared. Doing it twice does nothing."""
     for flag, number in (("--ledger-partitions", ledger_partitions), ("--request-partitions", request_partitions)):
-        if not 1 <= number <= PARTITIONS_MAX:
+        if number is not None and not 1 <= number <= PARTITIONS_MAX:
             raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
-        open_ledger(target, ledger_partitions=ledger_partitions, request_partitions=request_partitions)
+        there = target.topics()
+        for flag, number, topic in (("ledger", ledger_partitions, CLAIMS), ("request", request_partitions, REQUESTS)):
+            if number is not None and there.get(topic, number) != number:
+                raise UsageProblem(f"--{flag}-partitions {number}: {topic} has {there[topic]} here, and that never changes; leave it out")
+        open_ledger(
+            target,
+            ledger_partitions=ledger_partitions or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT),
+            request_partitions=request_partitions or there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT),
+        )
         return _told(target, show)
 
 

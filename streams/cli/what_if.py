@@ -120,9 +120,7 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
 
 def _counted(subject: Subject, asking: Asking) -> Subject:
     """With --count; the other flags of an instance do not go with a request that is given. Raises UsageProblem."""
-    given = [name for name in Asking.__dataclass_fields__ if name != "count" and getattr(asking, name) != getattr(ASKING, name)]
-    if given:
-        raise UsageProblem(f"--{given[0]}: the request is given already; of the flags of an instance only --count goes with it")
+    asking.only("count")
     if asking.count is None:
         return subject
     if not 1 <= asking.count <= INSTANCES_MAX:

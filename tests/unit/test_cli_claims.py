@@ -40,7 +40,6 @@ def test_list_shows_the_held_claims_oldest_first(fleet: FleetLog, capsys: pytest
         (["--state", "confirmed"], ["r1/0/s-1.1"]),
         (["--state", "unconfirmed"], ["r2/0/s-1.2"]),
         (["--state", "overdue"], ["r2/0/s-1.2"]),
-        (["--node", "c09"], []),
     ],
 )
 def test_list_chooses(fleet: FleetLog, capsys: pytest.CaptureFixture[str], chosen: list[str], claims: list[str]) -> None:

@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_is_unreachable(tmp_path: Path, name: str) ->
     ("spec", "message"),
     [
         (None, "which log\\? Pass --log .*CLAIMLOG_LOG"),
-        ("", "which log"),
+        ("", "--log '' is no log: pass .* or leave it out for CLAIMLOG_LOG"),
         ("kafka://broker", "broker is no broker's HOST:PORT"),
         ("kafka:broker:9092", "the address of a Kafka log is kafka://HOST:PORT"),
         ("kafka://broker:9092/a.b", "prefix 'a.b' may have letters"),

@@ -1,0 +1,99 @@
+"""What is refused rather than passed over in silence: names that nobody knows, flags without effect, empty variables of a script."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli_log import FleetLog
+
+DEEP = "[" * 100_000
+REQUEST = '{"flavor": {"vcpus": 1}}'
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    fleet.claim("r1/0/s-1.1", "i1", "c01")
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("claims", "hold", "r1/0/s-1.1", "--ttl", "0s"), "--ttl 0s: that holds it for no time"),
+        (("claims", "list", "--node", "c09"), "node 'c09' is not known; known: c01"),
+        (("claims", "list", "--instance", "i9"), "no record of this log names instance/i9"),
+        (("claims", "list", "--request", "i1"), "no record of this log names request/i1; there is instance/i1"),
+        (("events", "--type", "claim-asked"), "--type 'claim-asked': there is no such type; there are: audit-failed, "),
+        (("events", "--type", "claim-*", "--type", ""), "--type '': there is no such type"),
+        (("what-if", "--vcpus", "1", "--ratio", "vcpus=1", "--ratio", "vcpus=2"), "a resource has one ratio; name each once"),
+        (("node", "retire", "--unheard-for", "0s"), "--unheard-for 0s: every node is unheard of for no time"),
+        (("archive", "", "--below", "now"), "DIRECTORY '': expected the folder"),
+        (("copy", ""), "TARGET '': expected sqlite:PATH"),
+        (("topics", "apply", "--ledger-partitions", "8"), "--ledger-partitions 8: claims has 2 here, and that never changes"),
+        (("topics", "apply", "--request-partitions", "8"), "--request-partitions 8: placement-requests has 2 here"),
+    ],
+)
+def test_what_would_be_passed_over_in_silence_exits_2(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    said = fleet.run(capsys, *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "says"),
+    [
+        (("place", "-", "--vcpus", "3"), REQUEST, "--vcpus: the request is given already; no flag of an instance goes with it"),
+        (("place", "-"), DEEP, "stdin: maximum recursion depth"),
+        (("what-if", "-"), DEEP, "stdin: maximum recursion depth"),
+        (("what-if", "-", "--zone", "z"), REQUEST, "--zone: the request is given already; of the flags of an instance only --count"),
+        (("capacity", "-"), '{"flavor": ' * 100_000, "stdin: maximum recursion depth"),
+        (("capacity", "-"), '[{"Name": ' + DEEP, "stdin: maximum recursion depth"),
+        (("capacity", "-"), f"flavors = {DEEP}", "stdin: maximum recursion depth"),
+        (("capacity", "-", "--zone", "z"), REQUEST, "--zone: the request is given already"),
+    ],
+)
+def test_a_request_on_stdin_that_says_too_much_or_nests_too_deep_exits_2(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str, says: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    said = fleet.run(capsys, *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+
+
+def test_files_that_nest_too_deep_exit_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "deep.toml"
+    file.write_text(f"defaults = {DEEP}")
+    verbs = (("fleet", "apply", str(file)), ("what-if", "--vcpus", "1", "--by", str(file)), ("capacity", str(file)))
+
+    said = [fleet.run(capsys, *arguments) for arguments in verbs]
+
+    assert [each.code for each in said] == [2, 2, 2]
+    assert ["maximum recursion depth" in each.err for each in said] == [True, True, True]
+
+
+def test_a_topic_that_is_named_twice_is_read_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    once = fleet.run(capsys, "events", "--topic", "claims", "-o", "value").out
+
+    assert fleet.run(capsys, "events", "--topic", "claims", "--topic", "claims", "-o", "value").out == once
+
+
+def test_nothing_held_and_nothing_known_are_told_apart(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "claims", "release", "r1/0/s-1.1")
+
+    listed = [fleet.run(capsys, "claims", "list", *flag) for flag in (("--node", "c01"), ("--instance", "i1"), ("--request", "r1"))]
+    before = fleet.run(capsys, "leaks", "--at", "1999-01-01")
+
+    assert [said.code for said in listed] == [0, 0, 0]
+    assert (before.code, before.err.splitlines()[-1]) == (0, "nothing found: no node is known, so there is nothing to compare")
