@@ -5,7 +5,7 @@ Asked at every record that touches the node, so it is quick to say that nothing 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -117,18 +117,18 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
 
 
 def nothing_wrong(
-    node: Node, instances: Iterable[str], time_ms: int, tracked: Container[str] | None, closed: Mapping[str, Closed] | None
+    node: Node, instances: Iterable[str], time_ms: int, view: NodeView | None, closed: Mapping[str, Closed] | None
 ) -> bool:
     """Whether the common case of `of_instances` and `of_node` holds: then there is no difference, and no look is needed to say so.
 
-    An instance has one claim and is as claimed, or it is gone in every respect: `tracked` are those that life cycles count, `closed` the
-    node's closed claims by instance.
+    An instance has one claim and is as claimed, or it is gone in every respect: `view` is what life cycles say of the node, `closed` has
+    its closed claims by instance.
     """
     claims_of, shown_of = node.claims.get, node.shown.get
     for instance_id in instances:
         claims = claims_of(instance_id)
         if claims is None:
-            if instance_id in node.shown or (tracked is not None and instance_id in tracked):
+            if shown_of(instance_id) is not None or (view is not None and view.tracked is not None and instance_id in view.tracked):
                 return False
             if closed is not None and (gone := closed.get(instance_id)) is not None and gone.outcome == "vanished":
                 return False

@@ -9,7 +9,7 @@ Only what a record touched is looked at again, by an audit too, as long as nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,11 @@ _BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "str
 _RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
 _OF_NODE = frozenset({"negative-free", "silent-node", "stranded-member"})
 """Kinds that every look at a node sees, whatever instances it is about."""
-_TOUCHES_NODE = (NodeConfigured, NodeSilent)
+_TOUCHES_NODE = frozenset({NodeConfigured, NodeSilent})
+_GONE = frozenset({"departed", "deleted"})
+
+Touched = Iterable[tuple[str, Collection[str]]]
+"""Nodes, each with instances there."""
 
 
 class OpenFinding(Struct):
@@ -101,7 +105,7 @@ class Leaks(Struct, dict=True):
         if type(event) is FindingIgnored:
             return self._ignored(event, step)
         found: list[FindingRecord] = []
-        for node_id, instances in self._touched(ledger, event, step).items():
+        for node_id, instances in self._touched(ledger, event, step):
             node = ledger.nodes.get(node_id)
             if node is None or self._is_plain(node, observed, instances, step):
                 continue
@@ -139,7 +143,8 @@ class Leaks(Struct, dict=True):
         if mark.quiet and step.times_only:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
-        self._close(step)
+        if step.closed:
+            self._close(step)
         if mark.quiet and applied and step.audited is not None and self._is_plain(node, observed, step.audited, step):
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
             return []
@@ -155,52 +160,58 @@ class Leaks(Struct, dict=True):
 
     def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:
         """Whether it is plain at once that a look would find nothing: no difference, and no finding that it could resolve."""
-        node_id = node.node_id
+        node_id, closed = node.node_id, step.closed
         if node_id in self.homes:
             return False
-        if step.closed:
-            instances = {*instances, *(claim.instance_id for claim in step.closed)}
-        for finding in self.open[node_id].values() if node_id in self.open else ():
-            if finding.record.instance_id in instances or finding.record.kind in _OF_NODE:
-                return False
-        view = observed.nodes.get(node_id)
-        return nothing_wrong(node, instances, step.time_ms, None if view is None else view.tracked, self.closed.get(node_id))
+        if closed and (len(closed) > 1 or closed[0].instance_id not in instances):
+            instances = {*instances, *(claim.instance_id for claim in closed)}
+        if node_id in self.open:
+            for finding in self.open[node_id].values():
+                if finding.record.instance_id in instances or finding.record.kind in _OF_NODE:
+                    return False
+        return nothing_wrong(node, instances, step.time_ms, observed.nodes.get(node_id), self.closed.get(node_id))
 
     def _nothing_to_confirm(self, node_id: str) -> bool:
         open_ = self.open.get(node_id)
         return open_ is None or all(finding.confirmed for finding in open_.values())
 
-    def _touched(self, ledger: Ledger, event: Any, step: Step) -> dict[str, list[str]]:
+    def _touched(self, ledger: Ledger, event: Any, step: Step) -> Touched:
         """The instances to look at by node; a node with none is looked at itself."""
         kind = type(event)
-        touched: dict[str, list[str]] = {}
         if kind is ClaimRequested:
-            forced = any(item.forced for item in event.items) if len(event.items) > 1 else event.items[0].forced
-            if not forced and not self.open:
-                return touched
-            for outcome in step.outcomes:
-                if outcome.node_id in self.open or (forced and outcome.node_id):
-                    touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
-            return touched
-        self._close(step)
+            return self._claimed(event, step)
+        if step.closed:
+            self._close(step)
+        node_id = getattr(event, "node_id", "")
         if kind is InstanceObserved:
-            touched[event.node_id] = [event.instance.instance_id]
-            if event.change in {"departed", "deleted"}:
-                self._explain(event.node_id, event.instance.instance_id)
-        elif kind is ClaimReleased:
-            for claim in step.closed:
-                touched[claim.node_id] = [claim.instance_id]
-            if not step.closed:
-                touched[event.node_id] = self._acknowledged(event)
-        elif kind is ClaimRenewed:
-            touched[event.node_id] = [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]
-        elif kind is GroupHomeClosed:
-            self._home_closed(ledger.nodes[event.node_id], event, step)
-            touched[event.node_id] = []
-        elif kind in _TOUCHES_NODE:
+            instance_id = event.instance.instance_id
+            if event.change in _GONE:
+                self._explain(node_id, instance_id)
+            return ((node_id, (instance_id,)),)
+        if kind is ClaimReleased:
+            if step.closed:
+                return [(claim.node_id, (claim.instance_id,)) for claim in step.closed]
+            return ((node_id, self._acknowledged(event)),)
+        if kind is ClaimRenewed:
+            return ((node_id, [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]),)
+        if kind is GroupHomeClosed:
+            self._home_closed(ledger.nodes[node_id], event, step)
+            return ((node_id, ()),)
+        if kind in _TOUCHES_NODE:
             is_status = kind is NodeSilent or event.status is not UNSET
-            touched[event.node_id] = [*ledger.nodes[event.node_id].claims] if is_status and event.node_id in ledger.nodes else []
-        return touched
+            return ((node_id, [*ledger.nodes[node_id].claims] if is_status and node_id in ledger.nodes else ()),)
+        return ()
+
+    def _claimed(self, event: ClaimRequested, step: Step) -> Touched:
+        """What claims did to nodes with findings, and forced ones to any: those alone take more than there is."""
+        forced = any(item.forced for item in event.items) if len(event.items) > 1 else event.items[0].forced
+        if not forced and not self.open:
+            return ()
+        touched: dict[str, list[str]] = {}
+        for outcome in step.outcomes:
+            if outcome.node_id in self.open or (forced and outcome.node_id):
+                touched.setdefault(outcome.node_id, []).append(outcome.instance_id)
+        return touched.items()
 
     def _home_closed(self, node: Node, event: GroupHomeClosed, step: Step) -> None:
         if node.members(event.group_id):
@@ -216,7 +227,12 @@ class Leaks(Struct, dict=True):
 
     def _close(self, step: Step) -> None:
         for claim in step.closed:
-            outcome = next(outcome for outcome in step.outcomes if outcome.claim_id == claim.claim_id).outcome
+            for told in step.outcomes:
+                if told.claim_id == claim.claim_id:
+                    outcome = told.outcome
+                    break
+            else:
+                raise LookupError(f"{claim.claim_id} was closed and no outcome says how; every step that closes a claim tells one")
             closed = Closed(claim, outcome, step.offset, step.time_ms, event_type(step.event))
             on_node = self.closed.setdefault(claim.node_id, {})
             if (before := on_node.get(claim.instance_id)) is not None:

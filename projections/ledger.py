@@ -102,8 +102,13 @@ class Ledger:
             step.dead = dead
         self.next_offset = offset + 1
         self.last_value = value
-        self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
+        if self.digest:
+            self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
         return step
+
+    def hash_no_more(self) -> None:
+        """From here on the digest is empty: for answers that say none. What is folded so is no state to publish."""
+        self.digest = b""
 
     def _gap(self, offset: int) -> str:
         number, last = self.next_offset, offset - 1

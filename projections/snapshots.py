@@ -103,6 +103,8 @@ def chunks_of(
     """The ledger, and rows beside it, as records of `ledger-snapshots`, in order. Raises ValueError before its first record."""
     if not ledger.next_offset:
         raise ValueError(f"{CLAIMS}/{ledger.partition}: nothing is folded yet, so there is nothing to keep; fold its first record first")
+    if not ledger.digest:
+        raise ValueError(f"{CLAIMS}/{ledger.partition}: it was folded without a digest, so nobody could check it; fold it anew")
     data = encoded(ledger, extras)
     parts = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)]
     return [

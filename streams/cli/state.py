@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TextIO
 
 from msgspec import Struct, field
@@ -31,27 +31,23 @@ from projections.replay import check_at_hand
 from projections.rows import node_resources
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
 from schemas.claims import PartitionOpened
-from schemas.codec import Unreadable, decode
+from schemas.codec import decode
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
-from streams.cli import units
 from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import ARCHIVE, past_moment
+from streams.cli.pending import READ_RECORDS, Each, lay_pending, say_pending
 from streams.cli.progress import Progress
 from streams.cli.records import at_time
 from streams.cli.timegrammar import Instant, Moment
-from streams.log.base import Log, Position, Record, TopicMismatch
-from streams.reconciler import SOURCES, reconcile
+from streams.log.base import Log, Position, TopicMismatch
+from streams.reconciler import SOURCES
 
 GROUP = "reconciler"
 """Who carries observations into the ledger."""
-READ_RECORDS = 5_000
-
-Each = Callable[[Ledger, Observed, Step], None]
-"""Called for every record after ledger and views are folded."""
 
 
 class Begun(NamedTuple):
@@ -136,13 +132,8 @@ class State(Struct, kw_only=True):
 
     def follow(self, log: Log, partition: int, until: int) -> Iterator[Step]:
         """Fold on up to the offset `until`, exclusive, and yield what each record did. For a state made without `pending` only."""
-        ledger = self.ledgers[partition]
-        if ledger.next_offset < until and ledger.next_offset < (start := log.start(CLAIMS, partition)):
-            raise AnswerIncomplete(
-                f"{CLAIMS}/{partition}: records from {ledger.next_offset} on are needed, at hand are those from {start} on; "
-                f"set {ARCHIVE} to the folder that `claimlog archive` wrote the others to"
-            )
-        read = for_a_fold(log)
+        ledger, read = self.ledgers[partition], for_a_fold(log)
+        self._check_at_hand(log, ledger, until)
         while ledger.next_offset < until:
             for record in read(CLAIMS, partition, ledger.next_offset, READ_RECORDS):
                 if record.offset >= until:
@@ -151,6 +142,30 @@ class State(Struct, kw_only=True):
                 self.ends[partition] = record.offset + 1
                 if step is not None:
                     yield step
+
+    def fold(self, log: Log, partition: int, until: int, added: Added) -> None:
+        """As `follow`, in less time, for who asks for the state alone: no step is told, and no digest of the ledger is kept."""
+        ledger, read = self.ledgers[partition], for_a_fold(log)
+        self._check_at_hand(log, ledger, until)
+        ledger.hash_no_more()
+        views, audit, doubles = self.observed[partition].apply, self.leaks[partition].apply, self.doubles.apply
+        while (at := ledger.next_offset) < until:
+            for record in read(CLAIMS, partition, at, min(READ_RECORDS, until - at)):
+                step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+                if step is not None and self.has_views:
+                    views(ledger, step)
+                    audit(ledger, self.observed[partition], step)
+                    doubles(partition, step)
+            self.ends[partition] = ledger.next_offset
+            added(ledger.next_offset - at)
+
+    def _check_at_hand(self, log: Log, ledger: Ledger, until: int) -> None:
+        number, at = ledger.partition, ledger.next_offset
+        if at < until and at < (start := log.start(CLAIMS, number)):
+            raise AnswerIncomplete(
+                f"{CLAIMS}/{number}: records from {at} on are needed, at hand are those from {start} on; "
+                f"set {ARCHIVE} to the folder that `claimlog archive` wrote the others to"
+            )
 
 
 def moment_of(text: str, now_ms: int | None = None) -> Moment | None:
@@ -200,17 +215,19 @@ def state_at(
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, calm_collector():
         for number, end in ends.items():
+            if each is None:
+                state.fold(log, number, end, progress.add)
+                continue
             for step in state.follow(log, number, end):
                 progress.add()
-                if each is not None:
-                    each(state.ledgers[number], state.observed[number], step)
+                each(state.ledgers[number], state.observed[number], step)
     state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in state.ends.items()}
     if pending:
-        _lay_pending(log, state, carried if at is None else {}, sources, each)
+        lay_pending(log, state, carried if at is None else {}, sources, each)
         if state.pending:
             places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
-        _say_pending(state, stderr)
+        say_pending(state, stderr)
     state.cut = Cut.of(places, ledger_id_of(log))
     return state
 
@@ -276,9 +293,7 @@ def _encoded_state(log: Log, task: Task, added: Added, _tell: Tell) -> tuple[byt
     partitions, views = task.options
     begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True)
     state = _state({task.partition: begun}, {task.partition: task.end}, has_views=views)
-    for count, _ in enumerate(state.follow(log, task.partition, task.end), 1):
-        if not count % READ_RECORDS:
-            added(READ_RECORDS)
+    state.fold(log, task.partition, task.end, added)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
     return encoded(begun.ledger, rows), begun.doubles
 
@@ -325,73 +340,3 @@ def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
     if at is not None:
         return max(ledger.time_ms for ledger in state.ledgers.values())
     return time.time_ns() // 1_000_000 if now_ms is None else now_ms
-
-
-def _lay_pending(
-    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]], each: Each | None
-) -> None:
-    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted."""
-    for number in range(state.partitions):
-        behind = {topic: ends[number] for topic, ends in sources.items() if ends.get(number, 0) > committed.get(topic, {}).get(number, 0)}
-        if not behind:
-            continue
-        records: list[Record] = []
-        for topic, start in _carried_to(log, number, state.ends[number], behind).items():
-            records += _read(log, topic, number, max(start, log.start(topic, number)), behind[topic])
-        for record in sorted(records, key=lambda record: record.time_ms):
-            _lay(state, record, each)
-
-
-def _lay(state: State, record: Record, each: Each | None) -> None:
-    message = reconcile(record, state.partitions)
-    if isinstance(message, Unreadable):
-        state.unreadable += 1
-        return
-    ledger = state.ledgers[record.partition]
-    offset = ledger.next_offset
-    state.laid[record.partition, offset] = record.position
-    step = state.step(record.partition, offset, record.time_ms, message.key, message.value)
-    if step is not None and step.event is not None and not step.ignored:
-        state.pending += 1
-        if each is not None:
-            each(ledger, state.observed[record.partition], step)
-
-
-def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int]) -> dict[str, int]:
-    """Up to where each source was carried, from the ledger itself: a carried record has its source's position as its id.
-
-    Looked for from the end backwards. Too low is right as well, only slower; a source that was never carried starts at 0.
-    """
-    found: dict[str, int] = {}
-    upper = claims_end
-    lowest = log.start(CLAIMS, number) if CLAIMS in log.topics() and number < log.topics()[CLAIMS] else upper
-    while upper > lowest and len(found) < len(behind):
-        lower = max(lowest, upper - READ_RECORDS)
-        for record in reversed(list(_read(log, CLAIMS, number, lower, upper))):
-            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{number}@")
-            if topic in behind and topic not in found and offset.isdigit():
-                found[topic] = int(offset) + 1
-        upper = lower
-    return {topic: min(found.get(topic, 0), end) for topic, end in behind.items()}
-
-
-def _read(log: Log, topic: str, number: int, start: int, end: int) -> Iterator[Record]:
-    """The records of a partition from `start` up to `end`, exclusive."""
-    while start < end:
-        records = log.read(topic, number, start, min(READ_RECORDS, end - start))
-        if not records:
-            return
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
-        start = records[-1].offset + 1
-
-
-def _say_pending(state: State, stderr: TextIO) -> None:
-    if state.pending:
-        what = "observation" if state.pending == 1 else "observations"
-        verb = "is" if state.pending == 1 else "are"
-        stderr.write(f"{units.count(state.pending)} {what} not yet in the ledger {verb} included; `claimlog run` carries them\n")
-    if state.unreadable:
-        stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")

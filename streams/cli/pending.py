@@ -1,0 +1,93 @@
+"""Observations that nobody has carried into the ledger yet, laid on the end of a fold in memory by the same reconciler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from projections.ledger import Ledger, Step
+from projections.observed import Observed
+from schemas.codec import Unreadable
+from schemas.topics import CLAIMS
+from streams.cli import units
+from streams.log.base import Log, Record
+from streams.reconciler import reconcile
+
+if TYPE_CHECKING:
+    from streams.cli.state import State
+
+READ_RECORDS = 5_000
+
+Each = Callable[[Ledger, Observed, Step], None]
+"""Called for every record after ledger and views are folded."""
+
+
+def lay_pending(
+    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]], each: Each | None
+) -> None:
+    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted."""
+    for number in range(state.partitions):
+        behind = {topic: ends[number] for topic, ends in sources.items() if ends.get(number, 0) > committed.get(topic, {}).get(number, 0)}
+        if not behind:
+            continue
+        records: list[Record] = []
+        for topic, start in _carried_to(log, number, state.ends[number], behind).items():
+            records += _read(log, topic, number, max(start, log.start(topic, number)), behind[topic])
+        for record in sorted(records, key=lambda record: record.time_ms):
+            _lay(state, record, each)
+
+
+def _lay(state: State, record: Record, each: Each | None) -> None:
+    message = reconcile(record, state.partitions)
+    if isinstance(message, Unreadable):
+        state.unreadable += 1
+        return
+    ledger = state.ledgers[record.partition]
+    offset = ledger.next_offset
+    state.laid[record.partition, offset] = record.position
+    step = state.step(record.partition, offset, record.time_ms, message.key, message.value)
+    if step is not None and step.event is not None and not step.ignored:
+        state.pending += 1
+        if each is not None:
+            each(ledger, state.observed[record.partition], step)
+
+
+def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int]) -> dict[str, int]:
+    """Up to where each source was carried, from the ledger itself: a carried record has its source's position as its id.
+
+    Looked for from the end backwards. Too low is right as well, only slower; a source that was never carried starts at 0.
+    """
+    found: dict[str, int] = {}
+    upper = claims_end
+    lowest = log.start(CLAIMS, number) if CLAIMS in log.topics() and number < log.topics()[CLAIMS] else upper
+    while upper > lowest and len(found) < len(behind):
+        lower = max(lowest, upper - READ_RECORDS)
+        for record in reversed(list(_read(log, CLAIMS, number, lower, upper))):
+            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{number}@")
+            if topic in behind and topic not in found and offset.isdigit():
+                found[topic] = int(offset) + 1
+        upper = lower
+    return {topic: min(found.get(topic, 0), end) for topic, end in behind.items()}
+
+
+def _read(log: Log, topic: str, number: int, start: int, end: int) -> Iterator[Record]:
+    """The records of a partition from `start` up to `end`, exclusive."""
+    while start < end:
+        records = log.read(topic, number, start, min(READ_RECORDS, end - start))
+        if not records:
+            return
+        for record in records:
+            if record.offset >= end:
+                return
+            yield record
+        start = records[-1].offset + 1
+
+
+def say_pending(state: State, stderr: TextIO) -> None:
+    """How many there are, if there are any."""
+    if state.pending:
+        what = "observation" if state.pending == 1 else "observations"
+        verb = "is" if state.pending == 1 else "are"
+        stderr.write(f"{units.count(state.pending)} {what} not yet in the ledger {verb} included; `claimlog run` carries them\n")
+    if state.unreadable:
+        stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")
