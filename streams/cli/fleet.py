@@ -18,7 +18,7 @@ from streams.cli.nodes import NodeNames, matching, unknown_node
 from streams.cli.output import Answer, Column, plain, write
 from streams.cli.printable import printable
 from streams.cli.state import State, moment_of, state_at
-from streams.cli.writing import new_stamp
+from streams.cli.writing import check_readable, new_stamp
 from streams.log.base import Message
 from streams.operator import configure
 
@@ -59,6 +59,7 @@ def apply(
             fields, found = changes(node, wanted(wants, node))
             if found:
                 messages.append(configure(node_id, new_stamp(), fields=fields))
+                check_readable(messages[-1])
                 listed += found
         if messages and not dry_run:
             source.append(messages)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from uuid import uuid4
 
+from schemas.codec import Unreadable, decode_keyed
+from streams.cli.exits import UsageProblem
 from streams.log.base import Log, LogError, Message, Position
 from streams.operator import Stamp
 
@@ -19,11 +21,19 @@ def check_writable(log: Log) -> None:
     log.append([])
 
 
+def check_readable(message: Message) -> None:
+    """Raises UsageProblem for a record that no reader would take (rule 11): it would become a dead letter, and its writer wait for ever."""
+    record = decode_keyed(message.topic, message.key, message.value)
+    if isinstance(record, Unreadable):
+        raise UsageProblem(f"this cannot be written, since nobody could read it: {record.reason}")
+
+
 def appended(log: Log, message: Message) -> Position:
     """Append one message, read it back, and return where it stands.
 
-    Raises as `append` does, and LogError if the log holds other bytes there.
+    Raises as `append` does, UsageProblem for what nobody could read, and LogError if the log holds other bytes there.
     """
+    check_readable(message)
     number = log.partition(message.topic, message.key) if message.partition is None else message.partition
     (offset,) = log.append([message])
     position = Position(message.topic, number, offset)

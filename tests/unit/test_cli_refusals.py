@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -81,6 +82,20 @@ def test_files_that_nest_too_deep_exit_2(fleet: FleetLog, capsys: pytest.Capture
 
     assert [each.code for each in said] == [2, 2, 2]
     assert ["maximum recursion depth" in each.err for each in said] == [True, True, True]
+
+
+def test_what_no_reader_would_take_is_not_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    request, settings = tmp_path / "request.json", tmp_path / "fleet.toml"
+    request.write_text(json.dumps({"flavor": {"vcpus": 1, "extra_specs": {f"k{n}": "x" * 200 for n in range(2000)}}}))
+    settings.write_text("[aggregates.a]\nnodes = ['c01']\nmetadata = {" + ", ".join(f'k{n} = "{"x" * 200}"' for n in range(2000)) + "}")
+    verbs = [("place", str(request)), ("fleet", "apply", str(settings)), ("node", "disable", "c01", "--reason", "x" * 300_000)]
+    ends = {topic: fleet.log.ends(topic) for topic in fleet.log.topics()}
+
+    said = [fleet.run(capsys, *arguments) for arguments in verbs]
+
+    assert {topic: fleet.log.ends(topic) for topic in fleet.log.topics()} == ends
+    assert [(each.code, each.out) for each in said] == [(2, "")] * 3
+    assert ["nobody could read it" in each.err for each in said] == [True] * 3
 
 
 def test_a_topic_that_is_named_twice_is_read_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
