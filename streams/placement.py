@@ -37,9 +37,9 @@ from streams.scheduling.overlay import InFlight
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
 
-# Works in flight at once: enough to fill a batch, few enough that every request is answered soon after it is taken up.
-WORKS_MAX = 128
-# Decisions of one turn: the batch that shares one append, some tens of milliseconds of the plain scan.
+# Works of one partition in flight at once: enough to fill a batch, few enough that every request is answered soon after it is taken up.
+WORKS_MAX = 512
+# Decisions of one turn at first: the batch that shares one append. The shell makes it larger or smaller by how long a turn takes.
 DECISIONS_PER_TURN = 64
 # One instance is decided at most this often; a conflict is rare and a second one in a row rarer.
 ATTEMPTS_MAX = 20
@@ -70,8 +70,8 @@ class Placer:
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._in_flight = InFlight(self.process)
         self._counter = 0
-        self._decided = 0
-        self._turn = 0
+        self._decided = self._turn = 0
+        self.decisions_per_turn = DECISIONS_PER_TURN
         self._acted_ms = self._awake_ms = 0
 
     def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
@@ -198,7 +198,7 @@ class Placer:
     def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
         """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
         cut = self.fleet.cut
-        while desk.queue and len(desk.works) < WORKS_MAX and self._decided < DECISIONS_PER_TURN:
+        while desk.queue and len(desk.works) < WORKS_MAX and self._decided < self.decisions_per_turn:
             asked, ends = desk.queue[0]
             if any(folded < end for folded, end in zip(cut, ends, strict=True)):
                 return

@@ -39,6 +39,10 @@ COMMIT_EVERY_MS = 1000
 # How far back the start looks for the epoch of the last start of the same process.
 STARTS_LOOKED_THROUGH = 5000
 PAUSE_SECONDS = 0.5
+# A batch of decisions shares one append: the larger, the less each costs, above all the broker. It is doubled while requests wait and
+# deciding takes less than the first, halved if it takes longer than the second, so that the lease is renewed and others' claims are seen.
+ACT_MS_MIN, ACT_MS_MAX = 250, 500
+DECISIONS_MIN, DECISIONS_MAX = 16, 256
 
 
 def boot_clock_ms() -> int:
@@ -118,7 +122,7 @@ class Scheduler:
         moved += self._read_results()
         moved += self._read_requests()
         moved += self._fold()
-        self._outbox.extend(self.placer.act(self._clocks.wall_ms(), self._clocks.boot_ms()))
+        self._act()
         moved += self._flush()
         self._commit(force=False)
         self._is_sound = True
@@ -145,6 +149,16 @@ class Scheduler:
                 self._commit(force=True)
         finally:
             self._lease.release()
+
+    def _act(self) -> None:
+        """Let the placer act, with a batch for the next turn by how long this one took."""
+        placer, began_ms = self.placer, self._clocks.boot_ms()
+        self._outbox.extend(placer.act(self._clocks.wall_ms(), began_ms))
+        took_ms = self._clocks.boot_ms() - began_ms
+        if took_ms > ACT_MS_MAX:
+            placer.decisions_per_turn = max(placer.decisions_per_turn // 2, DECISIONS_MIN)
+        elif took_ms < ACT_MS_MIN and placer.may_act():
+            placer.decisions_per_turn = min(placer.decisions_per_turn * 2, DECISIONS_MAX)
 
     def _flush(self) -> int:
         if not self._outbox:

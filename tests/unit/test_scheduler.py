@@ -10,7 +10,7 @@ from schemas.codec import decode
 from schemas.results import InstancesPlaced
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import LogFull, Message
-from streams.scheduler import GROUP, Scheduler, boot_clock_ms
+from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
 from tests.scheduling_world import At, world
 
 
@@ -150,3 +150,25 @@ def test_the_boot_clock_only_runs() -> None:
     before = boot_clock_ms()
 
     assert boot_clock_ms() >= before
+
+
+def test_while_requests_wait_batches_grow_and_shrink_again_where_deciding_takes_long() -> None:
+    here, step_ms = world(), [0]
+    here.host("n1", vcpus=4000, memory_mib=4_000_000)
+    for number in range(1500):
+        here.request(f"r{number}")
+
+    def boot() -> int:
+        here.clock.now_ms += step_ms[0]
+        return here.clock.boot()
+
+    scheduler = Scheduler(here.log, "s", clocks=Clocks(here.clock.wall, boot))
+    grown = [scheduler.turn() and scheduler.placer.decisions_per_turn for _ in range(3)]
+    step_ms[0] = ACT_MS_MAX + 1
+    shrunk = [scheduler.turn() and scheduler.placer.decisions_per_turn for _ in range(5)]
+    step_ms[0] = 0
+    settle(scheduler)
+
+    assert grown[-1] == DECISIONS_MAX
+    assert shrunk[-1] == DECISIONS_MIN
+    assert scheduler.placer.counters.placed == 1500
