@@ -6,7 +6,7 @@ The fold decides with it, the scheduler selects with it, and `explain`, `what-if
 from collections.abc import Iterable, Sequence
 
 from projections import numa_node
-from projections.node import NOTHING, Amounts, Node, amounts_of, largest
+from projections.node import NO_TOTAL, NOTHING, Amounts, Node, amounts_of, largest
 from schemas.claims import ClaimItem
 from schemas.inventory import ResourceRule
 from schemas.resources import RESOURCES, Limits, Shortfall
@@ -23,8 +23,11 @@ def fits(node: Node | None, item: ClaimItem, request_id: str, overlay: Overlay =
     arrived late, after its room was given to others, so a first claim of it must find its whole size below the limit. A forced claim
     skips the ratio limits and the limits it carries, nothing else. One that keeps what is there takes nothing.
     """
-    if node is not None and not overlay and fits_at_once(node, item):
-        return ()
+    if node is not None and not overlay:
+        if fits_at_once(node, item):
+            return ()
+        if lacks := lacks_at_once(node, item):
+            return lacks
     if item.keep:
         return tuple(_kept(node, item))
     if node is None or node.hypervisor is None:
@@ -61,6 +64,22 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
         and (not disk_mib or used[3] + disk_mib <= limits[3])
         and node.hypervisor is not None
     )
+
+
+def lacks_at_once(node: Node, item: ClaimItem) -> tuple[Shortfall, ...]:
+    """What surely is all that is lacking, in the same plain case: amounts. Empty says nothing."""
+    if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses or node.hypervisor is None:
+        return ()
+    if item.limits is not None or item.group is not None or item.numa or item.pci or item.keep or item.forced:
+        return ()
+    used, limits = node.used, node.limits
+    found: list[Shortfall] = []
+    for r, asked in enumerate(amounts_of(item.resources)):
+        if asked and used[r] + asked > limits[r]:
+            if limits[r] == NO_TOTAL:
+                return ()
+            found.append(Shortfall(resource=RESOURCES[r], needed=asked, free=limits[r] - used[r]))
+    return tuple(found)
 
 
 def _kept(node: Node | None, item: ClaimItem) -> Iterable[Shortfall]:

@@ -78,7 +78,7 @@ class History:
 
     def _the_long_way(self, written: Written) -> Step | None:
         with MonkeyPatch.context() as short_ways:
-            for place, name in ((claiming, "granted_at_once"), (fit, "fits_at_once"), (Ledger, "_at_home")):
+            for place, name in ((claiming, "granted_at_once"), (fit, "fits_at_once"), (fit, "lacks_at_once"), (Ledger, "_at_home")):
                 short_ways.setattr(place, name, lambda *_: False)
             step = self.ledger.apply(*written)
         for node_id in step.node_ids if step is not None else ():
