@@ -66,6 +66,7 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
     pools = _pools(handle, options.pools)
     dedicated = len(options.dedicated_cpus)
     capabilities = facts.capabilities
+    _check_dedicated(options.dedicated_cpus, capabilities.cells, cpus)
     cells = tuple(_with_free_pages(handle, cell) for cell in capabilities.cells)
     memory = _memory(handle)
     return (
@@ -94,6 +95,14 @@ def look_at_host(handle: Any, options: Options, known: Facts | None = None) -> t
         ),
         facts,
     )
+
+
+def _check_dedicated(dedicated: frozenset[int], cells: Sequence[NumaCell], cpus: int) -> None:
+    """Raises ValueError for dedicated CPUs that the host does not have, as Nova's driver does: they would be totals of nothing."""
+    known = {cpu for cell in cells for cpu in cell.cpus} or set(range(cpus))
+    if beyond := sorted(dedicated - known):
+        named = ", ".join(map(str, beyond[:5])) + (" ..." if len(beyond) > 5 else "")
+        raise ValueError(f"dedicated CPUs {named} are not this host's, which has {len(known)} CPUs up to {max(known, default=0)}")
 
 
 class Pools(Struct, frozen=True, kw_only=True):

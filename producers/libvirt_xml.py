@@ -176,13 +176,20 @@ def read_system_uuid(text: str) -> str:
     return _parsed(text).findtext("capability[@type='system']/hardware/uuid", "")
 
 
+CPU_MAX = 1 << 16
+"""Above any CPU of a host: the kernel itself ends at 8,192."""
+
+
 def cpuset(text: str) -> set[int]:
-    """libvirt's list of CPUs or cells: `0-3,^2,8`. Raises ValueError."""
+    """libvirt's list of CPUs or cells: `0-3,^2,8`. Raises ValueError, for a range that ends before it begins as well."""
     chosen: set[int] = set()
     excluded: set[int] = set()
     for part in filter(None, (each.strip() for each in text.split(","))):
         first, _, last = part.removeprefix("^").partition("-")
-        (excluded if part.startswith("^") else chosen).update(range(int(first), int(last or first) + 1))
+        span = range(int(first), int(last or first) + 1)
+        if not span or span[-1] > CPU_MAX:
+            raise ValueError(f"{part!r}: expected a range such as 0-3, of numbers up to {CPU_MAX}")
+        (excluded if part.startswith("^") else chosen).update(span)
     return chosen - excluded
 
 

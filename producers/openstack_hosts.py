@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,7 +67,13 @@ def read_hypervisors(text: bytes) -> list[ListedHost]:
     entries = document.get("hypervisors") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise ValueError('expected {"hypervisors": [...]} as GET /os-hypervisors/detail answers, or a list of hypervisors')
-    return [_listed(number, entry) for number, entry in enumerate(entries)]
+    listed = [_listed(number, entry) for number, entry in enumerate(entries)]
+    if not listed:
+        raise ValueError("expected hypervisors, the list is empty; who may not see them is answered with none")
+    (name, times), *_ = Counter(each.node_id for each in listed).most_common(1)
+    if times > 1:
+        raise ValueError(f"hypervisor {name} is listed {times} times; a node has one name and is there once")
+    return listed
 
 
 def audit_of(listed: ListedHost, *, producer: str, epoch: int, taken_at_ms: int) -> HypervisorAudited:

@@ -178,6 +178,11 @@ def test_a_pool_that_is_not_there_fails_the_audit_with_its_name(host: Connection
         audit(host, pools=("default-pool", "nvme"))
 
 
+def test_dedicated_cpus_that_the_host_does_not_have_fail_the_audit_instead_of_being_counted(host: Connection) -> None:
+    with pytest.raises(ValueError, match=r"dedicated CPUs 16, 17 are not this host's, which has 16 CPUs up to 15"):
+        audit(host, dedicated_cpus=frozenset({14, 15, 16, 17}))
+
+
 def test_a_closed_connection_fails_the_audit(host: Connection) -> None:
     connection = connect("test:///default")
     connection.close()

@@ -322,6 +322,12 @@ def test_the_list_of_the_command_line_client_will_do_too() -> None:
     [
         (b"{", "expected JSON"),
         (b"{}", 'expected {"hypervisors": [...]}'),
+        (b"[]", "expected hypervisors, the list is empty"),
+        (b'{"hypervisors": []}', "expected hypervisors, the list is empty"),
+        (
+            b"[%s]" % b", ".join([b'{"hypervisor_hostname": "n1", "vcpus": 1, "memory_mb": 1, "local_gb": 1}'] * 2),
+            "hypervisor n1 is listed 2 times",
+        ),
         (b"[1]", r"hypervisors\[0\]: Expected `object`, got `int`"),
         (b'[{"vcpus": 1}]', r"hypervisors\[0\]: Object missing required field `hypervisor_hostname`"),
         (b'[{"hypervisor_hostname": "n1"}]', "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below"),
