@@ -18,7 +18,9 @@ ProducerId = Name
 
 # Any fixed uuid would do: it keeps ids derived here apart from everybody else's.
 INSTANCE_NAMESPACE = UUID("8c3f6a52-7d0e-4c6a-9a51-0d4f6b1f9d11")
-_NAMESPACE = INSTANCE_NAMESPACE.bytes
+_NAMESPACE = sha1(INSTANCE_NAMESPACE.bytes, usedforsecurity=False)
+# The variant that a uuid has in the upper bits of its 17th digit.
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def claim_id(request_id: str, index: int, process: str, epoch: int, counter: int) -> str:
@@ -29,11 +31,10 @@ def claim_id(request_id: str, index: int, process: str, epoch: int, counter: int
 def instance_id(request_id: str, index: int) -> str:
     """The uuid of a request's instance number `index` where the requester named none: the same for every scheduler that looks."""
     # What `str(uuid5(...))` gives, without the object: it is worked out for every decision.
-    digest = bytearray(sha1(_NAMESPACE + f"{request_id}/{index}".encode(), usedforsecurity=False).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x50
-    digest[8] = digest[8] & 0x3F | 0x80
-    text = digest.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    digest = _NAMESPACE.copy()
+    digest.update(f"{request_id}/{index}".encode())
+    text = digest.hexdigest()
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 
 
 class Sequence(NamedTuple):

@@ -159,7 +159,7 @@ def cpus_of(text: str, key: str) -> frozenset[int]:
 
 
 def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
-    return any(key.startswith(prefixes) for key in texts)
+    return bool(texts) and any(key.startswith(prefixes) for key in texts)
 
 
 def _pair(key: str, flavor: Flavor, image: Image) -> tuple[str, str]:

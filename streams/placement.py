@@ -70,7 +70,7 @@ class Placer:
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._in_flight = InFlight(self.process)
         self._counter = 0
-        self._decided = self._turn = 0
+        self._decided_before = self._turn = 0
         self.decisions_per_turn = DECISIONS_PER_TURN
         self._acted_ms = self._awake_ms = 0
 
@@ -143,7 +143,7 @@ class Placer:
     def act(self, now_ms: int, boot_ms: int) -> list[Message]:
         """Everything that is to be appended now, in order. `now_ms` is the wall clock, `boot_ms` a clock that only runs."""
         messages: list[Message] = []
-        self._decided = 0
+        self._decided_before = self.counters.decisions
         self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
         self._acted_ms = boot_ms
         for desk in self.desks.values():
@@ -197,8 +197,8 @@ class Placer:
 
     def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
         """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
-        cut = self.fleet.cut
-        while desk.queue and len(desk.works) < WORKS_MAX and self._decided < self.decisions_per_turn:
+        cut, enough = self.fleet.cut, self._decided_before + self.decisions_per_turn
+        while desk.queue and len(desk.works) < WORKS_MAX and self.counters.decisions < enough:
             asked, ends = desk.queue[0]
             if any(folded < end for folded, end in zip(cut, ends, strict=True)):
                 return
@@ -260,7 +260,7 @@ class Placer:
                 return self._no_place(work, seat, decision, now_ms)
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
-            item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
+            item = seat.item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)
             self.fleet.lay(item, decision.chosen, seat.partition)
             self._in_flight.lay(seat.claim_id, self._counter)
             items.setdefault(seat.partition, []).append(item)
@@ -308,7 +308,6 @@ class Placer:
         if seat.refused or decision.overlay:
             decision = msgspec.structs.replace(decision, overlay=self._in_flight.texts(), refused=seat.refused)
         seat.decision = decision
-        self._decided += 1
         self.counters.decisions += 1
         return decision, claimed(self.fleet, ask, self.policy, decision) if decision.chosen else ask.item
 
@@ -317,9 +316,10 @@ class Placer:
         item = kept_item(self.fleet, request, seat.index)
         if item is None:
             return f"instance {request.instance(seat.index)} is neither claimed nor shown on source_node {request.source_node}"
-        seat.partition, seat.kept = self.fleet.partition_of_node(request.source_node), item.resources
+        seat.partition = self.fleet.partition_of_node(request.source_node)
         seat.claim_id = self._claim_id(request, seat.index)
-        items.setdefault(seat.partition, []).append(msgspec.structs.replace(item, claim_id=seat.claim_id))
+        seat.item = msgspec.structs.replace(item, claim_id=seat.claim_id)
+        items.setdefault(seat.partition, []).append(seat.item)
         return ""
 
     def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:

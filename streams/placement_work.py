@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct, field
 
 from projections.placements import Asked, Cancel, Named, Placements
-from schemas.claims import ReleaseReason
+from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
-from schemas.resources import Resources, Shortfall
+from schemas.resources import Shortfall
 from schemas.results import Decision, Placement
 
 LATENCIES_KEPT = 10_000
@@ -19,7 +19,7 @@ LATENCIES_KEPT = 10_000
 class Seat(Struct, gc=False):
     """One claim of a work: `open` (to be decided), `sent` (not read back yet) or `held` (granted on `node_id`).
 
-    Each instance has one, and one that leaves its node a second with `kept`, what it uses there, once that is known.
+    Each instance has one, and one that leaves its node a second with `keeps`. `item` is what was claimed for it last.
     """
 
     index: int
@@ -31,13 +31,15 @@ class Seat(Struct, gc=False):
     attempt: int = 0
     refused: tuple[Shortfall, ...] = ()
     keeps: bool = False
-    kept: Resources = Resources()
+    item: ClaimItem | None = None
 
 
 def seats_of(request: PlacementRequested) -> list[Seat]:
     """The seats of a request: one an instance, and for a migration that can be reverted another one on the node that each leaves."""
-    keeps = request.action == "migrate" and not request.live and not request.dry_run
-    return [Seat(index) for index in range(request.count)] + [Seat(index, keeps=True) for index in range(request.count) if keeps]
+    seats = [Seat(index) for index in range(request.count)]
+    if request.action == "migrate" and not request.live and not request.dry_run:
+        seats += [Seat(index, keeps=True) for index in range(request.count)]
+    return seats
 
 
 class Work(Struct):
@@ -80,17 +82,16 @@ class Work(Struct):
 
 def placements_of(work: Work, *, keeps: bool) -> list[Placement]:
     """The places that a work's result names: where its instances go, or those that they leave and keep."""
-    request = work.asked.request
     return [
         Placement(
-            instance_id=request.instance(seat.index),
+            instance_id=seat.item.instance_id,
             claim_id=seat.claim_id,
             partition=seat.partition,
             node_id=seat.node_id,
-            resources=seat.kept if keeps else request.resources,
+            resources=seat.item.resources,
         )
         for seat in work.seats
-        if seat.keeps == keeps
+        if seat.keeps == keeps and seat.item is not None
     ]
 
 

@@ -6,6 +6,8 @@ so that ratios of aggregates, exact amounts and numbers of instances and I/O ope
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec.structs import replace
 
 from projections.room import Room
@@ -13,7 +15,7 @@ from schemas.claims import ClaimItem
 from schemas.resources import Limits
 from schemas.results import Decision
 from streams.scheduling.ask import Ask
-from streams.scheduling.filters import filters_of
+from streams.scheduling.filters import Filter, filters_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy
 
@@ -24,7 +26,7 @@ def claimed(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> Claim
     A claim has one set of limits, so alternates where they would be others are left out.
     """
     nodes = (decision.chosen, *decision.alternates)
-    carried = () if ask.item.forced else tuple(filter_ for filter_ in filters_of(policy) if filter_.carried)
+    carried = () if ask.item.forced else _carried(policy)
     if not carried:
         return replace(ask.item, nodes=nodes)
     tests = [check for filter_ in carried if (check := filter_.prepare(ask)) is not None and check.limits is not None]
@@ -35,6 +37,11 @@ def claimed(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> Claim
     limits = limits_on(fleet.room_of(decision.chosen))
     alike = tuple(node_id for node_id in nodes if limits_on(fleet.room_of(node_id)) == limits)
     return replace(ask.item, nodes=alike, limits=None if limits == Limits() else limits)
+
+
+@lru_cache(maxsize=64)
+def _carried(policy: Policy) -> tuple[Filter, ...]:
+    return tuple([filter_ for filter_ in filters_of(policy) if filter_.carried])
 
 
 def least(*several: Limits) -> Limits:
