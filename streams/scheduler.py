@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
+from projections.projection import Recorded, for_a_fold
 from projections.rules import DIGEST_EVERY
 from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.engines import not_told, rewound
-from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Message, Partition, Record, wall_clock_ms
+from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Message, Partition, wall_clock_ms
 from streams.placement import Placer
 from streams.placement_messages import Sender
 from streams.scheduling.fleet import Fleet
@@ -80,7 +81,7 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell = log, tell
+        self._log, self._tell, self._read = log, tell, for_a_fold(log)
         self._clocks = clocks or Clocks()
         self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
@@ -222,7 +223,7 @@ class Scheduler:
             placements = desk.placements
             if len(placements.open) >= OPEN_MAX:
                 continue
-            for record in self._log.read(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
+            for record in self._read(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
                 read += 1
                 asked = placements.apply_request(record.offset, record.time_ms, record.key, record.value)
                 if asked is not None and not isinstance(asked, Unreadable):
@@ -245,13 +246,13 @@ class Scheduler:
                 if folded >= FOLDED_PER_TURN:
                     self._is_behind = True
                     return folded
-                records = self._log.read(CLAIMS, ledger.partition, ledger.next_offset, RECORDS_PER_READ)
+                records = self._read(CLAIMS, ledger.partition, ledger.next_offset, RECORDS_PER_READ)
                 found = len(records)
                 folded += found
                 self._apply(ledger, records)
         return folded
 
-    def _apply(self, ledger: Ledger, records: Sequence[Record]) -> None:
+    def _apply(self, ledger: Ledger, records: Sequence[Recorded]) -> None:
         partition, folded = ledger.partition, self.placer.folded
         for record in records:
             step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
@@ -260,10 +261,10 @@ class Scheduler:
                 if record.offset % DIGEST_EVERY == 0 and self.each_digest is not None:
                     self.each_digest(ledger)
 
-    def _records(self, topic: str, partition: int, offset: int) -> list[Record]:
+    def _records(self, topic: str, partition: int, offset: int) -> list[Recorded]:
         """All records from `offset` to the end."""
-        records: list[Record] = []
-        while found := self._log.read(topic, partition, offset, RECORDS_PER_READ):
+        records: list[Recorded] = []
+        while found := self._read(topic, partition, offset, RECORDS_PER_READ):
             records += found
             offset = found[-1].offset + 1
             if len(found) < RECORDS_PER_READ:
