@@ -78,9 +78,9 @@ class Asking:
                 raise UsageProblem(f"--{name}: the request is given already; {goes}")
 
     def request(self, request_id: str, sizes: Flavor | None = None) -> PlacementRequested:
-        """The request of these flags, with another flavor if one is given. Raises UsageProblem."""
+        """The request of these flags, with another flavor if one is given, whatever it asks for. Raises UsageProblem."""
         flavor = self.sizes() if sizes is None else sizes
-        if flavor == Flavor(name=flavor.name):
+        if sizes is None and flavor == Flavor(name=flavor.name):
             raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
         if self.policy != ASKING.policy and not self.group:
             raise UsageProblem(f"--policy {self.policy}: a policy is that of a server group; name it with --group")

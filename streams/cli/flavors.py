@@ -147,6 +147,9 @@ def _flavor(name: str, table: object, place: str) -> Flavor:
         "extra_specs": table.get("extra_specs", {}),
     }
     try:
-        return msgspec.convert(said, Flavor)
+        flavor = msgspec.convert(said, Flavor)
     except msgspec.ValidationError as problem:
         raise UsageProblem(f"{place}: {problem}") from None
+    if flavor == Flavor(name=name):
+        raise UsageProblem(f"{place}: it asks for nothing; expected some of {', '.join(OWN_KEYS)}")
+    return flavor

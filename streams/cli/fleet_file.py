@@ -123,8 +123,13 @@ def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
     read_table = _table(table, NodeTable, place)
     for resource in RESOURCES:
         setting: ResourceTable | UnsetType = getattr(read_table, resource)
-        if setting is not UNSET and setting.ratio is not UNSET:
+        if setting is UNSET:
+            continue
+        if setting.ratio is not UNSET:
             ratio_milli(setting.ratio, f"{place}.{resource}.ratio")
+        for name in ("min_unit", "step_size"):
+            if getattr(setting, name) == 0:
+                raise UsageProblem(f"{place}.{resource}.{name}: expected 1 or more, got 0; 1 lets any amount be asked for")
     return read_table
 
 
@@ -155,7 +160,10 @@ def is_pattern(name: str) -> bool:
 
 
 def wanted(file: FleetFile, node: Node) -> OperatorFields:
-    """What the file wants of a node, in full where it says anything of a field: the defaults, then patterns, then the node's own table."""
+    """What the file wants of a node, in full where it says anything of a field: the defaults, then patterns, then the node's own table.
+
+    Raises UsageProblem for limits that let nothing through.
+    """
     tables = [file.defaults]
     tables += [table for name, table in file.nodes.items() if name != node.node_id and fnmatchcase(node.node_id, name)]
     tables += [file.nodes[node.node_id]] if node.node_id in file.nodes else []
@@ -167,7 +175,12 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
         for resource in RESOURCES:
             setting: ResourceTable | UnsetType = getattr(table, resource)
             if setting is not UNSET:
-                said[resource] = _rule(said.get(resource, node.rule(resource)), setting)
+                rule = said[resource] = _rule(said.get(resource, node.rule(resource)), setting)
+                if rule.max_unit is not None and rule.min_unit > rule.max_unit:
+                    raise UsageProblem(
+                        f"{file.name}: {node.node_id}: {resource}: min_unit {rule.min_unit} is above max_unit {rule.max_unit}: "
+                        "whatever asks for any would fit nowhere"
+                    )
     if file.aggregates is not None:
         said["aggregates"] = tuple(
             Aggregate(name=name, metadata=dict(sorted(table.metadata.items())))

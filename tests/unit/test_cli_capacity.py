@@ -101,7 +101,9 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
     path = fleet.path.parent / "request.json"
     path.write_bytes(encode(PlacementRequested(request_id="r", flavor=flavor, count=2, pci=(gpu,))))
 
-    items = fleet.run(capsys, "capacity", "-o", "json").json["items"]
+    fleet.append(REQUESTS, PlacementRequested(request_id="r3", flavor=Flavor(name="none")))
+
+    *items, nothing = fleet.run(capsys, "capacity", "-o", "json").json["items"]
     (asked_again,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
 
     assert [(item["flavor"], item["size"], item["fits"]) for item in items] == [
@@ -109,6 +111,7 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
         ("m1 (2)", "1 GiB, 40 GiB disk, 1 gpu", 2),
         ("m1 (3)", "1 GiB", 8 + 3 + 8),
     ]
+    assert nothing["fits"] is None
     assert items[1]["pci"] == [{"alias": "gpu", "specs": [{"vendor_id": "10de"}]}]
     assert (asked_again["fits"], asked_again["rejected"]) == (2, {"PciPassthroughFilter": 2})
 
@@ -169,6 +172,7 @@ def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("[flavors.a]\nvcpus = 1\n[flavors.none]\n", "flavors.none: it asks for nothing; expected some of vcpus"),
         ("[flavors.a]\nram = 3\n", "flavors.a: 'ram' is not known; known: vcpus"),
         ("[flavours.a]\nvcpus = 3\n", "expected tables such as [flavors.small]"),
         ("vcpus = ", "Invalid value"),
