@@ -82,6 +82,8 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind in {"ghost-instance", "missing-claim"}:
         adopt = f"`claimlog leaks adopt {finding.finding_id}` claims what it uses"
         return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
+    if finding.kind == "stranded-member":
+        return Remedy(finding, f"evacuate or delete {finding.instance_id} first, and then: {finding.fix}")
     return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
 
 

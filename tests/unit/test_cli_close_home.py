@@ -58,11 +58,13 @@ def test_members_left_at_a_closed_home_are_findings_until_they_are_gone(tmp_path
     fleet.now_ms = time.time_ns() // 1_000_000 + 60_000
     fleet.audit("c01", {claim["instance_id"]: 1024})
     told = fleet.run(capsys, "leaks", "--explain")
+    (mended,) = fleet.run(capsys, "leaks", "--heal", "--report-age", "100d", "-o", "json").json["items"]
     fleet.lived("c01", claim["instance_id"], 1024, InstanceDeleted)
     after = fleet.run(capsys, "leaks")
 
     assert (suspected.code, told.code, after.code) == (3, 3, 0)
     assert [(item["kind"], item["state"]) for item in suspected.json["items"]] == [("stranded-member", "suspected")]
+    assert (mended["action"], mended["what"].split(" ", 3)[:3]) == ("left alone", ["evacuate", "or", "delete"])
     assert told.out.startswith(f"stranded-member on c01: {claim['claim_id']}\n  confirmed, since ")
     assert f"home of g closed here (epoch 1), {claim['instance_id']} in it" in told.out
     assert f"to mend   claimlog claims release {claim['claim_id']} --reason migrated" in told.out
