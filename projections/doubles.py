@@ -24,11 +24,13 @@ from projections.ledger import Ledger, Step
 from projections.node import Claim, Node
 from projections.rules import GRACE_MS
 from projections.wording import amounts_text
-from schemas.claims import FindingIgnored
+from schemas.claims import ClaimRenewed, ClaimRequested, FindingIgnored
 from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 
+# No claim is confirmed or closed by these.
+_MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 _Record = TypeVar("_Record", LeakSuspected, LeakConfirmed)
 
 
@@ -62,9 +64,10 @@ class DoubleClaims:
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
         """Look at what one step of a partition touched; called after the ledger applied it."""
-        if type(step.event) is FindingIgnored:
+        kind = type(step.event)
+        if kind is FindingIgnored:
             return self._ignored(partition, step.event, step)
-        if not self._watched and not step.outcomes and not step.closed:
+        if not self._watched and (kind in _MAKES_NONE or not (step.outcomes or step.closed)):
             return []
         instances: set[str] = set()
         for outcome in step.outcomes:

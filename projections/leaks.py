@@ -100,9 +100,12 @@ class Leaks(Struct, dict=True):
         event = step.event
         if event is None or (step.ignored and not observed.heeds(step)):
             return []
-        if type(event) is NodeObserved:
+        kind = type(event)
+        if kind is ClaimRequested and len(step.outcomes) == 1 and not event.items[0].forced and step.outcomes[0].node_id not in self.open:
+            return []  # As `_claimed` has it, and nearly every claim is of this sort.
+        if kind is NodeObserved:
             return self._audited(ledger, observed, event, step)
-        if type(event) is FindingIgnored:
+        if kind is FindingIgnored:
             return self._ignored(event, step)
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step):

@@ -32,6 +32,9 @@ UNKNOWN: ObservedAmounts = (None, None, None, None)
 # On a node without audits nothing else ends the wait; events later than the grace are a broken producer's.
 DEPARTED_MAX = 1000
 
+OBSERVES = frozenset({NodeObserved, InstanceObserved, ClaimReleased})
+"""The records that say anything to the views."""
+
 _GONE = frozenset({"departed", "deleted"})
 # In the name of every task of Nova's that moves a guest.
 _MOVING = "migrat"

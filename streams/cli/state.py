@@ -25,7 +25,7 @@ from projections.leaks import Leaks, OpenFinding
 from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.node import Node
-from projections.observed import Observed
+from projections.observed import OBSERVES, Observed
 from projections.projection import for_a_fold
 from projections.replay import check_at_hand
 from projections.rows import node_resources
@@ -148,14 +148,17 @@ class State(Struct, kw_only=True):
         ledger, read = self.ledgers[partition], for_a_fold(log)
         self._check_at_hand(log, ledger, until)
         ledger.hash_no_more()
-        views, audit, doubles = self.observed[partition].apply, self.leaks[partition].apply, self.doubles.apply
+        observed, has_views, apply = self.observed[partition], self.has_views, ledger.apply
+        look, audit, doubles = observed.apply, self.leaks[partition].apply, self.doubles.apply
         while (at := ledger.next_offset) < until:
             for record in read(CLAIMS, partition, at, min(READ_RECORDS, until - at)):
-                step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
-                if step is not None and self.has_views:
-                    views(ledger, step)
-                    audit(ledger, self.observed[partition], step)
-                    doubles(partition, step)
+                step = apply(record.offset, record.time_ms, record.key, record.value)
+                if step is None or not has_views:
+                    continue
+                if type(step.event) in OBSERVES:
+                    look(ledger, step)
+                audit(ledger, observed, step)
+                doubles(partition, step)
             self.ends[partition] = ledger.next_offset
             added(ledger.next_offset - at)
 
