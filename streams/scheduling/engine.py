@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from projections.node import amounts_of
 from projections.room import Room, quick_others, room_for
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
@@ -124,6 +125,7 @@ class ProfileEngine:
         key = self._encoder.encode((signature(ask.request), ask.item.resources, ask.item.pci))
         lane = self._lanes.pop(key, None)
         if lane is None:
+            self.view.ask(amounts_of(ask.item.resources))
             lane = Lane(self.view, ask, self._forced if ask.item.forced else self._filters, self._absolute if self._is_absolute else ())
             most = max(LANES_CELLS_MAX // self.view.profiles.capacity, 1)
             while len(self._lanes) >= most:

@@ -41,7 +41,7 @@ class Lane:
         """What else than amounts may stand against an ask: the ledger's own test, and the filters'."""
         self.totals: dict[int, int] = {}
         """How many nodes each place rejects; how many pass is not kept up."""
-        self._seen = -1
+        self._seen, self._is_calm = -1, False
         self._clear: tuple[Rejection, ...] = ()
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
@@ -66,11 +66,13 @@ class Lane:
 
     def sync(self) -> None:
         """Be as the profiles are now."""
-        profiles = self.view.profiles
-        now = profiles.now
-        if self._seen == now:
+        profiles, is_calm = self.view.profiles, self._verdicts.is_quick and not self._verdicts.absolute
+        journal = profiles.stirs if is_calm else profiles.journal
+        now = journal.now
+        if self._seen == now and self._is_calm == is_calm:
             return
-        changes = profiles.changes(self._seen) if len(self.place) == profiles.capacity else None
+        changes = journal.changes(self._seen) if self._is_calm == is_calm and len(self.place) == profiles.capacity else None
+        self._is_calm = is_calm
         if changes is None or 4 * len(changes) > profiles.live + 256:
             self._begin()
         elif changes:

@@ -19,6 +19,7 @@ JOURNAL_LEAST = 4096
 
 Key = tuple[Any, ...]
 """What rules read of a node, as numbers; the first is its static class."""
+Calm = Callable[[Sequence[int], Sequence[int]], bool]
 Reading = tuple[Sequence[int], Sequence[float]]
 """What stands in the columns for one key: integers and floats."""
 
@@ -43,23 +44,60 @@ class Profile:
         self.marks: list[int] = []
 
 
+class Journal:
+    """The slots whose content became another one, in order; those that are empty then as well. Old ones are forgotten."""
+
+    __slots__ = ("_before", "_slots", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        """The end."""
+        self._before = 0
+        self._slots: list[int] = []
+
+    def note(self, slot: int) -> None:
+        """This slot is another one now."""
+        self._slots.append(slot)
+        self.now += 1
+
+    def changes(self, since: int) -> set[int] | None:
+        """The slots that changed since this was the end; None if that is not known any more."""
+        return set(self._slots[since - self._before :]) if since >= self._before else None
+
+    def shorten(self, live: int) -> None:
+        """Forget what is so long ago that a look at all the live profiles is quicker."""
+        if len(self._slots) > max(2 * live, JOURNAL_LEAST):
+            dropped = len(self._slots) // 2
+            del self._slots[:dropped]
+            self._before += dropped
+
+    def restart(self) -> None:
+        """All became others."""
+        self.now += 1
+        self._before, self._slots = self.now, []
+
+
 class Profiles:
     """The live profiles of numbered nodes. `read` works out the columns of a new key, from that and one node (its ordinal) that has it.
 
+    `is_calm` says of two rows of integers that no verdict of any class tells them apart: where a profile goes over from one to the other
+    with its only node, `journal` has it and `stirs` does not.
+
     Columns are dense in `[:live]`: `figures[i]` and `floats[i]` hold the i-th integer and float of each profile, `counts` how many nodes it
-    has, `firsts` the least ordinal among them. Who keeps something by slot follows the journal (`changes`).
+    has, `firsts` the least ordinal among them. Who keeps something by slot follows the journal.
     """
 
-    def __init__(self, integers: int, floats: int, read: Callable[[Key, int], Reading]) -> None:
+    def __init__(
+        self, integers: int, floats: int, read: Callable[[Key, int], Reading], is_calm: Calm = lambda _before, _now: False
+    ) -> None:
         self.live = 0
         self.at: list[Profile] = []
-        self._read = read
+        self.journal, self.stirs = Journal(), Journal()
+        self._read, self._is_calm = read, is_calm
         self._by_key: dict[Key, Profile] = {}
         self._of: dict[int, Profile] = {}
         self._mark: dict[int, int] = {}
         self._ordinal: dict[int, int] = {}
-        self._journal: list[int] = []
-        self._before = 0
         self.layout = 0
         """Goes up whenever a profile comes, goes or takes another place."""
         self.figures: NDArray[np.int64] = np.zeros((integers, CAPACITY_LEAST), np.int64)
@@ -74,15 +112,6 @@ class Profiles:
     def capacity(self) -> int:
         """Slots that there are, live or not."""
         return len(self.counts)
-
-    @property
-    def now(self) -> int:
-        """The end of the journal."""
-        return self._before + len(self._journal)
-
-    def changes(self, since: int) -> set[int] | None:
-        """The slots whose content is another one since then, those that are empty now as well; None if that is not known any more."""
-        return set(self._journal[since - self._before :]) if since >= self._before else None
 
     def fill(self, nodes: Iterable[tuple[int, int, Key]]) -> None:
         """Begin anew with these nodes: ordinal, mark, key. Marks are all different."""
@@ -99,7 +128,8 @@ class Profiles:
             profile.ordinals.sort()
             profile.marks.sort()
             self._count(profile)
-        self._before, self._journal = self.now + 1, []
+        self.journal.restart()
+        self.stirs.restart()
 
     def move(self, ordinal: int, key: Key) -> None:
         """A node reads differently now. Costs a search in the nodes of two profiles."""
@@ -127,17 +157,21 @@ class Profiles:
     def _turn(self, profile: Profile, key: Key, ordinal: int) -> None:
         """Its only node reads as none did: the new profile takes its place, with less to move than by `_open` and `_close`."""
         del self._by_key[profile.key]
-        profile.key, self._by_key[key], slot = key, profile, profile.slot
+        profile.key, self._by_key[key], slot, before = key, profile, profile.slot, profile.figures
         profile.figures, profile.floats = self._read(key, ordinal)
         self.figures[:, slot], self.floats[:, slot] = profile.figures, profile.floats
-        self._journal.append(slot)
+        self.journal.note(slot)
+        if not self._is_calm(before, profile.figures):
+            self.stirs.note(slot)
         self._shorten()
 
     def _shorten(self) -> None:
-        if len(self._journal) > max(2 * self.live, JOURNAL_LEAST):
-            dropped = len(self._journal) // 2
-            del self._journal[:dropped]
-            self._before += dropped
+        self.journal.shorten(self.live)
+        self.stirs.shorten(self.live)
+
+    def _note(self, slot: int) -> None:
+        self.journal.note(slot)
+        self.stirs.note(slot)
 
     def of(self, ordinal: int) -> Profile:
         """The profile of a node."""
@@ -188,18 +222,18 @@ class Profiles:
         self.live -= 1
         self.layout += 1
         slot, last = profile.slot, self.at.pop()
-        self._journal.append(self.live)
+        self._note(self.live)
         if last is not profile:
             self.at[slot], last.slot = last, slot
             for columns in (self.figures, self.floats):
                 columns[:, slot] = columns[:, self.live]
             self.counts[slot], self.firsts[slot] = self.counts[self.live], self.firsts[self.live]
-            self._journal.append(slot)
+            self._note(slot)
 
     def _count(self, profile: Profile) -> None:
         slot = profile.slot
         self.counts[slot], self.firsts[slot] = len(profile.ordinals), profile.ordinals[0]
-        self._journal.append(slot)
+        self._note(slot)
 
     def _grow(self) -> None:
         more = len(self.counts)

@@ -29,28 +29,31 @@ class Best(NamedTuple):
     slot: int
 
 
-def greatest(scores: Floats, count: int, slack: float = 0.0) -> list[tuple[float, int]]:
-    """The `count` greatest with their places, greatest first, and all that are below the last of them by `slack` at most; −inf is nobody.
+def greatest(scores: Floats, count: int, slack: float = 0.0) -> list[int]:
+    """The places of the `count` greatest, greatest first, and of all that are below the last of them by `slack` at most; −inf is nobody.
 
     `scores` are given back as they came.
     """
-    found: list[tuple[float, int]] = []
+    found: list[int] = []
+    taken: list[float] = []
     one: MutableSequence[float] = one_by_one(scores)
-    least, most = NOTHING, len(scores)
-    while len(found) < most:
-        at = int(scores.argmax())
+    least, argmax = NOTHING, scores.argmax
+    for tried in range(1, len(scores) + 1):
+        at = int(argmax())
         score = one[at]
         if score == NOTHING or score < least:
             break
-        found.append((score, at))
+        found.append(at)
+        taken.append(score)
         one[at] = NOTHING
-        if len(found) == count:
+        if tried == count:
             least = score - slack
-        elif len(found) == count + TIED_FEW:
+        elif tried == count + TIED_FEW:
             rest = (scores >= least).nonzero()[0]
-            found += zip(scores.take(rest).tolist(), rest.tolist(), strict=True)
+            taken += scores.take(rest).tolist()
+            found += rest.tolist()
             break
-    for score, at in found:
+    for at, score in zip(found, taken, strict=True):
         one[at] = score
     return found
 
@@ -65,17 +68,22 @@ class Ring:
         """The best `count` of `few` (scores and slots of profiles, best first) and `single`."""
         profiles, start, apart = self._view.profiles, self._start, self._apart
         found: list[Best] = []
-        if not single and len({score for score, _ in few}) == len(few):  # Nobody is tied: one profile after the other.
-            for score, slot in few:
-                if len(found) >= count:
+        if not single:
+            last = NOTHING
+            for score, slot in few:  # As long as nobody is tied: one profile after the other.
+                if score == last:
+                    found.clear()
                     break
-                ordinals = profiles.at[slot].ordinals
-                if len(ordinals) == 1 and not apart:
-                    found.append(Best(ordinals[0], score, slot))
-                else:
-                    marks = profiles.marked(slot, start, count - len(found), apart)
-                    found += [Best(profiles.ordinal(mark), score, slot) for mark in marks]
-            return found
+                last = score
+                if len(found) < count:
+                    ordinals = profiles.at[slot].ordinals
+                    if len(ordinals) == 1 and not apart:
+                        found.append(Best(ordinals[0], score, slot))
+                    else:
+                        marks = profiles.marked(slot, start, count - len(found), apart)
+                        found += [Best(profiles.ordinal(mark), score, slot) for mark in marks]
+            else:
+                return found
         left = sorted(single, key=_score, reverse=True)
         at = 0
         while len(found) < count:

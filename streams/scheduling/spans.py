@@ -45,34 +45,46 @@ class Spans:
     ) -> None:
         self._profiles, self._rows = profiles, list(rows)
         self._lowest, self._highest, self._multipliers = list(lowest), list(highest), list(multipliers)
+        self._own = list(zip(lowest, highest, strict=True))
         bounds = [(k, _or(low, -np.inf), _or(high, np.inf)) for k, (low, high) in enumerate(zip(lowest, highest, strict=True))]
         self._bounded = [each for each in bounds if each[1:] != (-np.inf, np.inf)]
         self._seen = -1
         self._resize(0)
         self._least, self._most = [_UNKNOWN] * len(rows), [_UNKNOWN] * len(rows)
         """The least and the most of each row, with a slot that has it; −1: to be looked for."""
-        self._weights: list[float] | None = None
-        """What the sums were made with: multiplier / span of each row; None: they are nobody's."""
-        self._steps, self._magnitude = 0, 0.0
-        """How often they were mended since they were made, and the largest that they can have been."""
+        self._over: tuple[list[float], list[float]] = ([], [])
+        """The low ends of the rows over the candidates that were asked for last, and how far their high ends are."""
+        self._active: list[tuple[int, float, float, float]] = []
+        """The rows that count over those: number, multiplier, low end and span."""
+        self._weights: list[float] = []
+        """What the sums were made with: multiplier / span of each row; none: they are nobody's."""
+        self._heaviest: list[float] = []
+        """The largest weight of each row, without its sign, since the sums were made."""
+        self._largest = [0.0] * len(self._rows)
+        """The largest figure of each row likewise, since all profiles were looked at."""
+        self._multiplied = sum([abs(multiplier) for multiplier in multipliers])
+        self._steps = 0
+        """How often the sums were mended since they were made."""
         self._stale: set[int] = set()
 
     def _resize(self, capacity: int) -> None:
         self._figures: Floats = np.zeros((len(self._rows), capacity))
+        self._figures_of: list[list[float] | None] = [None] * capacity
         self._sums, self._part, self._masked = np.zeros(capacity), np.zeros(capacity), np.zeros(capacity)
         self._sum_at: MutableSequence[float] = one_by_one(self._sums)
 
     def sync(self) -> None:
         """Be as the profiles are now."""
         profiles = self._profiles
-        if self._seen == profiles.now:
+        now = profiles.journal.now
+        if self._seen == now:
             return
-        changes = profiles.changes(self._seen) if len(self._sums) == profiles.capacity else None
+        changes = profiles.journal.changes(self._seen) if len(self._sums) == profiles.capacity else None
         if changes is None or len(changes) > ONE_BY_ONE_MOST:
             self._begin()
         else:
             self._follow(changes)
-        self._seen = profiles.now
+        self._seen = now
 
     def _begin(self) -> None:
         profiles = self._profiles
@@ -86,49 +98,63 @@ class Spans:
                 np.maximum(figures, low, out=figures)
             if high is not None:
                 np.minimum(figures, high, out=figures)
+            self._largest[k] = max(float(figures.max(initial=0.0)), -float(figures.min(initial=0.0)))
         self._least, self._most = [_UNKNOWN] * len(self._rows), [_UNKNOWN] * len(self._rows)
-        self._weights = None
+        self._figures_of = [None] * profiles.capacity
+        self._weights.clear()
 
     def _follow(self, changes: Collection[int]) -> None:
         profiles = self._profiles
-        live = profiles.live
-        for ends in (self._least, self._most):
+        live, least, most, largest = profiles.live, self._least, self._most, self._largest
+        for ends in (least, most):
             for k, (_, slot) in enumerate(ends):
                 if slot in changes:
                     ends[k] = _UNKNOWN
         for slot in changes:
             if slot >= live:
                 continue
+            self._figures_of[slot] = None
             figures = self._of(slot)
             for k, figure in enumerate(figures):
-                if figure < self._least[k][0] and self._least[k] is not _UNKNOWN:
-                    self._least[k] = figure, slot
-                if figure > self._most[k][0] and self._most[k] is not _UNKNOWN:
-                    self._most[k] = figure, slot
+                if figure < least[k][0] and least[k] is not _UNKNOWN:
+                    least[k] = figure, slot
+                elif figure > most[k][0] and most[k] is not _UNKNOWN:
+                    most[k] = figure, slot
+                if not -largest[k] <= figure <= largest[k]:
+                    largest[k] = abs(figure)
             self._figures[:, slot] = figures
             self._stale.add(slot)
 
     def _of(self, slot: int) -> list[float]:
         """The figures of one profile within the bounds, row by row."""
+        known = self._figures_of[slot]
+        if known is not None:
+            return known
         raws = self._profiles.at[slot].floats
-        figures = [raws[row] for row in self._rows]
+        figures = self._figures_of[slot] = [raws[row] for row in self._rows]
         for k, low, high in self._bounded:
-            figures[k] = low if figures[k] < low else min(figures[k], high)
+            if figures[k] < low:
+                figures[k] = low
+            elif figures[k] > high:
+                figures[k] = high
         return figures
 
     def bounds(self, floor: Floats | None, beside: Collection[int]) -> tuple[list[float], list[float]]:
-        """The low end of each row over the candidates and how far its high end is.
+        """The low end of each row over the candidates and how far its high end is; what is asked for next is over these.
 
         They are those where `floor` is 0 and not −inf (None: all), and the slots `beside`.
         """
         lows: list[float] = []
         spans: list[float] = []
-        for k, (lowest, highest) in enumerate(zip(self._lowest, self._highest, strict=True)):
+        for k, (lowest, highest) in enumerate(self._own):
             low = self._end(k, self._least, -1.0, floor, beside) if lowest is None else lowest
-            high = self._end(k, self._most, 1.0, floor, beside) if highest is None else highest
             lows.append(low)
-            spans.append(high - low)
-        return lows, spans
+            spans.append((self._end(k, self._most, 1.0, floor, beside) if highest is None else highest) - low)
+        if self._over != (lows, spans):
+            self._over = lows, spans
+            rows = zip(self._multipliers, lows, spans, strict=False)
+            self._active = [(k, multiplier, low, span) for k, (multiplier, low, span) in enumerate(rows) if span]
+        return self._over
 
     def _end(self, k: int, known: list[tuple[float, int]], sign: float, floor: Floats | None, beside: Collection[int]) -> float:
         """The most (or with a negative sign, the least) of a row."""
@@ -149,47 +175,30 @@ class Spans:
                 end = value
         return end
 
-    def score(self, slot: int, lows: list[float], spans: list[float]) -> float:
+    def score(self, slot: int) -> float:
         """The sum of multiplier × (figure − low) / span of one live profile, row by row, in the reference's order of steps."""
-        figures, total = self._of(slot), 0.0
-        for k, multiplier in enumerate(self._multipliers):
-            if spans[k]:
-                total += multiplier * ((figures[k] - lows[k]) / spans[k])
+        figures, total = self._figures_of[slot] or self._of(slot), 0.0
+        for k, multiplier, low, span in self._active:
+            total += multiplier * ((figures[k] - low) / span)
         return total
 
-    def scores(self, slots: NDArray[np.intp], lows: list[float], spans: list[float]) -> Floats:
+    def scores(self, slots: NDArray[np.intp]) -> Floats:
         """As `score`, of many."""
         total: Floats = np.zeros(len(slots))
-        for k, multiplier in enumerate(self._multipliers):
-            if spans[k]:
-                total += multiplier * ((self._figures[k].take(slots) - lows[k]) / spans[k])
+        for k, multiplier, low, span in self._active:
+            total += multiplier * ((self._figures[k].take(slots) - low) / span)
         return total
 
-    def sums(self, lows: list[float], spans: list[float], floor: Floats | None) -> tuple[Floats, float]:
+    def sums(self, floor: Floats | None) -> tuple[Floats, float]:
         """What every live profile's score nearly is, but for a figure that is the same for all; −inf where `floor` is.
 
         And by how much two of them may differ the other way round than the candidates' scores do. Read them before the next call.
         """
         live = self._profiles.live
         sums = self._sums[:live]
-        weights = [multiplier / span if span else 0.0 for multiplier, span in zip(self._multipliers, spans, strict=False)]
-        magnitude = 0.0
-        for k, weight in enumerate(weights):
-            most, least = self._most[k], self._least[k]
-            # An end that nobody looked for is a bound of the weigher's own.
-            high = spans[k] + lows[k] if most is _UNKNOWN else most[0]
-            magnitude += abs(weight) * max(abs(high), abs(lows[k] if least is _UNKNOWN else least[0]))
-        if self._weights is None or self._steps >= STEPS_MOST:
-            self._sum_all(sums, weights)
-            self._steps, self._magnitude = 0, magnitude
-        elif self._weights != weights:
-            for k, (before, now) in enumerate(zip(self._weights, weights, strict=True)):
-                if before != now:
-                    np.multiply(self._figures[k, :live], now - before, out=self._part[:live])
-                    np.add(sums, self._part[:live], out=sums)
-            self._steps += 1
-            self._magnitude = max(self._magnitude, magnitude)
-        self._weights = weights
+        weights = [multiplier / span if span else 0.0 for multiplier, span in zip(self._multipliers, self._over[1], strict=False)]
+        if weights != self._weights:
+            self._reweigh(sums, weights)
         for slot in self._stale:
             if slot < live:
                 total = 0.0
@@ -199,14 +208,22 @@ class Spans:
         self._stale.clear()
         if floor is not None:
             sums = np.add(sums, floor, out=self._masked[:live])
-        return sums, SLACK * (self._magnitude + sum([abs(multiplier) for multiplier in self._multipliers]))
+        sizes = zip(self._heaviest, self._largest, strict=False)
+        return sums, SLACK * (self._multiplied + sum([weight * figure for weight, figure in sizes]))
 
-    def _sum_all(self, sums: Floats, weights: list[float]) -> None:
-        sums[:] = 0.0
-        part = self._part[: len(sums)]
-        for k, weight in enumerate(weights):
-            if weight:
-                np.add(sums, np.multiply(self._figures[k, : len(sums)], weight, out=part), out=sums)
+    def _reweigh(self, sums: Floats, weights: list[float]) -> None:
+        """Mend the sums, or make them anew."""
+        before, part = self._weights, self._part[: len(sums)]
+        if not before or self._steps >= STEPS_MOST:
+            sums[:] = 0.0
+            before = self._heaviest = [0.0] * len(weights)
+            self._steps = 0
+        for k, (old, new) in enumerate(zip(before, weights, strict=True)):
+            if old != new:
+                np.add(sums, np.multiply(self._figures[k, : len(sums)], new - old, out=part), out=sums)
+        self._heaviest = [max(most, abs(weight)) for most, weight in zip(self._heaviest, weights, strict=True)]
+        self._weights = weights
+        self._steps += 1
 
 
 def _or(bound: float | None, otherwise: float) -> float:

@@ -34,6 +34,7 @@ FIGURES = (
 )
 """The integer columns, those first that are read most. `…_most` is the most that the filters of amounts let be asked for."""
 AT = {name: number for number, name in enumerate(FIGURES)}
+_PLAIN, _MOST = AT["plain"], AT["vcpus_most"]
 _TAKEN = attrgetter(*(f"{name}_{what}" for what in ("used", "free", "total") for name in RESOURCES))
 _USED = attrgetter(*(f"{name}_used" for name in RESOURCES))
 
@@ -66,7 +67,9 @@ class View:
         """Of each of `raws` what it says of every profile since the fleet's list was the present one; None if that is not one figure."""
         self.uncounted = False
         """Whether any node ever came without a number of CPUs."""
-        self.profiles = Profiles(len(FIGURES), len(RESOURCES) + len(raws), self._read)
+        self.profiles = Profiles(len(FIGURES), len(RESOURCES) + len(raws), self._read, self._is_calm)
+        self.largest = [0] * len(RESOURCES)
+        """The most of each resource that any class of requests asks for that decides by what is free; it only ever grows."""
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
         self._read_of = [(self._extras.index(raw), raw) if raw in self._extras else (-1, raw) for raw in self._raws]
         """Of each of `raws` where in the key it stands, from the extras on (−1: nowhere)."""
@@ -158,6 +161,17 @@ class View:
                 self._steady = [(i, known) for i, known in enumerate(self.constants) if known is not None]
                 break
         return (static, room.plain, topology, *amounts, room.partition), [*self._wholes[static], *figures]
+
+    def _is_calm(self, before: Sequence[int], now: Sequence[int]) -> bool:
+        """Whether all the same is said of both whatever is asked for, because there is enough of everything for all classes."""
+        if before[:_MOST] != now[:_MOST] or not now[_PLAIN]:
+            return False
+        amounts = zip(before[_MOST:], now[_MOST:], self.largest, strict=False)
+        return all(have >= n and had >= n for had, have, n in amounts)
+
+    def ask(self, amounts: Sequence[int]) -> None:
+        """A class of requests asks for so much."""
+        self.largest = [max(known, n) for known, n in zip(self.largest, amounts, strict=True)]
 
     def _topology(self, room: Room) -> int:
         host = room.node.hypervisor

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from projections.room import Room
 from schemas.results import Weight
 from streams.scheduling.lane import Lane
-from streams.scheduling.ring import NOTHING, Best, greatest
+from streams.scheduling.ring import Best, greatest
 from streams.scheduling.scores import Floats, Share
 from streams.scheduling.spans import Spans
 from streams.scheduling.view import View
@@ -49,13 +49,13 @@ class Listed:
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
-        if partition < 0:
-            found, places = greatest(self._scores, count), self._slots
-        else:
+        scores, slots = self._scores, self._slots
+        if partition >= 0:
             partitions = self._view.column("partition")
-            beside = ((partitions if self._slots is None else partitions.take(self._slots)) == partition).nonzero()[0]
-            found, places = greatest(self._scores.take(beside), count), beside if self._slots is None else self._slots.take(beside)
-        return found if places is None else [(score, places.item(at)) for score, at in found]
+            beside = ((partitions if slots is None else partitions.take(slots)) == partition).nonzero()[0]
+            scores, slots = scores.take(beside), beside if slots is None else slots.take(beside)
+        found = [(scores.item(at), at) for at in greatest(scores, count)]
+        return found if slots is None else [(score, slots.item(at)) for score, at in found]
 
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
         """See `Weighed`."""
@@ -86,7 +86,7 @@ class Followed:
     `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
     """
 
-    __slots__ = ("_flats", "_lows", "_profiles", "_shares", "_slack", "_spans", "_sums", "_view", "_widths", "single")
+    __slots__ = ("_flats", "_known", "_profiles", "_shares", "_slack", "_spans", "_sums", "_view", "single")
 
     def __init__(
         self,
@@ -99,25 +99,29 @@ class Followed:
     ) -> None:
         self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
         spans.sync()
-        self._lows, self._widths = spans.bounds(floor, beside)
-        self._sums, self._slack = spans.sums(self._lows, self._widths, floor)
-        self._shares = shares(self._lows, self._widths)
-        self.single = [spans.score(slot, self._lows, self._widths) for slot in beside]
+        self._shares = shares(*spans.bounds(floor, beside))
+        self._sums, self._slack = spans.sums(floor)
+        self.single = [spans.score(slot) for slot in beside] if beside else []
+        self._known: dict[int, float] = {}
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
         if partition < 0:
-            slots = [slot for _, slot in greatest(self._sums, count, self._slack)]
+            slots = greatest(self._sums, count, self._slack)
         else:
             beside = self._view.beside(partition)
-            slots = [beside.item(at) for _, at in greatest(self._sums.take(beside), count, self._slack)]
-        spans, lows, widths = self._spans, self._lows, self._widths
-        if len(slots) <= ONE_BY_ONE_MOST:
-            found = [(spans.score(slot, lows, widths), slot) for slot in slots]
-        else:
-            found = list(zip(spans.scores(np.array(slots, np.intp), lows, widths).tolist(), slots, strict=True))
+            slots = [beside.item(at) for at in greatest(self._sums.take(beside), count, self._slack)]
+        known, score = self._known, self._spans.score
+        if len(slots) > ONE_BY_ONE_MOST:
+            known.update(zip(slots, self._spans.scores(np.array(slots, np.intp)).tolist(), strict=True))
+        for slot in slots:
+            if slot not in known:
+                known[slot] = score(slot)
+        found = [(known[slot], slot) for slot in slots]
         found.sort(reverse=True)
-        least = found[count - 1][0] if len(found) > count else NOTHING
+        if len(found) <= count:
+            return found
+        least = found[count - 1][0]
         return [each for each in found if each[0] >= least]
 
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
@@ -126,5 +130,5 @@ class Followed:
         figures = (profiles.at[best.slot] if best.slot >= 0 else profiles.of(best.ordinal)).floats
         weights = self._flats.copy()
         for i, row, share in self._shares:
-            weights[i] = share.weight_of(figures[row])
+            weights[i] = share.known.get(figures[row]) or share.weight_of(figures[row])
         return tuple(weights)

@@ -34,8 +34,8 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
         floor = None if inside is None else np.where(inside, 0.0, -np.inf)
         spans.sync()
         lows, widths = spans.bounds(floor, beside)
-        sums, slack = spans.sums(lows, widths, floor)
-        scores = spans.scores(np.arange(profiles.live), lows, widths).tolist()
+        sums, slack = spans.sums(floor)
+        scores = spans.scores(np.arange(profiles.live)).tolist()
 
         among = [slot for slot in range(profiles.live) if inside is None or inside[slot] or slot in beside]
         columns = [[max(profiles.floats[0, slot], 0.0) for slot in range(profiles.live)], profiles.floats[1].tolist()]
@@ -48,7 +48,7 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
             total = 0.0
             for k, multiplier in enumerate(MULTIPLIERS):
                 total += multiplier * ((columns[k][slot] - lows[k]) / widths[k]) if widths[k] else 0.0
-            assert scores[slot] == spans.score(slot, lows, widths) == total
+            assert scores[slot] == spans.score(slot) == total
         candidates = [slot for slot in range(profiles.live) if inside is None or inside[slot]]
         assert all(sums[slot] == -np.inf for slot in set(range(profiles.live)).difference(candidates))
         for one in candidates:
@@ -60,7 +60,7 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
 def test_the_greatest_come_with_all_that_are_near_the_last_of_them(figures: list[float], count: int) -> None:
     scores = np.array(figures)
 
-    found = {at for _, at in greatest(scores, count, 1.0)}
+    found = set(greatest(scores, count, 1.0))
 
     real = sorted((score for score in figures if score != float("-inf")), reverse=True)
     least = real[min(count, len(real)) - 1] - 1.0 if real else 0.0
@@ -76,7 +76,6 @@ def test_the_greatest_come_with_all_their_equals_and_nothing_is_changed(figures:
 
     real = sorted((score for score in figures if score != float("-inf")), reverse=True)
     wanted = [score for score in real if len(real) <= count or score >= real[count - 1]]
-    assert [score for score, _ in found] == wanted
-    assert len({at for _, at in found}) == len(found)
-    assert all(figures[at] == score for score, at in found)
+    assert [figures[at] for at in found] == wanted
+    assert len(set(found)) == len(found)
     assert scores.tolist() == figures
