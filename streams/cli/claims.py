@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from projections.subjects import Kind, Subject
+from projections.subjects import Subject
 from schemas.claims import ReleaseReason
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
@@ -16,7 +15,6 @@ from schemas.results import OutcomeKind
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
-from streams.cli.never_named import check_named
 from streams.cli.node import claim_item
 from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
@@ -60,31 +58,26 @@ def list_(
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
-    """The claims held at a moment, oldest first. A node, instance or request that no record names exits 2."""
+    """The claims held at a moment, oldest first."""
     with opened(log) as source:
         folded = state_at(source, moment_of(at), views=False)
-        claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
-        claims = [
-            claim
-            for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
-            if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
-        ]
-        if not claims:
-            _check_names(source, folded, node, {"instance": instance, "request": request})
+    claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
+    claims = [
+        claim
+        for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
+        if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
+    ]
+    if node and not claims and folded.node(node) is None:
+        raise UsageProblem(unknown_node(node, folded.node_ids()))
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
     write(Answer(columns=COLUMNS, items=items, cut=folded.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    for subject in (Subject("instance", instance), Subject("request", request)):
+        if subject.name and not claims:
+            # Whether the name is known at all only the whole log says, and nothing held is an answer without it.
+            sys.stderr.write(printable(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known") + "\n")
     return 0
-
-
-def _check_names(log: Log, state: State, node: str, others: Mapping[Kind, str]) -> None:
-    """Nothing is held for a name that nobody knows either. Raises UsageProblem, AnswerIncomplete."""
-    if node and state.node(node) is None:
-        raise UsageProblem(unknown_node(node, state.node_ids()))
-    for kind, name in others.items():
-        if name:
-            check_named(log, Subject(kind, name))
 
 
 def _listed(item: dict[str, Any]) -> dict[str, Any]:
