@@ -26,6 +26,7 @@ from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, Decision, FailureReason, Placement
 from streams.evidence import shortened
 from streams.log.base import Message
+from streams.placement_cancels import cancelled, released
 from streams.placement_checks import gave_up, no_valid_node, unfit
 from streams.placement_homes import Homes
 from streams.placement_keeps import kept_item
@@ -72,6 +73,8 @@ class Placer:
         self._counter = 0
         self._decided_before = self._turn = 0
         self.decisions_per_turn = DECISIONS_PER_TURN
+        self.wants_ends = False
+        """Whether a request is to be refused that nobody read the ends of `claims` for: see `ends_are`."""
         self._acted_ms = self._awake_ms = 0
 
     def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
@@ -100,13 +103,24 @@ class Placer:
         for work in desk.works.values() if desk is not None else ():
             self._forget(work)
 
-    def asked(self, partition: int, found: Asked | Cancel, claims_ends: Sequence[int]) -> None:
-        """A request or cancellation was read. `claims_ends`: the ends of `claims`, read afterwards; nothing is refused before that fold."""
+    def asked(self, partition: int, found: Asked | Cancel, claims_ends: Sequence[int] | None = None) -> None:
+        """A request or cancellation was read. `claims_ends`: the ends of `claims`, read afterwards: nothing is decided before that fold.
+
+        Without them it is decided at once, and they are asked for (`wants_ends`) where it would be refused: that needs such a fold.
+        """
         desk = self.desks[partition]
         if isinstance(found, Asked):
-            desk.queue.append((found, tuple(claims_ends)))
+            desk.queue.append((found, None if claims_ends is None else tuple(claims_ends)))
         else:
             desk.cancels.setdefault(found.request_id, Cancelling(found))
+
+    def ends_are(self, claims_ends: Sequence[int]) -> None:
+        """The ends of `claims`, read after `wants_ends` was found to be true."""
+        self.wants_ends = False
+        for desk in self.desks.values():
+            for work in desk.works.values():
+                if work.ends is None:
+                    work.ends = tuple(claims_ends)
 
     def answered(self, partition: int, answered: Answered) -> None:
         """A result was read and folded."""
@@ -119,7 +133,7 @@ class Placer:
                 self.counters.late_results += 1
             return
         if answer.owner == self.owner and answered.asked is not None:
-            self._count(answer.reason, answer.time_ms - answered.asked.time_ms)
+            self.counters.answered(answer.reason, answer.time_ms - answered.asked.time_ms)
         if work is not None:
             self.counters.lost_races += answer.owner != self.owner
             self._forget(desk.works.pop(answer.request_id))
@@ -147,11 +161,11 @@ class Placer:
         self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
         self._acted_ms = boot_ms
         for desk in self.desks.values():
-            messages.extend(self._cancel(desk, now_ms))
+            messages.extend(cancelled(desk, self._send, self._evidence, now_ms))
             for work in list(desk.works.values()):
                 if not work.result_sent:
                     messages.extend(self._go_on(work, now_ms, boot_ms))
-            messages.extend(self._release(desk, now_ms))
+            messages.extend(released(desk, self._send, self.counters, now_ms))
         # The desk that comes first may fill the batch: each turn another one does.
         desks = list(self.desks.values())
         self._turn = (self._turn + 1) % max(len(desks), 1)
@@ -197,16 +211,16 @@ class Placer:
 
     def _take_up(self, desk: Desk, now_ms: int, boot_ms: int) -> Iterator[Message]:
         """Begin with waiting requests whose fold is fresh enough, as many as fit one batch."""
-        cut, enough = self.fleet.cut, self._decided_before + self.decisions_per_turn
+        enough = self._decided_before + self.decisions_per_turn
         while desk.queue and len(desk.works) < WORKS_MAX and self.counters.decisions < enough:
             asked, ends = desk.queue[0]
-            if any(folded < end for folded, end in zip(cut, ends, strict=True)):
+            if ends is not None and not self._is_folded(ends):
                 return
             desk.queue.popleft()
             request = asked.request
             if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
-            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request))
+            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request), ends)
             desk.works[request.request_id] = work
             problem = unfit(request, self.policy, self.owner, self.epoch)
             if problem:
@@ -221,7 +235,7 @@ class Placer:
                 return [self._fail(work, "gave-up", gave_up(work, self._commit_by_ms(work)), now_ms)]
             self._forget(work)
             work.begin_again(now_ms, boot_ms, self._awake_ms)
-        if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind):
+        if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind) or (work.is_stale and self._is_stale(work)):
             return ()
         for seat in work.seats:
             if seat.state == "held" and not self._is_held(seat):
@@ -239,6 +253,8 @@ class Placer:
         request = work.asked.request
         for seat in seats:
             seat.decision = None  # The evidence of a failure is what failed now, not what was thought of the seats behind it before.
+        if request.dry_run and self._is_stale(work):
+            return []
         homeless = self._homes.to_find(request)
         if homeless is not None:
             return self._find_home(work, homeless, now_ms)
@@ -246,13 +262,15 @@ class Placer:
         for seat in seats:
             if seat.attempt >= ATTEMPTS_MAX:
                 self._lift_all(items)
+                if self._is_stale(work):
+                    return []
                 lacks = "; ".join(map(str, seat.refused))
                 return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
             if seat.keeps:
                 problem = self._keep(request, seat, items)
                 if problem:
                     self._lift_all(items)
-                    return [self._fail(work, "refused", problem, now_ms)]
+                    return [] if self._is_stale(work) else [self._fail(work, "refused", problem, now_ms)]
                 continue
             decision, wanted = self._choose(request, seat)
             if not decision.chosen:
@@ -297,6 +315,8 @@ class Placer:
             work.waits += 1
             work.behind = in_flight
             return []
+        if self._is_stale(work):
+            return []
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:
             return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
@@ -335,29 +355,14 @@ class Placer:
         work.result_sent = True
         return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, self._evidence(work), now_ms)
 
-    def _cancel(self, desk: Desk, now_ms: int) -> Iterator[Message]:
-        for request_id, cancelling in list(desk.cancels.items()):
-            answer = desk.placements.answers.get(request_id)
-            if answer is None:
-                if not cancelling.failure_sent:
-                    cancelling.failure_sent = True
-                    work = desk.works.get(request_id)
-                    decisions = self._evidence(work) if work is not None else ()
-                    if work is not None:
-                        work.result_sent = True
-                    taken_up_ms = work.taken_up_ms if work is not None else now_ms
-                    yield self._send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
-            elif cancelling.releases is None:
-                cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in answer.named}
-            if cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
-                del desk.cancels[request_id]
+    def _is_folded(self, ends: Sequence[int]) -> bool:
+        return all(ledger.next_offset >= end for ledger, end in zip(self.fleet.ledgers, ends, strict=True))
 
-    def _release(self, desk: Desk, now_ms: int) -> Iterator[Message]:
-        for release in desk.releases.values():
-            if not release.sent:
-                release.sent = True
-                self.counters.releases += 1
-                yield self._send.release(release, now_ms)
+    def _is_stale(self, work: Work) -> bool:
+        """Whether the fold may lack what was there when the request was read: then it is not refused, but decided again when it has it."""
+        self.wants_ends |= work.ends is None
+        work.is_stale = work.ends is None or not self._is_folded(work.ends)
+        return work.is_stale
 
     def _is_held(self, seat: Seat) -> bool:
         claim = self.fleet.ledgers[seat.partition].claims.get(seat.claim_id)
@@ -380,14 +385,6 @@ class Placer:
         """The work is over. Claims in flight stay laid over the fold until they are read back."""
         for seat in work.seats:
             self._sent.pop(seat.claim_id, None)
-
-    def _count(self, reason: FailureReason | None, latency_ms: int) -> None:
-        counters = self.counters
-        counters.latencies_ms.append(latency_ms)
-        if reason is None:
-            counters.placed += 1
-        else:
-            counters.failed[reason] = counters.failed.get(reason, 0) + 1
 
     def _claim_id(self, request: PlacementRequested, index: int) -> str:
         self._counter += 1

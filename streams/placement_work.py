@@ -11,7 +11,7 @@ from projections.placements import Asked, Cancel, Named, Placements
 from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
-from schemas.results import Decision, Placement
+from schemas.results import Decision, FailureReason, Placement
 
 LATENCIES_KEPT = 10_000
 
@@ -50,7 +50,8 @@ class Work(Struct):
 
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
     the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, `waits` how often it waited for
-    such. `restarts`: how often it was begun again.
+    such. `restarts`: how often it was begun again. `ends` are those of `claims` that the fold must have reached before it is refused, None
+    as long as nobody read them; `is_stale`: it waits for that.
     """
 
     asked: Asked
@@ -58,7 +59,9 @@ class Work(Struct):
     taken_up_boot_ms: int
     taken_up_awake_ms: int
     seats: list[Seat]
+    ends: tuple[int, ...] | None
     result_sent: bool = False
+    is_stale: bool = False
     late: bool = False
     awaits: str = ""
     homes: int = 0
@@ -132,14 +135,22 @@ class Counters(Struct):
     latencies_ms: deque[int] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
     """From the append of a request to the append of its counting result, for own results."""
 
+    def answered(self, reason: FailureReason | None, latency_ms: int) -> None:
+        """An own result counts; `reason` is why it is a failure, None for a placement."""
+        self.latencies_ms.append(latency_ms)
+        if reason is None:
+            self.placed += 1
+        else:
+            self.failed[reason] = self.failed.get(reason, 0) + 1
+
 
 class Desk:
     """One owned partition of requests: its answers, what is open, and what stands in the way of a commit."""
 
     def __init__(self, placements: Placements) -> None:
         self.placements = placements
-        self.queue: deque[tuple[Asked, tuple[int, ...]]] = deque()
-        """Requests not taken up, each with the ends of `claims` as they were when it was read."""
+        self.queue: deque[tuple[Asked, tuple[int, ...] | None]] = deque()
+        """Requests not taken up, each with the ends of `claims` that the fold must have reached before it is taken up, if it must."""
         self.works: dict[str, Work] = {}
         self.cancels: dict[str, Cancelling] = {}
         self.releases: dict[str, Release] = {}

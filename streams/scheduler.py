@@ -40,6 +40,8 @@ COMMIT_EVERY_MS = 1000
 # How far back the start looks for the epoch of the last start of the same process.
 STARTS_LOOKED_THROUGH = 5000
 PAUSE_SECONDS = 0.5
+# Where one request is refused the next ones may be: for so long the ends of `claims` are read with them, so that none is decided twice.
+EAGER_MS = 1000
 # A batch of decisions shares one append: the larger, the less each costs, above all the broker. It is doubled while requests wait and
 # deciding takes less than the first, halved if it takes longer than the second, so that the lease is renewed and others' claims are seen.
 ACT_MS_MIN, ACT_MS_MAX = 250, 500
@@ -88,7 +90,7 @@ class Scheduler:
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
         self._placements: dict[int, Placements] = {}
         self._committed: dict[int, int] = {}
-        self._commit_due_ms = 0
+        self._commit_due_ms = self._eager_until_ms = 0
         self._is_behind = False
         self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
         self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)
@@ -98,7 +100,7 @@ class Scheduler:
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
         self._new: list[tuple[int, Asked | Cancel]] = []
-        """Requests that were read and not told to the placer yet, because the ends of `claims` are asked for afterwards."""
+        """Requests that were read and not told to the placer yet, because the ends of `claims` may be asked for afterwards."""
         self._taken_over: set[int] = set()
         """Partitions whose losers nobody has looked for yet."""
 
@@ -125,6 +127,10 @@ class Scheduler:
         moved += self._fold()
         self._act()
         moved += self._flush()
+        if self.placer.wants_ends:
+            self.placer.ends_are(self._claims_ends())
+            self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
+            moved += 1
         self._commit(force=False)
         self._is_sound = True
         if timeout_seconds > 0 and not moved and not self._is_behind and not self.placer.may_act():
@@ -190,8 +196,7 @@ class Scheduler:
             for record in self._records(RESULTS, partition, placements.results_next):
                 placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 read += 1
-            ends = self._log.ends(CLAIMS)
-            self.placer.own(partition, placements, [ends[p] for p in sorted(ends)], committed.get(partition, 0))
+            self.placer.own(partition, placements, self._claims_ends(), committed.get(partition, 0))
             self._taken_over.add(partition)
         self.placer.look_for_losers(self._taken_over)
         self._taken_over.clear()
@@ -217,7 +222,7 @@ class Scheduler:
         return read
 
     def _read_requests(self) -> int:
-        """New requests and cancellations; the ends of `claims` are read after them, and nothing is refused before a fold up to there."""
+        """New requests and cancellations: decided on the fold at hand or, where that is behind, on one up to the ends read after them."""
         read = 0
         for partition, desk in self.placer.desks.items():
             placements = desk.placements
@@ -229,12 +234,17 @@ class Scheduler:
                 if asked is not None and not isinstance(asked, Unreadable):
                     self._new.append((partition, asked))
         if self._new:
-            ends = self._log.ends(CLAIMS)
-            claims_ends = tuple([ends[p] for p in sorted(ends)])
+            is_eager = self._is_behind or self._clocks.boot_ms() < self._eager_until_ms
+            claims_ends = self._claims_ends() if is_eager else None
             for partition, asked in self._new:
                 self.placer.asked(partition, asked, claims_ends)
             self._new.clear()
         return read
+
+    def _claims_ends(self) -> tuple[int, ...]:
+        """The ends of `claims` now. On Kafka that is a question to the broker, so it is not asked for each request."""
+        ends = self._log.ends(CLAIMS)
+        return tuple([ends[p] for p in sorted(ends)])
 
     def _fold(self) -> int:
         """Fold what there is. Where it ends is not asked for: on Kafka that is a round trip, and the next turn reads on anyway."""

@@ -1,0 +1,41 @@
+"""Cancellations and releases of one partition's requests: what is to be said of them now.
+
+A cancellation acts by becoming the counting failure, or after a placement as releases with reason `cancelled` (DESIGN section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from schemas.results import Decision
+from streams.log.base import Message
+from streams.placement_messages import Sender
+from streams.placement_work import Counters, Desk, Work
+
+
+def cancelled(desk: Desk, send: Sender, evidence: Callable[[Work], tuple[Decision, ...]], now_ms: int) -> Iterator[Message]:
+    """The failures that may become the counting results of cancelled requests; of those that were placed the releases are begun."""
+    for request_id, cancelling in list(desk.cancels.items()):
+        answer = desk.placements.answers.get(request_id)
+        if answer is None:
+            if not cancelling.failure_sent:
+                cancelling.failure_sent = True
+                work = desk.works.get(request_id)
+                decisions = evidence(work) if work is not None else ()
+                if work is not None:
+                    work.result_sent = True
+                taken_up_ms = work.taken_up_ms if work is not None else now_ms
+                yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
+        elif cancelling.releases is None:
+            cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in answer.named}
+        if cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
+            del desk.cancels[request_id]
+
+
+def released(desk: Desk, send: Sender, counters: Counters, now_ms: int) -> Iterator[Message]:
+    """The releases that were not sent yet."""
+    for release in desk.releases.values():
+        if not release.sent:
+            release.sent = True
+            counters.releases += 1
+            yield send.release(release, now_ms)
