@@ -107,6 +107,10 @@ class Leaks(Struct, dict=True):
             return self._audited(ledger, observed, event, step)
         if kind is FindingIgnored:
             return self._ignored(event, step)
+        return self._touch(ledger, observed, event, step)
+
+    def _touch(self, ledger: Ledger, observed: Observed, event: Any, step: Step) -> list[FindingRecord]:
+        """Look at the instances that a record touched, where it is not plain that nothing is wrong."""
         found: list[FindingRecord] = []
         for node_id, instances in self._touched(ledger, event, step):
             node = ledger.nodes.get(node_id)
@@ -181,28 +185,27 @@ class Leaks(Struct, dict=True):
     def _touched(self, ledger: Ledger, event: Any, step: Step) -> Touched:
         """The instances to look at by node; a node with none is looked at itself."""
         kind = type(event)
+        if kind is ClaimRenewed:
+            return ((event.node_id, [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]),)
         if kind is ClaimRequested:
             return self._claimed(event, step)
         if step.closed:
             self._close(step)
-        node_id = getattr(event, "node_id", "")
         if kind is InstanceObserved:
             instance_id = event.instance.instance_id
             if event.change in _GONE:
-                self._explain(node_id, instance_id)
-            return ((node_id, (instance_id,)),)
+                self._explain(event.node_id, instance_id)
+            return ((event.node_id, (instance_id,)),)
         if kind is ClaimReleased:
             if step.closed:
                 return [(claim.node_id, (claim.instance_id,)) for claim in step.closed]
-            return ((node_id, self._acknowledged(event)),)
-        if kind is ClaimRenewed:
-            return ((node_id, [outcome.instance_id for outcome in step.outcomes if outcome.instance_id]),)
+            return ((event.node_id, self._acknowledged(event)),)
         if kind is GroupHomeClosed:
-            self._home_closed(ledger.nodes[node_id], event, step)
-            return ((node_id, ()),)
+            self._home_closed(ledger.nodes[event.node_id], event, step)
+            return ((event.node_id, ()),)
         if kind in _TOUCHES_NODE:
-            is_status = kind is NodeSilent or event.status is not UNSET
-            return ((node_id, [*ledger.nodes[node_id].claims] if is_status and node_id in ledger.nodes else ()),)
+            claims = ledger.nodes[event.node_id].claims if event.node_id in ledger.nodes else {}
+            return ((event.node_id, [*claims] if kind is NodeSilent or event.status is not UNSET else ()),)
         return ()
 
     def _claimed(self, event: ClaimRequested, step: Step) -> Touched:
@@ -237,11 +240,11 @@ class Leaks(Struct, dict=True):
             else:
                 raise LookupError(f"{claim.claim_id} was closed and no outcome says how; every step that closes a claim tells one")
             closed = Closed(claim, outcome, step.offset, step.time_ms, event_type(step.event))
-            on_node = self.closed.setdefault(claim.node_id, {})
+            on_node, claimants = self.closed.setdefault(claim.node_id, {}), self._claimants
             if (before := on_node.get(claim.instance_id)) is not None:
-                self._claimants.pop(before.claim.claim_id, None)
+                claimants.pop(before.claim.claim_id, None)
             on_node[claim.instance_id] = closed
-            self._claimants[claim.claim_id] = claim.instance_id
+            claimants[claim.claim_id] = claim.instance_id
 
     def _explain(self, node_id: str, instance_id: str) -> None:
         """A departure came after all: nothing has vanished."""
