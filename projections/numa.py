@@ -64,7 +64,7 @@ class Cell(Struct, frozen=True, gc=False):
     @property
     def free_cpus(self) -> Cpus:
         """The dedicated CPUs that nobody holds, by number."""
-        return tuple(sorted(cpu for cpu in self.dedicated if cpu not in self.held))
+        return tuple(sorted(set(self.dedicated).difference(self.held)))
 
 
 def floating(want: NumaWant) -> Cpus:

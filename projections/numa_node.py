@@ -9,6 +9,7 @@ Nova.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -79,29 +80,57 @@ def lacking(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfa
     return () if isinstance(found, Granted) else found
 
 
+def is_lacking(stand: Standing, node: Node, item: ClaimItem) -> bool:
+    """Whether `item`, of an instance that is new to the node, lacks anything of it; `stand` is how that stands."""
+    found = _grant_if_forced(node, item, {}, stand.free)
+    return not isinstance(found, Granted)
+
+
 def over_ratios(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfall, ...]:
     """What a forced claim takes beyond the ratios of the cells."""
     found = _grant(node, item, _holdings(node, overlay), forced=False)
     return () if isinstance(found, Granted) else found
 
 
-def standing(node: Node, overlay: Overlay = ()) -> bytes:
-    """All that `lacking` reads of a node for an instance that is new to it: where this is equal, so is what it says of the same item.
+class Standing(NamedTuple):
+    """All that `lacking` reads of a node for an instance that is new to it: where `text` is equal, so is what it says of the same item.
 
-    Which CPUs are held is no part of it, only how many of each core are free. Empty for a node without cells and devices.
+    Which CPUs are held is no part of it, only how many of each core are free. `free` is what there is; of each of its cells `cells` has
+    the part that says whether a guest cell fits, with the node's ratios, and `devices` says which devices are free.
     """
+
+    text: bytes
+    free: Free
+    cells: tuple[tuple[object, ...], ...]
+    devices: bytes
+    sockets: dict[int, int | None]
+
+
+NOWHERE = Standing(b"", Free((), frozenset()), (), b"", {})
+"""Of a node without cells and devices."""
+
+
+def standing(node: Node, overlay: Overlay = ()) -> Standing:
+    """How the node stands with the claims in flight that are laid over it."""
     host = node.hypervisor
     if host is None or not (host.numa_cells or host.pci_devices):
-        return b""
+        return NOWHERE
     free = _free(node, _holdings(node, overlay), "")
-    cells = [(each.cell_id, each.socket, each.pages, each.memory_mib, each.memory_mib_used, _cpus(each)) for each in free.cells]
-    devices = [(device, device.address) for device in pci.available(host.pci_devices, free.addresses)]
-    return msgspec.json.encode((cells, devices, node.vcpus.ratio_milli, node.memory_mib.ratio_milli))
+    ratios = node.vcpus.ratio_milli, node.memory_mib.ratio_milli
+    cells = tuple([(each.pages, each.memory_mib, each.memory_mib_used, *_cpus(each), *ratios) for each in free.cells])
+    sockets = {each.cell_id: each.socket for each in free.cells}
+    devices = b""
+    if host.pci_devices:
+        devices = _encode([(device, device.address) for device in pci.available(host.pci_devices, free.addresses)])
+    return Standing(_encode((list(sockets.items()), cells, ratios)) + devices, free, cells, devices, sockets)
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 def _cpus(cell: numa.Cell) -> tuple[object, ...]:
-    free = set(cell.free_cpus)
-    left = sorted(len(free.intersection(core)) for core in cell.cores)
+    free = set(cell.dedicated).difference(cell.held)
+    left = tuple(sorted([len(free.intersection(core)) for core in cell.cores]))
     is_whole = set(cell.dedicated) == set(cell.shared)
     return (len(cell.shared), cell.vcpus_used, len(cell.dedicated), left, max(map(len, cell.cores), default=1), is_whole)
 
@@ -144,9 +173,7 @@ def _grant_if_forced(node: Node, item: ClaimItem, holdings: Holdings, free: Free
     return _grant(node, item, holdings, forced=True, free=free) if item.forced and not isinstance(found, Granted) else found
 
 
-def _grant(
-    node: Node, item: ClaimItem, holdings: Holdings, *, forced: bool, free: Free | None = None
-) -> Granted | tuple[Shortfall, ...]:
+def _grant(node: Node, item: ClaimItem, holdings: Holdings, *, forced: bool, free: Free | None = None) -> Granted | tuple[Shortfall, ...]:
     free = free or _free(node, holdings, item.instance_id)
     again = _again(node, item, holdings, free)
     if again is not None:
@@ -313,23 +340,36 @@ def _strangers(node: Node, cell: NumaCell, holdings: Holdings) -> dict[int, int]
 
 
 def _cell(cell: NumaCell, reserved: dict[int, int], strangers: dict[int, int]) -> numa.Cell:
-    """A host cell with nobody's use yet. What is not huge pages is ordinary memory; a CPU that no core lists is a core of its own."""
-    dedicated = set(cell.dedicated_cpus)
-    listed = {cpu for core in cell.siblings for cpu in core}
-    cpus = sorted({*cell.cpus, *dedicated})
+    """A host cell with nobody's use yet. What is not huge pages is ordinary memory."""
     rows = [_pages(pages, reserved.get(pages.size_kib, 0), strangers.get(pages.size_kib, 0)) for pages in cell.pages]
     if not any(pages.size_kib < HUGE_KIB_MIN for pages in rows):
         huge_kib = sum(pages.total * pages.size_kib for pages in rows)
         rows.append(numa.Pages(ORDINARY_KIB, max(0, cell.memory_mib * 1024 - huge_kib) // ORDINARY_KIB))
+    shared, dedicated, cores = _cpus_of(cell.cpus, cell.dedicated_cpus, cell.siblings)
     return numa.Cell(
         cell_id=cell.cell_id,
-        shared=tuple(cpu for cpu in cpus if cpu not in dedicated),
-        dedicated=tuple(sorted(dedicated)),
-        cores=(*(core for core in cell.siblings if core), *((cpu,) for cpu in cpus if cpu not in listed)),
+        shared=shared,
+        dedicated=dedicated,
+        cores=cores,
         memory_mib=cell.memory_mib,
         pages=tuple(rows),
         socket=cell.socket,
     )
+
+
+@lru_cache(maxsize=1024)
+def _cpus_of(
+    all_cpus: numa.Cpus, dedicated_cpus: numa.Cpus, siblings: tuple[numa.Cpus, ...]
+) -> tuple[numa.Cpus, numa.Cpus, tuple[numa.Cpus, ...]]:
+    """A cell's shared CPUs, its dedicated ones and its cores; a CPU that no core lists is a core of its own.
+
+    A fleet has few sorts of cells, so most of them are the same again.
+    """
+    dedicated = set(dedicated_cpus)
+    listed = {cpu for core in siblings for cpu in core}
+    cpus = sorted({*all_cpus, *dedicated})
+    cores = (*(core for core in siblings if core), *((cpu,) for cpu in cpus if cpu not in listed))
+    return tuple(cpu for cpu in cpus if cpu not in dedicated), tuple(sorted(dedicated)), cores
 
 
 def _pages(pages: HugePages, reserved: int, strangers: int) -> numa.Pages:

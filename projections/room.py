@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from projections.fit import Overlay, fits, growth, laid_over
 from projections.node import NO_LIMIT, NOTHING, Node, amounts_of
-from projections.numa_node import lacking
+from projections.numa_node import Standing, lacking, standing
 from schemas.claims import ClaimItem
 from schemas.resources import RESOURCES, Shortfall
 
@@ -59,6 +59,13 @@ class Room(Struct, gc=False):
     disk_mib_left: float
     lacks: tuple[Shortfall, ...] | None = None
     groups: dict[str, frozenset[str]] = field(default_factory=dict)
+    stood: Standing | None = None
+
+    def standing(self) -> Standing:
+        """How its cells and devices stand, claims in flight included; worked out when first asked for."""
+        if self.stood is None:
+            self.stood = standing(self.node, self.overlay)
+        return self.stood
 
     def members(self, group_id: str) -> frozenset[str]:
         """The group's instances on the node, those in flight included; worked out when first asked for."""
@@ -126,7 +133,7 @@ def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:
         else:
             changes[f"{resource}_used"], changes[f"{resource}_free"] = used, _free(limit, used)
     values = {name: getattr(base, name) for name in Room.__struct_fields__}
-    return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay), "plain": False}))
+    return Room(**(values | changes | {"lacks": fits(node, item, request_id, overlay), "plain": False, "stood": None}))
 
 
 def quick_fit(item: ClaimItem) -> RoomTest:

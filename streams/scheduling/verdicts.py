@@ -12,15 +12,15 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from projections.node import amounts_of
-from projections.numa_node import lacking
 from projections.room import UNLIMITED, Room
 from schemas.resources import RESOURCES
-from streams.scheduling.ask import Ask, Check, per_node
+from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters import LAST, Filter
 from streams.scheduling.filters.amounts import most_of
 from streams.scheduling.kinds import AMOUNTS, NAMES, PROFILED, STATIC, TOPOLOGY
 from streams.scheduling.profiles import one_by_one
 from streams.scheduling.scores import Absolute
+from streams.scheduling.seating import Seating
 from streams.scheduling.view import AT, View
 
 Mask = NDArray[np.bool_]
@@ -51,7 +51,7 @@ class Verdicts:
         self.ask = structs.replace(ask, item=structs.replace(ask.item, group=None, instance_id=NOBODY))
         self.checks: dict[int, tuple[Filter, Check]] = {}
         self._static: list[tuple[int, Check]] = []
-        self._wants: list[tuple[int, Check]] = []
+        self._wants: list[tuple[int, Seating]] = []
         self._profiled: list[tuple[int, Check]] = []
         self.absolute = [each.prepared(ask) for each in absolute]
         self.amount_places: set[int] = set()
@@ -141,12 +141,12 @@ class Verdicts:
             for resource in AMOUNTS[name]:
                 self._place_of[RESOURCES.index(resource)] = place
         elif name in TOPOLOGY:
-            self._wants.append((place, check))
+            item = self.ask.item
+            self._wants.append((place, Seating(structs.replace(item, numa=()) if name == "PciPassthroughFilter" else item)))
         elif name == LAST.name:
             item = self.ask.item
-            if item.numa or item.pci:
-                lacks = per_node(lambda room: "lacks" if lacking(room.node, item, room.overlay) else None)
-                self._wants.append((place, lacks))
+            if (item.numa or item.pci) and all(seating.item != item for _, seating in self._wants):
+                self._wants.append((place, Seating(item)))
         else:
             # Code for every profile, and what no node passes ("request").
             assert name in PROFILED or name == "request", name
@@ -231,7 +231,7 @@ class Verdicts:
         found = self._topologies[number]
         if found < 0:
             room = self._room(slot)
-            found = self._topologies[number] = next((place for place, check in self._wants if check.rejects(room)), PASSES)
+            found = self._topologies[number] = next((place for place, seating in self._wants if seating.rejects(room)), PASSES)
         return found
 
     def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projections.node import Node
-from projections.numa_node import standing
 from projections.room import UNLIMITED, Room
 from schemas.inventory import Aggregate, Physical
 from schemas.resources import RESOURCES
@@ -177,7 +176,7 @@ class View:
         host = room.node.hypervisor
         if host is None or not (host.numa_cells or host.pci_devices):
             return 0
-        return self._topology_of.setdefault(standing(room.node, room.overlay), len(self._topology_of))
+        return self._topology_of.setdefault(room.standing().text, len(self._topology_of))
 
     def _static(self, room: Room) -> int:
         """The number of the node's static class: whatever rules read that neither claims nor measurements change."""
