@@ -1,8 +1,9 @@
 """How many requests become results in a second on the embedded log, and how long does one take at a steady rate?
 
-Subjects are the plain scan (`reference`) and `first-fit`, which weighs nothing and so shows what the log and the bookkeeping can do. Every
-result carries its evidence, every append is synced. Throughput: requests wait in the log, one scheduler process answers them. Latency:
-this process is the client, it appends at a steady rate and sees the results come; the scheduler is a process of its own.
+Subjects are the plain scan (`reference`), what schedulers use on such a fleet (`profiles`), and `first-fit`, which weighs nothing and so
+shows what the log and the bookkeeping can do. Every result carries its evidence, every append is synced. Throughput: requests wait in the
+log, one scheduler process answers them; the processor time of each request is shown beside, since others may share the cores. Latency: this
+process is the client, it appends at a steady rate and sees the results come; the scheduler is a process of its own.
 
 Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [--rate N] [--seconds N] [--folder DIR]`.
 """
@@ -27,7 +28,7 @@ from streams.log.base import Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
 
-ENGINES = ("reference", "first-fit")
+ENGINES = ("reference", "profiles", "first-fit")
 CLAIMS_PARTITIONS, REQUEST_PARTITIONS = 8, 4
 BATCH = 500
 
@@ -79,13 +80,14 @@ def throughput(report: Report, path: Path, engine: str, nodes: int, requests: in
         for first in range(0, requests, BATCH):
             log.append([message(REQUESTS, request(f"r{number}", number)) for number in range(first, min(first + BATCH, requests))])
         scheduler = Scheduler(log, "bench", engine_name=engine)
-        counters, started = scheduler.placer.counters, time.perf_counter()
+        counters, started, used = scheduler.placer.counters, time.perf_counter(), time.process_time()
         while counters.placed + sum(counters.failed.values()) < requests:
             scheduler.turn()
-        taken_seconds = time.perf_counter() - started
+        taken_seconds, used_seconds = time.perf_counter() - started, time.process_time() - used
         scheduler.close()
     assert counters.placed == requests, f"expected all {requests} placed, failed: {counters.failed}"
     report.add(engine, requests / taken_seconds, "requests/s", nodes=nodes, requests=requests, instances=1)
+    report.add(f"{engine}, processor time", used_seconds / requests * 1e6, "us/request", nodes=nodes, requests=requests, instances=1)
 
 
 def latency(report: Report, path: Path, engine: str, nodes: int, rate: int, seconds: float) -> None:

@@ -4,7 +4,8 @@ Every process is the product's own: `claimlog run --only scheduler`, and beside 
 `claimlog run --only processor`. The broker runs on the same cores, one of our own or the one of KAFKA_BOOTSTRAP. Throughput: the requests
 are appended as fast as they go; time runs from the first append until as many results stand in the log. Latency: requests are sent at the
 rate whatever happens, and each is timed from the moment it was to be sent until its result has been read. All that are due go in one
-append, so a client that comes late shows in the figures (`late`: the share sent more than 1 ms after their moment).
+append, so a client that comes late shows in the figures (`late`: the share sent more than 1 ms after their moment). The processor time
+that each process took for a request is shown beside, since others may share the cores.
 
 Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--engines NAME,NAME]`.
 """
@@ -18,13 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from benchmarks.bench_end_to_end import message, observed, request
-from benchmarks.on_kafka import PROGRAM, a_broker, resident_mib
+from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
 from benchmarks.report import Report, arguments, percentiles
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Partition
@@ -117,12 +118,17 @@ class Stage:
             if process.poll() is not None:
                 raise AssertionError(f"{role} ended: {(self._folder / f'{self.settings.prefix}-{role}.err').read_text()[-2000:]}")
 
+    def _pids(self) -> dict[str, int]:
+        pids = {role: process.pid for role, process in self._processes.items()}
+        return pids if self._broker is None else pids | {"broker": self._broker}
+
     def memory_mib(self) -> dict[str, float]:
         """What each process has resident."""
-        pids = {role: process.pid for role, process in self._processes.items()}
-        if self._broker is not None:
-            pids["broker"] = self._broker
-        return {role: resident_mib(pid) for role, pid in pids.items()}
+        return {role: resident_mib(pid) for role, pid in self._pids().items()}
+
+    def used_seconds(self) -> dict[str, float]:
+        """The processor time that each process has taken."""
+        return {role: processor_seconds(pid) for role, pid in self._pids().items()}
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
@@ -133,15 +139,23 @@ class Stage:
 
 
 def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
+    before = stage.used_seconds()
     took_seconds = stage.answer(stage.names(requests))
     said = {"nodes": nodes, "schedulers": 1, "beside": stage.beside}
     report.add(stage.engine, requests / took_seconds, "requests/s", requests=requests, **said)
+    _used(report, stage, before, requests, said)
     for role, resident in stage.memory_mib().items():
         report.add(f"{stage.engine}, resident {role}", resident, "MiB", **said)
 
 
+def _used(report: Report, stage: Stage, before: Mapping[str, float], requests: int, said: Mapping[str, object]) -> None:
+    for role, used_seconds in stage.used_seconds().items():
+        report.add(f"{stage.engine}, processor time {role}", (used_seconds - before[role]) / requests * 1e6, "us/request", **said)
+
+
 def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int) -> None:
     names = stage.names(round(rate * seconds))
+    before = stage.used_seconds()
     with KafkaLog.open(stage.settings) as log:
         positions = {Partition(RESULTS, number): end for number, end in log.ends(RESULTS).items()}
         log.wait(positions, 0.0)
@@ -152,6 +166,7 @@ def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int)
     late = sum(delay > LATE_SECONDS for delay in load.delays) / len(names)
     for name, value in percentiles(samples, {"p50": 0.5, "p99": 0.99}).items():
         report.add(f"{stage.engine} {name}", value, "ms", nodes=nodes, rate=rate, late=f"{late:.1%}", beside=stage.beside)
+    _used(report, stage, before, len(names), {"nodes": nodes, "rate": rate, "beside": stage.beside})
 
 
 class Load(threading.Thread):

@@ -66,6 +66,12 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+def processor_seconds(pid: int) -> float:
+    """The processor time that a process has taken, in steps of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Process:
     """One process of the product's own, `claimlog ARGUMENTS`; `said` is the file that has what it says."""
 
