@@ -305,6 +305,8 @@ class ProfileEngine:
 
     def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
         """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""
+        if not standing.counts:
+            return None
         rest = standing.closed == PASSES and any(standing.counts.get(place) for place in lane.amount_places)
         if not standing.short and not rest:
             return None

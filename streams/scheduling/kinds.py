@@ -74,6 +74,7 @@ NAMES = frozenset(
 KNOWN = STATIC | TOPOLOGY | AMOUNTS.keys() | PROFILED | ANYWHERE | NAMES | {LAST.name}
 
 GROUP_WEIGHERS = frozenset({"ServerGroupSoftAffinityWeigher", "ServerGroupSoftAntiAffinityWeigher"})
+CROSS_CELL = "CrossCellWeigher"
 ABSOLUTE = frozenset({"PackWeigher", "SpreadWeigher", "BestFitWeigher", "BinPackWeigher"})
 _IN_KEY = frozenset({"RAMWeigher", "CPUWeigher", "HypervisorVersionWeigher"})
 """Their figures follow from static class and use."""
@@ -102,7 +103,7 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
         weigher = WEIGHERS[name]
         if weigher.costly and multiplier:
             raise Unprofiled(f"{name} reads every instance's image")
-        asked = name in GROUP_WEIGHERS or name in ABSOLUTE or name == "CrossCellWeigher"
+        asked = name in GROUP_WEIGHERS or name in ABSOLUTE or name == CROSS_CELL
         raw = None if asked else weigher.raw if weigher.reads is None or weigher.costly else weigher.reads(None, policy.options)
         if raw is not None and name == "MetricsWeigher":
             raw = quiet(raw)

@@ -24,6 +24,7 @@ from streams.scheduling.view import AT, View
 QUICKLY_MOST = 48
 """Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
 _ALL = -1
+_ORDINAL_BITS = 40
 _NEVER = 1 << 62
 _NOTHING = (-1, -1)
 _PARTITION = AT["partition"]
@@ -143,7 +144,8 @@ class Lane:
                 self._leasts[place] = (first, slot)
         self.places[slot], self._lefts[slot], self._missings[slot] = place, count, missing
         self._floors[slot] = 0.0 if place == PASSES else -np.inf
-        self._short.put(slot, -missing)
+        if -missing > self._short.floor or slot in self._short.known:
+            self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + self.view.profiles.at[slot].ordinals[0])
 
     def _parts(self, places: Places, block: Ints) -> Floats | None:
         """What is missing where an amount is."""
@@ -163,8 +165,9 @@ class Lane:
                     leaders[before].put(slot, -np.inf)
                 partitions[slot] = now
             for among in (_ALL, now):
-                if among in leaders:
-                    leaders[among].put(slot, score)
+                led = leaders.get(among)
+                if led is not None and (score > led.floor or slot in led.known):
+                    led.put(slot, score)
 
     def leading(self, count: int, partition: int) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
@@ -224,17 +227,16 @@ class Lane:
 
     def nearest(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None]) -> NearestMiss | None:
         """The first of `misses` that `tell` makes a miss of, or ends the search with; its word on a node is kept while that is the same."""
-        least = self._short.few(1)
-        if least is None:
-            live = self.view.profiles.live
-            self._short.fill(-self.missing[:live], np.arange(live))
-            least = self._short.few(1)
-            assert least is not None, "all were looked at"
-        if not least:
+        profiles = self.view.profiles
+        slot = self._short.first
+        if slot is None:
+            live = profiles.live
+            ranks = (self.place[:live].astype(np.int64) << _ORDINAL_BITS) + profiles.firsts[:live]
+            self._short.fill(-self.missing[:live], np.arange(live), ranks)
+            slot = self._short.first
+        if slot is None or slot < 0:
             return None
-        at = self.view.profiles.at
-        place, ordinal = min([(self.places[slot], at[slot].ordinals[0]) for _, slot in least])
-        told = self._tell(tell, place, ordinal)
+        told = self._tell(tell, self.places[slot], profiles.at[slot].ordinals[0])
         if not isinstance(told, bool):
             return told
         for _, place, ordinal in self.misses(()):

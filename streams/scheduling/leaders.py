@@ -21,34 +21,36 @@ NOTHING = float("-inf")
 class Leaders:
     """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so."""
 
-    __slots__ = ("_floor", "_of", "_ranked")
+    __slots__ = ("_ranked", "floor", "known")
 
     def __init__(self) -> None:
-        self._floor = float("inf")
-        self._ranked: list[tuple[float, int]] = []
-        """Minus the score, and the slot: in ascending order, so best first."""
-        self._of: dict[int, float] = {}
+        self.floor = float("inf")
+        """Nobody is left out whose score is above."""
+        self._ranked: list[tuple[float, int, int]] = []
+        """Minus the score, the rank among equals, and the slot: in ascending order, so best first."""
+        self.known: dict[int, tuple[float, int, int]] = {}
+        """Those that stand here, by slot. A slot that is not here and not above the floor need not be `put`."""
 
-    def fill(self, scores: NDArray[np.float64], slots: NDArray[np.intp]) -> None:
-        """These are all scores, of these slots; −inf is nobody."""
-        self._floor = NOTHING
+    def fill(self, scores: NDArray[np.float64], slots: NDArray[np.intp], ranks: NDArray[np.int64] | None = None) -> None:
+        """These are all scores, of these slots; −inf is nobody. Equals stand in order of `ranks`."""
+        self.floor = NOTHING
         if len(scores) > KEPT:
             least = np.partition(scores, len(scores) - KEPT)[len(scores) - KEPT]
             below = scores[scores < least]
-            self._floor = float(below.max()) if len(below) else NOTHING
-        among = (scores > self._floor).nonzero()[0]
-        found = [(-score, slot) for score, slot in zip(scores[among].tolist(), slots[among].tolist(), strict=True)]
-        self._ranked = sorted(found)
-        self._of = {slot: score for score, slot in found}
+            self.floor = float(below.max()) if len(below) else NOTHING
+        among = (scores > self.floor).nonzero()[0]
+        order = [0] * len(among) if ranks is None else ranks[among].tolist()
+        self._ranked = sorted(zip((-scores[among]).tolist(), order, slots[among].tolist(), strict=True))
+        self.known = {each[2]: each for each in self._ranked}
 
-    def put(self, slot: int, score: float) -> None:
+    def put(self, slot: int, score: float, rank: int = 0) -> None:
         """The score of this slot is another one; −inf: it has none any more."""
-        known = self._of.pop(slot, None)
+        known = self.known.pop(slot, None)
         if known is not None:
-            del self._ranked[bisect_left(self._ranked, (known, slot))]
-        if score > self._floor:
-            self._of[slot] = -score
-            insort(self._ranked, (-score, slot))
+            del self._ranked[bisect_left(self._ranked, known)]
+        if score > self.floor:
+            self.known[slot] = (-score, rank, slot)
+            insort(self._ranked, (-score, rank, slot))
             if len(self._ranked) > KEPT_MOST:
                 self._cut()
 
@@ -56,13 +58,18 @@ class Leaders:
         """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all."""
         ranked = self._ranked
         if len(ranked) < count:
-            if self._floor != NOTHING:
+            if self.floor != NOTHING:
                 return None
-            return [(-score, slot) for score, slot in ranked]
+            return [(-score, slot) for score, _, slot in ranked]
         last, end = ranked[count - 1][0], count
         while end < len(ranked) and ranked[end][0] == last:
             end += 1
-        return [(-score, slot) for score, slot in ranked[:end]]
+        return [(-score, slot) for score, _, slot in ranked[:end]]
+
+    @property
+    def first(self) -> int | None:
+        """The slot of the best, and of equals the least rank; −1 if there is nobody, None if that takes a look at all."""
+        return self._ranked[0][2] if self._ranked else None if self.floor != NOTHING else -1
 
     def _cut(self) -> None:
         """Keep the first `KEPT` and their equals; the first that goes is the floor."""
@@ -70,7 +77,7 @@ class Leaders:
         while end < len(self._ranked) and self._ranked[end][0] == last:
             end += 1
         if end < len(self._ranked):
-            self._floor = -self._ranked[end][0]
-            for _, slot in self._ranked[end:]:
-                del self._of[slot]
+            self.floor = -self._ranked[end][0]
+            for _, _, slot in self._ranked[end:]:
+                del self.known[slot]
             del self._ranked[end:]

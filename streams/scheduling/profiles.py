@@ -192,7 +192,9 @@ class Profiles:
     def marked(self, slot: int, start: int, count: int, without: Collection[int]) -> list[int]:
         """As `nearest`, the nodes' marks."""
         marks = self.at[slot].marks
-        at = bisect_left(marks, start) if len(marks) > 1 else 0
+        if len(marks) == 1 and not without:
+            return marks[:count]
+        at = bisect_left(marks, start)
         if not without:
             found = marks[at : at + count]
             return found if len(found) == count else found + marks[: min(at, count - len(found))]

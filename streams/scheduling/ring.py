@@ -34,8 +34,7 @@ def greatest(scores: Floats, count: int, slack: float = 0.0) -> list[int]:
 
     `scores` are given back as they came.
     """
-    found: list[int] = []
-    taken: list[float] = []
+    found: list[tuple[int, float]] = []
     one: MutableSequence[float] = one_by_one(scores)
     least, argmax = NOTHING, scores.argmax
     for tried in range(1, len(scores) + 1):
@@ -43,19 +42,17 @@ def greatest(scores: Floats, count: int, slack: float = 0.0) -> list[int]:
         score = one[at]
         if score == NOTHING or score < least:
             break
-        found.append(at)
-        taken.append(score)
+        found.append((at, score))
         one[at] = NOTHING
         if tried == count:
             least = score - slack
         elif tried == count + TIED_FEW:
             rest = (scores >= least).nonzero()[0]
-            taken += scores.take(rest).tolist()
-            found += rest.tolist()
+            found += zip(rest.tolist(), scores.take(rest).tolist(), strict=True)
             break
-    for at, score in zip(found, taken, strict=True):
+    for at, score in found:
         one[at] = score
-    return found
+    return [at for at, _ in found]
 
 
 class Ring:

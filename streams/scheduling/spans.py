@@ -26,7 +26,8 @@ STEPS_MOST = 16
 SLACK = 2.0**-42
 """Of the largest that sums and scores can be together. Of 13 rows, making a sum rounds by 15 × 2^-53 of it at most, each time of mending
 it by 30 × 2^-53, and an exact score by 16 × 2^-53; for two that are compared this is twice 511 × 2^-53, below 2^-43."""
-_UNKNOWN = (0.0, -1)
+_NO_LEAST, _NO_MOST = (-np.inf, -1), (np.inf, -1)
+"""Ends that are to be looked for: no figure is beyond them."""
 
 
 class Spans:
@@ -50,7 +51,7 @@ class Spans:
         self._bounded = [each for each in bounds if each[1:] != (-np.inf, np.inf)]
         self._seen = -1
         self._resize(0)
-        self._least, self._most = [_UNKNOWN] * len(rows), [_UNKNOWN] * len(rows)
+        self._least, self._most = [_NO_LEAST] * len(rows), [_NO_MOST] * len(rows)
         """The least and the most of each row, with a slot that has it; −1: to be looked for."""
         self._over: tuple[list[float], list[float]] = ([], [])
         """The low ends of the rows over the candidates that were asked for last, and how far their high ends are."""
@@ -99,26 +100,26 @@ class Spans:
             if high is not None:
                 np.minimum(figures, high, out=figures)
             self._largest[k] = max(float(figures.max(initial=0.0)), -float(figures.min(initial=0.0)))
-        self._least, self._most = [_UNKNOWN] * len(self._rows), [_UNKNOWN] * len(self._rows)
+        self._least, self._most = [_NO_LEAST] * len(self._rows), [_NO_MOST] * len(self._rows)
         self._figures_of = [None] * profiles.capacity
         self._weights.clear()
 
     def _follow(self, changes: Collection[int]) -> None:
         profiles = self._profiles
         live, least, most, largest = profiles.live, self._least, self._most, self._largest
-        for ends in (least, most):
+        for ends, unknown in ((least, _NO_LEAST), (most, _NO_MOST)):
             for k, (_, slot) in enumerate(ends):
                 if slot in changes:
-                    ends[k] = _UNKNOWN
+                    ends[k] = unknown
         for slot in changes:
             if slot >= live:
                 continue
             self._figures_of[slot] = None
             figures = self._of(slot)
             for k, figure in enumerate(figures):
-                if figure < least[k][0] and least[k] is not _UNKNOWN:
+                if figure < least[k][0]:
                     least[k] = figure, slot
-                elif figure > most[k][0] and most[k] is not _UNKNOWN:
+                elif figure > most[k][0]:
                     most[k] = figure, slot
                 if not -largest[k] <= figure <= largest[k]:
                     largest[k] = abs(figure)
@@ -146,10 +147,16 @@ class Spans:
         """
         lows: list[float] = []
         spans: list[float] = []
+        least, most = self._least, self._most
         for k, (lowest, highest) in enumerate(self._own):
-            low = self._end(k, self._least, -1.0, floor, beside) if lowest is None else lowest
+            low, slot = (lowest, 0) if lowest is not None else least[k]
+            if slot < 0 or (floor is not None and lowest is None):
+                low = self._end(k, least, -1.0, floor, beside)
+            high, slot = (highest, 0) if highest is not None else most[k]
+            if slot < 0 or (floor is not None and highest is None):
+                high = self._end(k, most, 1.0, floor, beside)
             lows.append(low)
-            spans.append((self._end(k, self._most, 1.0, floor, beside) if highest is None else highest) - low)
+            spans.append(high - low)
         if self._over != (lows, spans):
             self._over = lows, spans
             rows = zip(self._multipliers, lows, spans, strict=False)
@@ -158,7 +165,7 @@ class Spans:
 
     def _end(self, k: int, known: list[tuple[float, int]], sign: float, floor: Floats | None, beside: Collection[int]) -> float:
         """The most (or with a negative sign, the least) of a row."""
-        if known[k] is _UNKNOWN:
+        if known[k][1] < 0:
             figures = self._figures[k, : self._profiles.live]
             at = int(figures.argmax() if sign > 0 else figures.argmin())
             known[k] = figures.item(at), at

@@ -20,6 +20,7 @@ from schemas.resources import RESOURCES
 from streams.scheduling.facts import host_of
 from streams.scheduling.gathering import Gathering, entered, left
 from streams.scheduling.profiles import Key, Profiles, Reading
+from streams.scheduling.raws import nothing
 from streams.scheduling.weighers import has_overrides
 
 COLUMN_MAX = 1 << 62
@@ -70,8 +71,10 @@ class View:
         self.largest = [0] * len(RESOURCES)
         """The most of each resource that any class of requests asks for that decides by what is free; it only ever grows."""
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
-        self._read_of = [(self._extras.index(raw), raw) if raw in self._extras else (-1, raw) for raw in self._raws]
-        """Of each of `raws` where in the key it stands, from the extras on (−1: nowhere)."""
+        self._blank = [0.0] * len(self._raws)
+        places = [self._extras.index(raw) - len(self._extras) if raw in self._extras else 0 for raw in self._raws]
+        self._read_of = [(column, at, raw) for column, (at, raw) in enumerate(zip(places, self._raws, strict=True)) if raw is not nothing]
+        """Of each of `raws` but those that say nothing: its number, its place from the key's end (0: it is not in the key), and itself."""
         self._steady: list[tuple[int, float]] = []
         """The columns that are in `constants`, with their figure."""
         self._wholes: list[list[float]] = []
@@ -152,7 +155,9 @@ class View:
         if max(amounts) > COLUMN_MAX or min(amounts) < -COLUMN_MAX:
             # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
             amounts = tuple([max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in amounts])
-        figures = [raw(room) if at < 0 else key[at - len(self._extras)] for at, raw in self._read_of]
+        figures = self._blank.copy()
+        for column, at, raw in self._read_of:
+            figures[column] = raw(room) if at >= 0 else key[at]
         for column, figure in self._steady:
             if figures[column] != figure:
                 # Another list: whoever planned with the old one plans anew.

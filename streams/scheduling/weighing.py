@@ -15,7 +15,7 @@ from schemas.resources import RESOURCES
 from schemas.results import Weight
 from streams.scheduling import raws
 from streams.scheduling.ask import Ask
-from streams.scheduling.kinds import ABSOLUTE
+from streams.scheduling.kinds import ABSOLUTE, CROSS_CELL, GROUP_WEIGHERS
 from streams.scheduling.lane import Lane
 from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.raws import Raw
@@ -91,6 +91,8 @@ class Weighing:
             self._row.append(None if raw is None else row)
             row += raw is not None
         self._askers = [i for i, row in enumerate(self._row) if row is None]
+        self._are_of_groups = all(self._weighers[i][0].name in GROUP_WEIGHERS | {CROSS_CELL} for i in self._askers)
+        """Whether all of those have something to say of members of groups and of moves between cells only."""
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._multipliers: dict[int, list[float]] = {}
 
@@ -112,13 +114,15 @@ class Weighing:
             return Listed(self._view, np.zeros(profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
         if self.is_led:
             return self._absolute(lane, ask, candidates)
-        if not (
-            candidates.is_closed
-            or self._view.overrides
-            or any(_raw(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
-        ):
+        if not (candidates.is_closed or self._view.overrides or self._is_asked(ask)):
             return self._followed(candidates)
         return self._normalised(ask, single, candidates.slots())
+
+    def _is_asked(self, ask: Ask) -> bool:
+        """Whether a weigher makes figures for this ask alone."""
+        if self._are_of_groups and ask.item.group is None and not ask.request.cross_cell_move:
+            return False
+        return any(_raw(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
 
     def _followed(self, candidates: Candidates) -> Weighed:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
@@ -224,7 +228,7 @@ class Weighing:
         if weigher.name in ABSOLUTE:
             used = view.profiles.figures[AT["vcpus_used"] : AT["vcpus_used"] + len(RESOURCES)].take(rest, axis=1)
             figures = Absolute(weigher.name, 1.0).prepared(ask).raw(used, view.profiles.floats[: len(RESOURCES)].take(rest, axis=1))
-        elif weigher.name == "CrossCellWeigher":
+        elif weigher.name == CROSS_CELL:
             wanted = np.array([1.0 if cell == ask.request.preferred_cell else -1.0 for cell in view.cells])
             figures = wanted[view.profiles.figures[AT["static"]].take(rest)]
         else:

@@ -58,3 +58,18 @@ def test_what_rises_pushes_others_out_and_is_not_forgotten() -> None:
 
     most = 9 + 2 * KEPT_MOST
     assert leaders.few(2) == [(float(most), most), (float(most - 1), most - 1)]
+
+
+@given(scores=st.lists(st.sampled_from((NOBODY, 0.0, 1.0)), max_size=90), seed=st.integers(0, 99))
+def test_of_equals_the_first_is_the_one_of_least_rank(scores: list[float], seed: int) -> None:
+    ranks = Random(seed).sample(range(1000), len(scores))
+    filled, grown = Leaders(), Leaders()
+    filled.fill(np.array(scores), np.arange(len(scores)), np.array(ranks, np.int64))
+    grown.fill(np.zeros(0), np.zeros(0, np.intp))
+
+    for slot, (score, rank) in enumerate(zip(scores, ranks, strict=True)):
+        grown.put(slot, score, rank)
+
+    real = [(-score, rank, slot) for slot, (score, rank) in enumerate(zip(scores, ranks, strict=True)) if score != NOBODY]
+    assert filled.first == grown.first == (min(real)[2] if real else -1)
+    assert Leaders().first is None
