@@ -45,6 +45,8 @@ from streams.scheduling.weighing import Candidates, Weighing
 
 LANES_CELLS_MAX = 1 << 22
 """Bounds the memory of all lanes together, in profiles times classes: about 20 bytes each. The class least lately asked for goes first."""
+LANE_CELLS = 1024
+"""A class keeps so much besides, counted as profiles: its tests, leaders and evidence, about 20 to 40 kB."""
 NAME = "profiles"
 _NOBODY: frozenset[int] = frozenset()
 _NONE: frozenset[str] = frozenset()
@@ -127,7 +129,7 @@ class ProfileEngine:
         if lane is None:
             self.view.ask(amounts_of(ask.item.resources))
             lane = Lane(self.view, ask, self._forced if ask.item.forced else self._filters, self._absolute if self._is_absolute else ())
-            most = max(LANES_CELLS_MAX // self.view.profiles.capacity, 1)
+            most = max(LANES_CELLS_MAX // (self.view.profiles.capacity + LANE_CELLS), 1)
             while len(self._lanes) >= most:
                 del self._lanes[next(iter(self._lanes))]
         self._lanes[key] = lane

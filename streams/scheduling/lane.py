@@ -23,6 +23,8 @@ from streams.scheduling.view import AT, View
 
 QUICKLY_MOST = 48
 """Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
+LEADERS_MOST = 5
+"""The leaders of all profiles, and of so many partitions less one: the best one's stays mostly the same. Bounds what a class costs."""
 _ALL = -1
 _ORDINAL_BITS = 40
 _NEVER = 1 << 62
@@ -176,6 +178,8 @@ class Lane:
         """
         leaders = self._leaders.get(partition)
         if leaders is None:
+            if len(self._leaders) >= LEADERS_MOST:
+                del self._leaders[next(each for each in self._leaders if each != _ALL)]
             leaders = self._leaders[partition] = Leaders()
         found = leaders.few(count)
         if found is None:

@@ -11,9 +11,9 @@ from bisect import bisect_left, insort
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT = 64
+KEPT = 32
 """So many stand here after a look at all: the next look comes when nearly all of them have fallen."""
-KEPT_MOST = 4 * KEPT
+KEPT_MOST = 2 * KEPT
 """More are cut back, so that a change costs little; only equals of the last one may be more."""
 NOTHING = float("-inf")
 
