@@ -74,7 +74,7 @@ class Placer:
         self._decided_before = self._turn = 0
         self.decisions_per_turn = DECISIONS_PER_TURN
         self.wants_ends = False
-        """Whether a request is to be refused that nobody read the ends of `claims` for: see `ends_are`."""
+        """Whether a request waits for the ends of `claims`: see `ends_are`."""
         self._acted_ms = self._awake_ms = 0
 
     def own(self, partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
@@ -106,7 +106,7 @@ class Placer:
     def asked(self, partition: int, found: Asked | Cancel, claims_ends: Sequence[int] | None = None) -> None:
         """A request or cancellation was read. `claims_ends`: the ends of `claims`, read afterwards: nothing is decided before that fold.
 
-        Without them it is decided at once, and they are asked for (`wants_ends`) where it would be refused: that needs such a fold.
+        Without them it is decided at once; where it would be refused, or has few nodes to fall back on, they are asked for (`wants_ends`).
         """
         desk = self.desks[partition]
         if isinstance(found, Asked):
@@ -276,6 +276,9 @@ class Placer:
             if not decision.chosen:
                 self._lift_all(items)
                 return self._no_place(work, seat, decision, now_ms)
+            if len(decision.alternates) < self.policy.alternates_max and self._is_stale(work):
+                self._lift_all(items)  # Too few to fall back on: others may be after the same ones, so their claims are folded first.
+                return []
             seat.partition = self.fleet.partition_of_node(decision.chosen)
             seat.claim_id = self._claim_id(request, seat.index)
             item = seat.item = msgspec.structs.replace(wanted, claim_id=seat.claim_id)

@@ -40,7 +40,8 @@ COMMIT_EVERY_MS = 1000
 # How far back the start looks for the epoch of the last start of the same process.
 STARTS_LOOKED_THROUGH = 5000
 PAUSE_SECONDS = 0.5
-# Where one request is refused the next ones may be: for so long the ends of `claims` are read with them, so that none is decided twice.
+# Where one request is refused, or finds few nodes, the next ones may be, too: for so long the ends of `claims` are read with them, so that
+# none is decided twice. So it begins: it does not know yet how full the fleet is.
 EAGER_MS = 1000
 # A batch of decisions shares one append: the larger, the less each costs, above all the broker. It is doubled while requests wait and
 # deciding takes less than the first, halved if it takes longer than the second, so that the lease is renewed and others' claims are seen.
@@ -90,7 +91,8 @@ class Scheduler:
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
         self._placements: dict[int, Placements] = {}
         self._committed: dict[int, int] = {}
-        self._commit_due_ms = self._eager_until_ms = 0
+        self._commit_due_ms = 0
+        self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
         self._is_behind = False
         self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
         self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)

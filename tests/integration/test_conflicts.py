@@ -10,7 +10,7 @@ from schemas.codec import decode
 from streams.scheduling.policy import PACK
 from tests.scheduling_world import At, world
 
-SCHEDULERS, RATE, LAG_MS, GUESTS_PER_NODE, ASKED = 4, 1000, 2, 6, 500
+SCHEDULERS, RATE, LAG_MS, GUESTS_PER_NODE, ASKED = 4, 1000, 2, 6, 700
 
 
 def test_of_four_that_pack_at_a_thousand_a_second_hardly_one_loses_a_claim_because_alternates_are_at_hand() -> None:
@@ -25,9 +25,9 @@ def test_of_four_that_pack_at_a_thousand_a_second_hardly_one_loses_a_claim_becau
 
 
 def test_where_all_pack_and_see_each_other_late_more_alternates_keep_most_of_the_claims_that_two_would_lose() -> None:
-    two = run(replace(PACK, alternates_max=2), SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 800)
+    two = run(replace(PACK, alternates_max=2), SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 1200)
 
-    five = run(PACK, SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 800)
+    five = run(PACK, SCHEDULERS, RATE, 10, GUESTS_PER_NODE, 1200)
 
     assert PACK.alternates_max == 5
     assert two["conflicts"] > 3, "two are enough: this shows nothing"
