@@ -70,7 +70,7 @@ class Spans:
 
     def _resize(self, capacity: int) -> None:
         self._figures: Floats = np.zeros((len(self._rows), capacity))
-        self._figures_of: list[list[float] | None] = [None] * capacity
+        self._figures_of: list[tuple[float, ...] | None] = [None] * capacity
         self._sums, self._part, self._masked = np.zeros(capacity), np.zeros(capacity), np.zeros(capacity)
         self._sum_at: MutableSequence[float] = one_by_one(self._sums)
 
@@ -126,19 +126,21 @@ class Spans:
             self._figures[:, slot] = figures
             self._stale.add(slot)
 
-    def _of(self, slot: int) -> list[float]:
+    def _of(self, slot: int) -> tuple[float, ...]:
         """The figures of one profile within the bounds, row by row."""
         known = self._figures_of[slot]
         if known is not None:
             return known
         raws = self._profiles.at[slot].floats
-        figures = self._figures_of[slot] = [raws[row] for row in self._rows]
+        figures = [raws[row] for row in self._rows]
         for k, low, high in self._bounded:
             if figures[k] < low:
                 figures[k] = low
             elif figures[k] > high:
                 figures[k] = high
-        return figures
+        # A tuple of numbers is none of the garbage collector's business, and there is one for each profile.
+        found = self._figures_of[slot] = tuple(figures)
+        return found
 
     def bounds(self, floor: Floats | None, beside: Collection[int]) -> tuple[list[float], list[float]]:
         """The low end of each row over the candidates and how far its high end is; what is asked for next is over these.

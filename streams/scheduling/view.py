@@ -164,7 +164,7 @@ class View:
                 self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
                 self._steady = [(i, known) for i, known in enumerate(self.constants) if known is not None]
                 break
-        return (static, room.plain, topology, *amounts, room.partition), [*self._wholes[static], *figures]
+        return (static, room.plain, topology, *amounts, room.partition), (*self._wholes[static], *figures)
 
     def _is_calm(self, before: Sequence[int], now: Sequence[int]) -> bool:
         """Whether all the same is said of both whatever is asked for, because there is enough of everything for all classes."""
