@@ -16,7 +16,7 @@ no seed has found yet."""
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("default"), max_examples=150, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=100, print_blob=True)
 settings.load_profile("ci" if ON_CI else "default")
 
 
