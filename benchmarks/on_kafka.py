@@ -45,6 +45,10 @@ EVENTS: dict[str, type[lifecycle.LifecycleEvent]] = {
 }
 
 
+JAVA = ("java", "-Xms1g", "-Xmx1g", "-XX:+UseSerialGC")
+"""As a broker that stays runs: with the compiler that takes its time, which the tests' brokers do without."""
+
+
 @contextmanager
 def a_broker(folder: Path) -> Iterator[tuple[str, int | None]]:
     """The address of a broker, and its process if it is our own: that of KAFKA_BOOTSTRAP is not."""
@@ -52,7 +56,7 @@ def a_broker(folder: Path) -> Iterator[tuple[str, int | None]]:
     if given:
         yield given, None
         return
-    broker = Broker(folder)
+    broker = Broker(folder, java=JAVA)
     broker.start()
     try:
         yield broker.address, broker.pid

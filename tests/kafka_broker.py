@@ -109,11 +109,12 @@ def jars() -> Path:
 class Broker:
     """One broker with its data in `folder`; it can be killed and started again on the same data and port.
 
-    `settings` are lines of its own, which win over PROPERTIES; `{port}`, `{controller}` and `{second}` in them become free ports.
+    `settings` are lines of its own, which win over PROPERTIES; `{port}`, `{controller}` and `{second}` in them become free ports. `java` is
+    what runs it.
     """
 
-    def __init__(self, folder: Path, settings: str = "") -> None:
-        self.folder, self.settings, self.port, self.second_port = folder, settings, 0, 0
+    def __init__(self, folder: Path, settings: str = "", java: tuple[str, ...] = JAVA) -> None:
+        self.folder, self.settings, self.port, self.second_port, self._java = folder, settings, 0, 0, java
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -138,7 +139,7 @@ class Broker:
     def again(self) -> None:
         """Start it on the data and ports it had."""
         with (self.folder / "broker.log").open("ab") as log:
-            command = [*JAVA, "-cp", f"{shared_folder() / 'libs'}/*", "kafka.Kafka", str(self.folder / "server.properties")]
+            command = [*self._java, "-cp", f"{shared_folder() / 'libs'}/*", "kafka.Kafka", str(self.folder / "server.properties")]
             # A group of its own: what interrupts the tests does not interrupt the broker.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + START_SECONDS
