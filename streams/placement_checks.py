@@ -52,6 +52,8 @@ def gave_up(work: Work, commit_by_ms: int) -> str:
 
 def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
     """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
+    if not decision.nodes_known:
+        return f"no node for instance {index} of {request.count}: no node is known yet; ask again when a hypervisor has been audited"
     rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
     text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
     if index == 0 and request.count > 1 and has_home(request):

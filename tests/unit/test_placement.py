@@ -90,6 +90,16 @@ def test_a_scheduler_says_once_at_its_start_what_its_policy_digest_stands_for() 
     assert (started.policy_digest, started.policy, started.started_ms) == (digest(DEFAULT), text(DEFAULT), START_MS)
 
 
+def test_a_request_before_any_node_is_known_fails_with_what_to_wait_for() -> None:
+    here = hosts()
+    here.request("r")
+
+    settle(here.scheduler())
+
+    (result,) = said(here, RESULTS, PlacementFailed)
+    assert result.message == "no node for instance 0 of 1: no node is known yet; ask again when a hypervisor has been audited"
+
+
 def test_a_request_that_fits_nowhere_fails_at_once_with_counts_and_the_nearest_miss() -> None:
     here = hosts("n1", "n2", vcpus=2)
     here.request("r", vcpus=3)
