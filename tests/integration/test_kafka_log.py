@@ -372,7 +372,8 @@ def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: Ka
         other.append(numbered(0, 3))
 
         with pytest.raises(LogUnreachable, match="did not come in 5000 ms"):
-            log.read("one", 0, 0)
+            while not log.read("one", 0, 0):
+                pass  # The end as it was a moment ago is trusted for that long.
 
         assert everything(log) == [b"0", b"1", b"2"]
         assert log._tail is not tail
