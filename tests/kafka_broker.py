@@ -224,49 +224,52 @@ def _container() -> str | None:
 
 
 def _shared() -> str:
+    """The broker of our own, started by whoever comes first. What a killed run left in the folder says nothing: only locks do."""
     folder = shared_folder() / "shared"
     with locked(folder):
-        (folder / "users").mkdir(exist_ok=True)
-        (folder / "users" / str(os.getpid())).touch()
-        address = _living(folder)
-        if address is None and not _is_alive(folder / "pid"):
+        _use(folder)
+        if not _is_held(folder / "serving"):
             (folder / "failed").unlink(missing_ok=True)
     until = time.monotonic() + START_SECONDS + 120
-    while address is None:
-        if time.monotonic() > until:
-            raise NoBroker(f"the shared broker did not come up; see {folder}/serve.log")
-        time.sleep(0.05)
+    while time.monotonic() < until:
         with locked(folder):
-            address = _living(folder)
-            failed = folder / "failed"
-            if failed.exists():
+            if (failed := folder / "failed").exists():
                 raise NoBroker(failed.read_text())
-            if address is None and not _is_alive(folder / "pid"):
+            if not _is_held(folder / "serving"):
                 _serve_aside(folder)
-    return address
+            elif (address := folder / "address").exists():
+                return address.read_text()
+        time.sleep(0.05)
+    raise NoBroker(f"the shared broker did not come up; see {folder}/serve.log")
+
+
+def _use(folder: Path) -> None:
+    """Be one of the broker's users as long as this process lives: the system gives the lock back, however the process ends."""
+    users = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(users, fcntl.LOCK_SH)
 
 
 def _serve_aside(folder: Path) -> None:
-    with (folder / "serve.log").open("ab") as log:
+    """Start `serve` as a process of its own, which inherits the lock that says it lives."""
+    (folder / "address").unlink(missing_ok=True)
+    with (folder / "serve.log").open("ab") as log, (folder / "serving").open("w") as serving:
+        fcntl.flock(serving, fcntl.LOCK_EX)
         command = [sys.executable, str(Path(__file__).resolve()), "serve", str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    (folder / "pid").write_text(str(process.pid))
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=[serving.fileno()]
+        )
     # Nobody waits for it, and nobody should be warned of that.
     process.returncode = 0
 
 
-def _living(folder: Path) -> str | None:
-    address = folder / "address"
-    return address.read_text() if address.exists() and _is_alive(folder / "pid") else None
-
-
-def _is_alive(pid_file: Path) -> bool:
-    try:
-        pid = int(pid_file.read_text())
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
-    except (OSError, ValueError):
-        return False
+def _is_held(path: Path) -> bool:
+    """Whether a living process holds the lock on this file."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def serve(folder: Path) -> None:
@@ -281,24 +284,16 @@ def serve(folder: Path) -> None:
         while broker.is_running() and time.monotonic() - idle_since < LINGER_SECONDS:
             time.sleep(0.5)
             with locked(folder):
-                for user in (folder / "users").iterdir():
-                    if _is_alive_number(user.name):
-                        idle_since = time.monotonic()
-                    else:
-                        user.unlink()
+                if _is_held(folder / "users.lock"):
+                    idle_since = time.monotonic()
     except NoBroker as reason:
         with locked(folder):
             (folder / "failed").write_text(str(reason))
     finally:
         with locked(folder):
             (folder / "address").unlink(missing_ok=True)
-            (folder / "pid").unlink(missing_ok=True)
         broker.stop()
         shutil.rmtree(data, ignore_errors=True)
-
-
-def _is_alive_number(pid: str) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 if __name__ == "__main__":
