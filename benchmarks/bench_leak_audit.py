@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.on_kafka import PROGRAM, ROOT
+from benchmarks.on_kafka import PROGRAM, ROOT, resident_mib
 from benchmarks.report import Report, arguments
 from producers.history_load import leak_id, leaks_about
 from schemas.topics import CLAIMS
@@ -83,7 +83,7 @@ def run(*flags: str) -> Ran:
     with tempfile.TemporaryFile() as out, subprocess.Popen([sys.executable, "-c", PROGRAM, *flags], cwd=ROOT, stdout=out) as process:
         most = 0.0
         while process.poll() is None:
-            most = max(most, sum(map(resident_mib, [process.pid, *children(process.pid)])))
+            most = max(most, sum(map(resident_now_mib, [process.pid, *children(process.pid)])))
             time.sleep(LOOK_SECONDS)
         took = time.perf_counter() - began
         assert process.returncode == FINDINGS_CODE, f"leaks ended with {process.returncode}, expected {FINDINGS_CODE}: there are findings"
@@ -102,13 +102,12 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def resident_mib(pid: int) -> float:
+def resident_now_mib(pid: int) -> float:
     """What a process has resident; nothing once it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
+        return resident_mib(pid)
+    except (OSError, StopIteration):
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
 
 
 def check(said: str, records: int) -> None:

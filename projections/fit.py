@@ -51,9 +51,7 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
 
     Four comparisons instead of four walks; a property test holds that it never disagrees with the long way.
     """
-    if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses:
-        return False
-    if item.limits is not None or item.group is not None or item.numa or item.pci or item.keep:
+    if not _is_plain(node, item):
         return False
     vcpus, pcpus, memory_mib, disk_mib = amounts_of(item.resources)
     used, limits = node.used, node.limits
@@ -62,15 +60,12 @@ def fits_at_once(node: Node, item: ClaimItem) -> bool:
         and (not pcpus or used[1] + pcpus <= limits[1])
         and (not memory_mib or used[2] + memory_mib <= limits[2])
         and (not disk_mib or used[3] + disk_mib <= limits[3])
-        and node.hypervisor is not None
     )
 
 
 def lacks_at_once(node: Node, item: ClaimItem) -> tuple[Shortfall, ...]:
     """What surely is all that is lacking, in the same plain case: amounts. Empty says nothing."""
-    if node.status != "enabled" or not node.whole_units or item.instance_id in node.uses or node.hypervisor is None:
-        return ()
-    if item.limits is not None or item.group is not None or item.numa or item.pci or item.keep or item.forced:
+    if item.forced or not _is_plain(node, item):
         return ()
     used, limits = node.used, node.limits
     found: list[Shortfall] = []
@@ -80,6 +75,19 @@ def lacks_at_once(node: Node, item: ClaimItem) -> tuple[Shortfall, ...]:
                 return ()
             found.append(Shortfall(resource=RESOURCES[r], needed=asked, free=limits[r] - used[r]))
     return tuple(found)
+
+
+def _is_plain(node: Node, item: ClaimItem) -> bool:
+    """Whether nothing but amounts decides: an audited, enabled node, an instance new to it, no special rules."""
+    return (
+        node.status == "enabled"
+        and node.whole_units
+        and node.hypervisor is not None
+        and item.instance_id not in node.uses
+        and item.limits is None
+        and item.group is None
+        and not (item.numa or item.pci or item.keep)
+    )
 
 
 def _kept(node: Node | None, item: ClaimItem) -> Iterable[Shortfall]:

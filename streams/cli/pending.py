@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from projections.ledger import Ledger, Step
@@ -10,6 +10,7 @@ from projections.observed import Observed
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
 from streams.cli import units
+from streams.cli.records import between
 from streams.log.base import Log, Record
 from streams.reconciler import reconcile
 
@@ -32,7 +33,7 @@ def lay_pending(
             continue
         records: list[Record] = []
         for topic, start in _carried_to(log, number, state.ends[number], behind).items():
-            records += _read(log, topic, number, max(start, log.start(topic, number)), behind[topic])
+            records += between(log, topic, number, max(start, log.start(topic, number)), behind[topic], READ_RECORDS)
         for record in sorted(records, key=lambda record: record.time_ms):
             _lay(state, record, each)
 
@@ -62,7 +63,7 @@ def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int
     lowest = log.start(CLAIMS, number) if CLAIMS in log.topics() and number < log.topics()[CLAIMS] else upper
     while upper > lowest and len(found) < len(behind):
         lower = max(lowest, upper - READ_RECORDS)
-        for record in reversed(list(_read(log, CLAIMS, number, lower, upper))):
+        for record in reversed(list(between(log, CLAIMS, number, lower, upper, READ_RECORDS))):
             topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{number}@")
             if topic in behind and topic not in found and offset.isdigit():
                 found[topic] = int(offset) + 1
@@ -70,24 +71,10 @@ def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int
     return {topic: min(found.get(topic, 0), end) for topic, end in behind.items()}
 
 
-def _read(log: Log, topic: str, number: int, start: int, end: int) -> Iterator[Record]:
-    """The records of a partition from `start` up to `end`, exclusive."""
-    while start < end:
-        records = log.read(topic, number, start, min(READ_RECORDS, end - start))
-        if not records:
-            return
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
-        start = records[-1].offset + 1
-
-
 def say_pending(state: State, stderr: TextIO) -> None:
     """How many there are, if there are any."""
     if state.pending:
-        what = "observation" if state.pending == 1 else "observations"
         verb = "is" if state.pending == 1 else "are"
-        stderr.write(f"{units.count(state.pending)} {what} not yet in the ledger {verb} included; `claimlog run` carries them\n")
+        stderr.write(f"{units.counted(state.pending, 'observation')} not yet in the ledger {verb} included; `claimlog run` carries them\n")
     if state.unreadable:
         stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")

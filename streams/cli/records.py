@@ -79,7 +79,7 @@ def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:
         return log.at_time(topic, partition, time_ms)
     except LogDamaged as damage:
         if damage.position is None:
-            for _ in _records(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS):
+            for _ in between(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS):
                 pass
         raise
 
@@ -112,7 +112,7 @@ def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> It
     within.check(log, topics)
     there = log.topics()
     streams = [
-        _records(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)
+        between(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)
         for topic in topics
         for partition in range(there.get(topic, 0))
     ]
@@ -120,7 +120,8 @@ def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> It
     yield from merge(*streams, key=lambda record: (record.time_ms, ranks[record.topic], record.partition, record.offset))
 
 
-def _records(log: Log, topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record]:
+def between(log: Log, topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record]:
+    """The records of a partition from `start` up to `end`, exclusive, read so many at a time."""
     while start < end:
         records = log.read(topic, partition, start, min(batch, end - start))
         if not records:

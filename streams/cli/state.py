@@ -38,10 +38,10 @@ from schemas.results import NodeResources
 from schemas.topics import CLAIMS
 from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
 from streams.cli.exits import AnswerIncomplete
-from streams.cli.flags import ARCHIVE, past_moment
+from streams.cli.flags import past_moment
 from streams.cli.pending import READ_RECORDS, Each, lay_pending, say_pending
 from streams.cli.progress import Progress
-from streams.cli.records import at_time
+from streams.cli.records import ARCHIVED, at_time
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, Position, TopicMismatch
 from streams.reconciler import SOURCES
@@ -166,8 +166,7 @@ class State(Struct, kw_only=True):
         number, at = ledger.partition, ledger.next_offset
         if at < until and at < (start := log.start(CLAIMS, number)):
             raise AnswerIncomplete(
-                f"{CLAIMS}/{number}: records from {at} on are needed, at hand are those from {start} on; "
-                f"set {ARCHIVE} to the folder that `claimlog archive` wrote the others to"
+                f"{CLAIMS}/{number}: records from {at} on are needed, at hand are those from {start} on; {ARCHIVED}"
             )
 
 

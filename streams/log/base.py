@@ -59,8 +59,11 @@ class Message(Struct, frozen=True, gc=False):
     partition: int | None = None
 
 
-class Record(Struct, frozen=True, gc=False, array_like=True):
-    """What stands in the log. `time_ms` is its append time in milliseconds since 1970, UTC."""
+class BareRecord(Struct, frozen=True, gc=False, array_like=True):
+    """What stands in the log, as a fold needs it: to decode the headers takes as long as all the rest three times over.
+
+    `time_ms` is its append time in milliseconds since 1970, UTC.
+    """
 
     topic: str
     partition: int
@@ -68,23 +71,17 @@ class Record(Struct, frozen=True, gc=False, array_like=True):
     time_ms: int
     key: bytes
     value: bytes
+
+
+class Record(BareRecord, frozen=True, gc=False, array_like=True):
+    """What stands in the log."""
+
     headers: Headers = ()
 
     @property
     def position(self) -> Position:
         """Where this record stands."""
         return Position(self.topic, self.partition, self.offset)
-
-
-class BareRecord(Struct, frozen=True, gc=False, array_like=True):
-    """A record as a fold needs it, without its headers: to decode these takes as long as all the rest three times over."""
-
-    topic: str
-    partition: int
-    offset: int
-    time_ms: int
-    key: bytes
-    value: bytes
 
 
 class TopicSpec(Struct, frozen=True, gc=False):

@@ -114,7 +114,7 @@ def _opened(blocks: Sequence[Block], seed: int, decode: Callable[[bytes], list[_
     return records
 
 
-def _check_places(records: Sequence[Record | BareRecord], firsts: Sequence[int], spans: Sequence[int], counts: Sequence[int]) -> None:
+def _check_places(records: Sequence[BareRecord], firsts: Sequence[int], spans: Sequence[int], counts: Sequence[int]) -> None:
     """Blocks must follow on each other, and each hold offsets that it is in charge of."""
     at = 0
     for first, span, count, after in zip(firsts, spans, counts, [*firsts[1:], firsts[-1] + spans[-1]], strict=True):

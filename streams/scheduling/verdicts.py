@@ -97,14 +97,14 @@ class Verdicts:
             row = at[slot].figures
             first = statics[row[_STATIC]]
             if first < 0:
-                first = self._static_of(row[_STATIC], slot)
+                first = self._first_of(statics, self._static, row[_STATIC], slot)
             for column, needed, place in quick:
                 if row[column] < needed and place < first:
                     first = place
             if wants and first > wants[0][0]:
                 place = topologies[row[_TOPOLOGY]]
                 if place < 0:
-                    place = self._topology_of(row[_TOPOLOGY], slot)
+                    place = self._first_of(topologies, wants, row[_TOPOLOGY], slot)
                 first = min(first, place)
             if first > last and not row[_PLAIN] and self.checks[last][1].rejects(self._room(slot)):
                 first = last
@@ -218,34 +218,26 @@ class Verdicts:
             self._first_of_topology = _grown(self._first_of_topology, self.view.topologies)
             self._topologies = one_by_one(self._first_of_topology)
 
-    def _static_of(self, number: int, slot: int) -> int:
-        """The first filter that rejects a static class, of which this profile is."""
-        found = self._statics[number]
+    def _first_of(self, firsts: MutableSequence[int], tests: Sequence[tuple[int, Check | Seating]], number: int, slot: int) -> int:
+        """The first of `tests` that rejects the static class or topology with this number, by this profile of it; kept in `firsts`."""
+        found = firsts[number]
         if found < 0:
             room = self._room(slot)
-            found = self._statics[number] = next((place for place, check in self._static if check.rejects(room)), PASSES)
-        return found
-
-    def _topology_of(self, number: int, slot: int) -> int:
-        """The first filter that rejects a topology, which this profile has."""
-        found = self._topologies[number]
-        if found < 0:
-            room = self._room(slot)
-            found = self._topologies[number] = next((place for place, seating in self._wants if seating.rejects(room)), PASSES)
+            found = firsts[number] = next((place for place, test in tests if test.rejects(room)), PASSES)
         return found
 
     def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
         first: Places = self._first_of_static[classes]
         if len(first) and first[first.argmin()] < 0:
             for at in np.flatnonzero(first < 0).tolist():
-                self._static_of(int(classes[at]), int(slots[at]))
+                self._first_of(self._statics, self._static, int(classes[at]), int(slots[at]))
             first = self._first_of_static[classes]
         return first
 
     def _by_topology(self, slots: NDArray[np.intp], states: Ints, first: Places) -> None:
         table = self._first_of_topology
         for at in np.flatnonzero((table[states] < 0) & (first > self._wants[0][0])).tolist():
-            self._topology_of(int(states[at]), int(slots[at]))
+            self._first_of(self._topologies, self._wants, int(states[at]), int(slots[at]))
         known = table[states]
         np.minimum(first, np.where(known < 0, np.int16(PASSES), known), out=first)
 
