@@ -71,6 +71,14 @@ class Fetcher:
         if given:
             self._consumer.incremental_unassign(given)
 
+    def is_dry(self, place: Partition, offset: int, now: float) -> bool:
+        """Whether nothing is at hand from `offset` on in a partition that this one reads, and a look a moment ago found nothing either."""
+        window = self.windows.get(place)
+        if window is None or window.next != offset or window.fault is not None or now >= self._look_again:
+            return False
+        window.asked_seconds = now
+        return True
+
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """What is at hand of a partition that this one reads, without waiting. Raises its fault, after which it is not read any more."""
         window = self.windows[place]
@@ -105,8 +113,9 @@ class Fetcher:
         if not messages and timeout_seconds > 0:
             # Asked for many, the client would sleep until it has as many.
             messages = self._consumer.consume(1, timeout_seconds) + self._consumer.consume(CONSUME_RECORDS, 0)
-        if not messages:
+        if len(messages) < CONSUME_RECORDS:
             self._look_again = time.monotonic() + DRY_SECONDS
+        if not messages:
             return False
         events: list[Fetched] = []
         if any(map(Fetched.error, messages)):
