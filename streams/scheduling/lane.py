@@ -23,7 +23,9 @@ from streams.scheduling.view import AT, View
 
 QUICKLY_MOST = 48
 """Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
-LEADERS_MOST = 5
+LEADING = 256
+"""So many leaders of all profiles: with few partitions, enough of each for alternates; and each other class's choice moves one of them."""
+LEADERS_MOST = 3
 """The leaders of all profiles, and of so many partitions less one: the best one's stays mostly the same. Bounds what a class costs."""
 _ALL = -1
 _ORDINAL_BITS = 40
@@ -176,22 +178,33 @@ class Lane:
 
         For absolute policies.
         """
+        found = None
+        if partition >= 0 and _ALL in self._leaders:
+            found = self._leaders[_ALL].few(count, self._partitions, partition)
+        if found is None:
+            found = self._led(partition).few(count)
+        if found is None:
+            self._look(partition)
+            found = self._leaders[partition].few(count)
+            assert found is not None, "all were looked at"
+        return found
+
+    def _led(self, partition: int) -> Leaders:
         leaders = self._leaders.get(partition)
         if leaders is None:
             if len(self._leaders) >= LEADERS_MOST:
                 del self._leaders[next(each for each in self._leaders if each != _ALL)]
-            leaders = self._leaders[partition] = Leaders()
-        found = leaders.few(count)
-        if found is None:
-            profiles = self.view.profiles
-            passing = self.place[: profiles.live] == PASSES
-            if partition >= 0:
-                passing &= profiles.figures[_PARTITION, : profiles.live] == partition
-            slots = passing.nonzero()[0]
-            leaders.fill(self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1)), slots)
-            found = leaders.few(count)
-            assert found is not None, "all were looked at"
-        return found
+            leaders = self._leaders[partition] = Leaders(LEADING) if partition == _ALL else Leaders()
+        return leaders
+
+    def _look(self, partition: int) -> None:
+        """Look for the leaders among all profiles."""
+        profiles = self.view.profiles
+        passing = self.place[: profiles.live] == PASSES
+        if partition >= 0:
+            passing &= profiles.figures[_PARTITION, : profiles.live] == partition
+        slots = passing.nonzero()[0]
+        self._leaders[partition].fill(self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1)), slots)
 
     def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
         """What the filters say of so many nodes when all pass all."""

@@ -7,41 +7,44 @@ above it, they are looked for anew among all.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 KEPT = 32
 """So many stand here after a look at all: the next look comes when nearly all of them have fallen."""
-KEPT_MOST = 2 * KEPT
-"""More are cut back, so that a change costs little; only equals of the last one may be more."""
 NOTHING = float("-inf")
 
 
 class Leaders:
-    """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so."""
+    """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so. `kept` stand here after a look at all."""
 
-    __slots__ = ("_ranked", "floor", "known")
+    __slots__ = ("_kept", "_most", "_ranked", "floor", "known")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
         self.floor = float("inf")
         """Nobody is left out whose score is above."""
         self._ranked: list[tuple[float, int, int]] = []
         """Minus the score, the rank among equals, and the slot: in ascending order, so best first."""
         self.known: dict[int, tuple[float, int, int]] = {}
         """Those that stand here, by slot. A slot that is not here and not above the floor need not be `put`."""
+        self._most = 2 * kept
+        """Of more than so many, whoever stands behind the first `kept` and their equals goes."""
 
     def fill(self, scores: NDArray[np.float64], slots: NDArray[np.intp], ranks: NDArray[np.int64] | None = None) -> None:
         """These are all scores, of these slots; −inf is nobody. Equals stand in order of `ranks`."""
         self.floor = NOTHING
-        if len(scores) > KEPT:
-            least = np.partition(scores, len(scores) - KEPT)[len(scores) - KEPT]
+        if len(scores) > self._kept:
+            least = np.partition(scores, len(scores) - self._kept)[len(scores) - self._kept]
             below = scores[scores < least]
             self.floor = float(below.max()) if len(below) else NOTHING
         among = (scores > self.floor).nonzero()[0]
         order = [0] * len(among) if ranks is None else ranks[among].tolist()
         self._ranked = sorted(zip((-scores[among]).tolist(), order, slots[among].tolist(), strict=True))
         self.known = {each[2]: each for each in self._ranked}
+        self._most = len(self._ranked) + self._kept
 
     def put(self, slot: int, score: float, rank: int = 0) -> None:
         """The score of this slot is another one; −inf: it has none any more."""
@@ -51,20 +54,22 @@ class Leaders:
         if score > self.floor:
             self.known[slot] = (-score, rank, slot)
             insort(self._ranked, (-score, rank, slot))
-            if len(self._ranked) > KEPT_MOST:
+            if len(self._ranked) > self._most:
                 self._cut()
 
-    def few(self, count: int) -> list[tuple[float, int]] | None:
-        """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all."""
-        ranked = self._ranked
-        if len(ranked) < count:
-            if self.floor != NOTHING:
-                return None
-            return [(-score, slot) for score, _, slot in ranked]
-        last, end = ranked[count - 1][0], count
-        while end < len(ranked) and ranked[end][0] == last:
-            end += 1
-        return [(-score, slot) for score, _, slot in ranked[:end]]
+    def few(self, count: int, groups: Sequence[int] = (), group: int = -1) -> list[tuple[float, int]] | None:
+        """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all.
+
+        Of those only whose number in `groups` is `group`, unless that is negative.
+        """
+        found: list[tuple[float, int]] = []
+        for minus, _, slot in self._ranked:
+            if group >= 0 and groups[slot] != group:
+                continue
+            if len(found) >= count and -minus != found[-1][0]:
+                return found
+            found.append((-minus, slot))
+        return None if len(found) < count and self.floor != NOTHING else found
 
     @property
     def first(self) -> int | None:
@@ -72,8 +77,9 @@ class Leaders:
         return self._ranked[0][2] if self._ranked else None if self.floor != NOTHING else -1
 
     def _cut(self) -> None:
-        """Keep the first `KEPT` and their equals; the first that goes is the floor."""
-        last, end = self._ranked[KEPT - 1][0], KEPT
+        """Keep the first `kept` and their equals; the first that goes is the floor."""
+        end = self._kept
+        last = self._ranked[end - 1][0]
         while end < len(self._ranked) and self._ranked[end][0] == last:
             end += 1
         if end < len(self._ranked):
@@ -81,3 +87,5 @@ class Leaders:
             for _, _, slot in self._ranked[end:]:
                 del self.known[slot]
             del self._ranked[end:]
+        # Equals cannot be cut: another try is worth its while when so many more have come.
+        self._most = len(self._ranked) + self._kept

@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.scheduling.leaders import KEPT, KEPT_MOST, Leaders
+from streams.scheduling.leaders import KEPT, Leaders
 
 NOBODY = float("-inf")
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1 << 32), slots=st.integers(1, 3 * KEPT_MOST), steps=st.sampled_from((3, 40, 10**9)))
+@given(seed=st.integers(0, 1 << 32), slots=st.integers(1, 6 * KEPT), steps=st.sampled_from((3, 40, 10**9)))
 def test_leaders_that_follow_equal_a_look_at_all(seed: int, slots: int, steps: int) -> None:
     rng = Random(seed)
     scores = [rng.choice((NOBODY, rng.randrange(steps) / 8.0)) for _ in range(slots)]
@@ -49,14 +49,38 @@ def test_hardly_anybody_is_looked_for_anew_where_few_fall() -> None:
         assert leaders.few(3) == [(float(slot - 1 - n), slot - 1 - n) for n in range(3)]
 
 
+def test_the_leaders_of_a_group_are_the_best_of_it_or_a_look_at_all_is_asked_for() -> None:
+    scores = np.arange(10 * KEPT, dtype=np.float64)
+    groups = [slot % 4 for slot in range(10 * KEPT)]
+    leaders = Leaders()
+    leaders.fill(scores, np.arange(10 * KEPT))
+
+    found, too_few = leaders.few(3, groups, 1), leaders.few(KEPT // 4 + 1, groups, 1)
+
+    last = 10 * KEPT - 3
+    assert found == [(float(slot), slot) for slot in (last, last - 4, last - 8)]
+    assert too_few is None
+
+
+def test_so_many_equals_that_none_can_go_are_not_looked_through_for_each_change() -> None:
+    leaders = Leaders()
+    leaders.fill(np.zeros(8 * KEPT), np.arange(8 * KEPT))
+
+    for slot in range(8 * KEPT, 12 * KEPT):
+        leaders.put(slot, -1.0)
+
+    assert len(leaders.known) < 10 * KEPT
+    assert leaders.few(1) == [(0.0, slot) for slot in range(8 * KEPT)]
+
+
 def test_what_rises_pushes_others_out_and_is_not_forgotten() -> None:
     leaders = Leaders()
     leaders.fill(np.zeros(10), np.arange(10))
 
-    for slot in range(10, 10 + 2 * KEPT_MOST):
+    for slot in range(10, 10 + 4 * KEPT):
         leaders.put(slot, float(slot))
 
-    most = 9 + 2 * KEPT_MOST
+    most = 9 + 4 * KEPT
     assert leaders.few(2) == [(float(most), most), (float(most - 1), most - 1)]
 
 
