@@ -7,6 +7,7 @@ new, or was not asked for in a long time, it looks at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, MutableSequence, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,13 +101,17 @@ class Lane:
         missing = self._parts(places, block)
         if missing is not None:
             self.missing[:live] = missing
+        self.totals = {}
+        self._count(places, self._left[:live], 1)
+
+    def _count(self, places: Places, counts: NDArray[Any], sign: int) -> None:
+        """So many nodes more (or, with a negative sign, less) at these places."""
         found, at = np.unique(places, return_inverse=True)
-        sums = np.bincount(at, self._left[:live], len(found)).tolist()
-        self.totals = {place: int(total) for place, total in zip(found.tolist(), sums, strict=True)}
+        for place, count in zip(found.tolist(), np.bincount(at, counts, len(found)).tolist(), strict=True):
+            self.totals[place] = self.totals.get(place, 0) + sign * int(count)
 
     def _follow(self, changes: set[int]) -> None:
-        profiles = self.view.profiles
-        live, verdicts = profiles.live, self._verdicts
+        live = self.view.profiles.live
         slots = [slot for slot in changes if slot < live]
         if len(slots) < len(changes):
             for slot in changes:
@@ -117,23 +122,43 @@ class Lane:
                             self._leaders[partition].put(slot, -np.inf)
         if not slots:
             return
-        if len(slots) <= QUICKLY_MOST and verdicts.is_quick:
-            places, at = verdicts.quickly(slots), profiles.at
-            known = self.places
-            for slot, place in zip(slots, places, strict=True):
-                # Nobody was rejected and nobody is: there is nothing to count.
-                if place != PASSES or known[slot] != PASSES:
-                    missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
-                    self._move(slot, place, len(at[slot].ordinals), missing)
+        if len(slots) <= QUICKLY_MOST and self._verdicts.is_quick:
+            self._follow_few(slots)
         else:
-            block = profiles.figures[: verdicts.often].take(slots, axis=1)
-            found = verdicts.places(np.array(slots, np.intp), block)
-            parts = self._parts(found, block)
-            places = found.tolist()
-            for slot, place, missing in zip(slots, places, [np.inf] * len(slots) if parts is None else parts.tolist(), strict=True):
-                self._move(slot, place, len(profiles.at[slot].ordinals), missing)
+            self._follow_many(slots)
+
+    def _follow_few(self, slots: list[int]) -> None:
+        verdicts, at, known = self._verdicts, self.view.profiles.at, self.places
+        places = verdicts.quickly(slots)
+        for slot, place in zip(slots, places, strict=True):
+            # Nobody was rejected and nobody is: there is nothing to count.
+            if place != PASSES or known[slot] != PASSES:
+                missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
+                self._move(slot, place, len(at[slot].ordinals), missing)
         if verdicts.absolute:
             self._lead(slots, places)
+
+    def _follow_many(self, slots: list[int]) -> None:
+        profiles, verdicts = self.view.profiles, self._verdicts
+        at = np.array(slots, np.intp)
+        block = profiles.figures[: verdicts.often].take(at, axis=1)
+        places, counts = verdicts.places(at, block), profiles.counts.take(at)
+        parts = self._parts(places, block)
+        missing: Floats = np.full(len(slots), np.inf) if parts is None else parts
+        self._count(self.place.take(at), self._left.take(at), -1)
+        self._count(places, counts, 1)
+        self._leasts.clear()
+        passing = places == PASSES
+        self.place[at], self._left[at], self.missing[at], self.floor[at] = places, counts, missing, np.where(passing, 0.0, -np.inf)
+        self._short.follow(slots, -missing, (places.astype(np.int64) << _ORDINAL_BITS) + profiles.firsts.take(at))
+        if verdicts.absolute:
+            partitions = profiles.figures[_PARTITION].take(at)
+            for slot, partition in zip(slots, partitions.tolist(), strict=True):
+                self._partitions[slot] = partition
+            if self._leaders:
+                scores = np.where(passing, verdicts.scores(at, block), -np.inf)
+                for among, led in self._leaders.items():
+                    led.follow(slots, scores if among == _ALL else np.where(partitions == among, scores, -np.inf))
 
     def _move(self, slot: int, place: int, count: int, missing: float) -> None:
         """This profile is at `place` with so many nodes now."""

@@ -57,6 +57,14 @@ class Leaders:
             if len(self._ranked) > self._most:
                 self._cut()
 
+    def follow(self, slots: Sequence[int], scores: NDArray[np.float64], ranks: NDArray[np.int64] | None = None) -> None:
+        """As `put` for each of these."""
+        order = [0] * len(slots) if ranks is None else ranks.tolist()
+        rising, known = (scores > self.floor).tolist(), self.known
+        for slot, score, rank, rises in zip(slots, scores.tolist(), order, rising, strict=True):
+            if rises or slot in known:
+                self.put(slot, score, rank)
+
     def few(self, count: int, groups: Sequence[int] = (), group: int = -1) -> list[tuple[float, int]] | None:
         """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all.
 

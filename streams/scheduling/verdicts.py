@@ -229,15 +229,17 @@ class Verdicts:
     def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
         first: Places = self._first_of_static[classes]
         if len(first) and first[first.argmin()] < 0:
-            for at in np.flatnonzero(first < 0).tolist():
-                self._first_of(self._statics, self._static, int(classes[at]), int(slots[at]))
+            unknown = first < 0
+            for number, slot in dict(zip(classes[unknown].tolist(), slots[unknown].tolist(), strict=True)).items():
+                self._first_of(self._statics, self._static, number, slot)
             first = self._first_of_static[classes]
         return first
 
     def _by_topology(self, slots: NDArray[np.intp], states: Ints, first: Places) -> None:
         table = self._first_of_topology
-        for at in np.flatnonzero((table[states] < 0) & (first > self._wants[0][0])).tolist():
-            self._first_of(self._topologies, self._wants, int(states[at]), int(slots[at]))
+        unknown = (table[states] < 0) & (first > self._wants[0][0])
+        for number, slot in dict(zip(states[unknown].tolist(), slots[unknown].tolist(), strict=True)).items():
+            self._first_of(self._topologies, self._wants, number, slot)
         known = table[states]
         np.minimum(first, np.where(known < 0, np.int16(PASSES), known), out=first)
 
