@@ -106,9 +106,12 @@ class Lane:
 
     def _count(self, places: Places, counts: NDArray[Any], sign: int) -> None:
         """So many nodes more (or, with a negative sign, less) at these places."""
-        found, at = np.unique(places, return_inverse=True)
-        for place, count in zip(found.tolist(), np.bincount(at, counts, len(found)).tolist(), strict=True):
-            self.totals[place] = self.totals.get(place, 0) + sign * int(count)
+        # Passing is numbered right behind the last filter here, so that numbers are few.
+        behind = self._verdicts.last + 1
+        for place, count in enumerate(np.bincount(np.minimum(places, behind), counts).tolist()):
+            if count:
+                at = PASSES if place == behind else place
+                self.totals[at] = self.totals.get(at, 0) + sign * int(count)
 
     def _follow(self, changes: set[int]) -> None:
         live = self.view.profiles.live

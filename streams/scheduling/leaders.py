@@ -59,11 +59,15 @@ class Leaders:
 
     def follow(self, slots: Sequence[int], scores: NDArray[np.float64], ranks: NDArray[np.int64] | None = None) -> None:
         """As `put` for each of these."""
+        rising = (scores > self.floor).nonzero()[0].tolist()
         order = [0] * len(slots) if ranks is None else ranks.tolist()
-        rising, known = (scores > self.floor).tolist(), self.known
-        for slot, score, rank, rises in zip(slots, scores.tolist(), order, rising, strict=True):
-            if rises or slot in known:
-                self.put(slot, score, rank)
+        gone = self.known.keys() & set(slots)
+        self._ranked = [each for each in self._ranked if each[2] not in gone] if gone else self._ranked
+        self._ranked += [(-scores.item(at), order[at], slots[at]) for at in rising]
+        self._ranked.sort()
+        self.known = {each[2]: each for each in self._ranked}
+        if len(self._ranked) > self._most:
+            self._cut()
 
     def few(self, count: int, groups: Sequence[int] = (), group: int = -1) -> list[tuple[float, int]] | None:
         """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all.

@@ -97,3 +97,27 @@ def test_of_equals_the_first_is_the_one_of_least_rank(scores: list[float], seed:
     real = [(-score, rank, slot) for slot, (score, rank) in enumerate(zip(scores, ranks, strict=True)) if score != NOBODY]
     assert filled.first == grown.first == (min(real)[2] if real else -1)
     assert Leaders().first is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), slots=st.integers(1, 6 * KEPT))
+def test_leaders_that_follow_many_changes_at_once_are_those_that_follow_one_by_one(seed: int, slots: int) -> None:
+    rng = Random(seed)
+    scores = np.array([rng.choice((NOBODY, float(rng.randrange(40)))) for _ in range(slots)])
+    at_once, one_by_one = Leaders(), Leaders()
+    for each in (at_once, one_by_one):
+        each.fill(scores, np.arange(slots))
+
+    for _ in range(10):
+        changed = rng.sample(range(slots), rng.randrange(slots))
+        others = np.array([rng.choice((NOBODY, float(rng.randrange(50)))) for _ in changed])
+        at_once.follow(changed, others)
+        for slot, score in zip(changed, others.tolist(), strict=True):
+            one_by_one.put(slot, score)
+        found, expected = at_once.few(3), one_by_one.few(3)
+
+        assert found == expected or None in (found, expected)
+        scores[changed] = others
+        if found is not None:
+            least = found[-1][0] if found else NOBODY
+            assert set(found) == {(score, slot) for slot, score in enumerate(scores.tolist()) if least <= score != NOBODY}
