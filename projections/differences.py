@@ -28,7 +28,7 @@ FOLLOWED = "lifecycle|nova"
 """The source of life-cycle events (`Node.sources`) that a cloud's notifications are: what it tracks has a record with Nova."""
 
 
-class Closed(Struct):
+class Closed(Struct, gc=False):
     """A claim that is no longer held, and the record that closed it: what tells a missing claim from one that never was."""
 
     claim: Claim

@@ -29,8 +29,8 @@ from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, 
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 
-# No claim is confirmed or closed by these.
-_MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
+MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
+"""The records that confirm and close no claim."""
 _Record = TypeVar("_Record", LeakSuspected, LeakConfirmed)
 
 
@@ -56,7 +56,8 @@ class DoubleClaims:
         """Unresolved findings by instance."""
         self._home: dict[str, str] = {}
         self._homes: dict[str, set[str]] = {}
-        self._watched: dict[str, set[str]] = {}
+        self.watched: dict[str, set[str]] = {}
+        """By node, the instances held there and elsewhere."""
         for ledger in ledgers.values():
             for claim in ledger.claims.values():
                 if claim.confirmed_ms is not None:
@@ -67,7 +68,7 @@ class DoubleClaims:
         kind = type(step.event)
         if kind is FindingIgnored:
             return self._ignored(partition, step.event, step)
-        if not self._watched and (kind in _MAKES_NONE or not (step.outcomes or step.closed)):
+        if not self.watched and (kind in MAKES_NONE or not (step.outcomes or step.closed)):
             return []
         instances: set[str] = set()
         for outcome in step.outcomes:
@@ -80,9 +81,9 @@ class DoubleClaims:
                 instances.add(claim.instance_id)
         if not self._homes and not self.open:
             return []
-        if self._watched:
+        if self.watched:
             for node_id in step.node_ids:
-                instances |= self._watched.get(node_id, set())
+                instances |= self.watched.get(node_id, set())
         records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
         return [record for record in records if record is not None]
 
@@ -109,7 +110,7 @@ class DoubleClaims:
             homes = self._homes.setdefault(instance_id, {first})
             homes.add(node_id)
             for home in homes:
-                self._watched.setdefault(home, set()).add(instance_id)
+                self.watched.setdefault(home, set()).add(instance_id)
 
     def _drop(self, instance_id: str, node_id: str) -> None:
         homes = self._homes.get(instance_id)
@@ -125,10 +126,10 @@ class DoubleClaims:
             self._unwatch(instance_id, self._home[instance_id])
 
     def _unwatch(self, instance_id: str, node_id: str) -> None:
-        watched = self._watched.get(node_id, set())
+        watched = self.watched.get(node_id, set())
         watched.discard(instance_id)
         if not watched:
-            self._watched.pop(node_id, None)
+            self.watched.pop(node_id, None)
 
     def _confirmed(self, partition: int, node_id: str, instance_id: str) -> list[Claim]:
         """The instance's confirmed claims on a node."""

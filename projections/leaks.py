@@ -103,11 +103,18 @@ class Leaks(Struct, dict=True):
         kind = type(event)
         if kind is ClaimRequested and len(step.outcomes) == 1 and not event.items[0].forced and step.outcomes[0].node_id not in self.open:
             return []  # As `_claimed` has it, and nearly every claim is of this sort.
+        if kind is ClaimRenewed and event.node_id not in self.open and self._renewed_alone(ledger, event, step):
+            return []
         if kind is NodeObserved:
             return self._audited(ledger, observed, event, step)
         if kind is FindingIgnored:
             return self._ignored(event, step)
         return self._touch(ledger, observed, event, step)
+
+    def _renewed_alone(self, ledger: Ledger, event: ClaimRenewed, step: Step) -> bool:
+        """Whether a renewal is about the one claim of its instance: it can end a difference then, but not begin one."""
+        instance_id = step.outcomes[0].instance_id
+        return not instance_id or len(ledger.nodes[event.node_id].claims[instance_id]) == 1
 
     def _touch(self, ledger: Ledger, observed: Observed, event: Any, step: Step) -> list[FindingRecord]:
         """Look at the instances that a record touched, where it is not plain that nothing is wrong."""
@@ -168,14 +175,14 @@ class Leaks(Struct, dict=True):
     def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:
         """Whether it is plain at once that a look would find nothing: no difference, and no finding that it could resolve."""
         node_id, closed = node.node_id, step.closed
-        if node_id in self.homes:
-            return False
         if closed and (len(closed) > 1 or closed[0].instance_id not in instances):
             instances = {*instances, *(claim.instance_id for claim in closed)}
         if node_id in self.open:
             for finding in self.open[node_id].values():
                 if finding.record.instance_id in instances or finding.record.kind in _OF_NODE:
                     return False
+        if self.homes and node_id in self.homes:
+            return False
         return nothing_wrong(node, instances, step.time_ms, observed.nodes.get(node_id), self.closed.get(node_id))
 
     def _nothing_to_confirm(self, node_id: str) -> bool:
@@ -198,7 +205,7 @@ class Leaks(Struct, dict=True):
             return ((event.node_id, (instance_id,)),)
         if kind is ClaimReleased:
             if step.closed:
-                return [(claim.node_id, (claim.instance_id,)) for claim in step.closed]
+                return tuple((claim.node_id, (claim.instance_id,)) for claim in step.closed)
             return ((event.node_id, self._acknowledged(event)),)
         if kind is GroupHomeClosed:
             self._home_closed(ledger.nodes[event.node_id], event, step)
@@ -232,24 +239,21 @@ class Leaks(Struct, dict=True):
             self.homes.pop(node.node_id, None)
 
     def _close(self, step: Step) -> None:
+        event, claimants = event_type(step.event), self._claimants
         for claim in step.closed:
-            for told in step.outcomes:
-                if told.claim_id == claim.claim_id:
-                    outcome = told.outcome
-                    break
-            else:
-                raise LookupError(f"{claim.claim_id} was closed and no outcome says how; every step that closes a claim tells one")
-            closed = Closed(claim, outcome, step.offset, step.time_ms, event_type(step.event))
-            on_node, claimants = self.closed.setdefault(claim.node_id, {}), self._claimants
-            if (before := on_node.get(claim.instance_id)) is not None:
+            claim_id, instance_id, node_id = claim.claim_id, claim.instance_id, claim.node_id
+            on_node = self.closed.get(node_id)
+            if on_node is None:
+                on_node = self.closed[node_id] = {}
+            elif (before := on_node.get(instance_id)) is not None:
                 claimants.pop(before.claim.claim_id, None)
-            on_node[claim.instance_id] = closed
-            claimants[claim.claim_id] = claim.instance_id
+            on_node[instance_id] = Closed(claim, step.outcome_of(claim_id), step.offset, step.time_ms, event)
+            claimants[claim_id] = instance_id
 
     def _explain(self, node_id: str, instance_id: str) -> None:
         """A departure came after all: nothing has vanished."""
-        gone = self.closed.get(node_id, {}).get(instance_id)
-        if gone is not None and gone.outcome == "vanished":
+        closed = self.closed.get(node_id)
+        if closed is not None and (gone := closed.get(instance_id)) is not None and gone.outcome == "vanished":
             gone.outcome = "departed"
 
     def _acknowledged(self, event: ClaimReleased) -> list[str]:

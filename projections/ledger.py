@@ -49,6 +49,13 @@ class Step(Struct, gc=False):
     times_only: bool = False
     audited: AbstractSet[str] | None = None
 
+    def outcome_of(self, claim_id: str) -> OutcomeKind:
+        """How a claim that this step closed has ended."""
+        for told in self.outcomes:
+            if told.claim_id == claim_id:
+                return told.outcome
+        raise LookupError(f"{claim_id} was closed and no outcome says how; every step that closes a claim tells one")
+
 
 class Ledger:
     """The state of one partition of `claims` after the record `next_offset − 1`."""
@@ -95,11 +102,17 @@ class Ledger:
             event = None
         if event is None:
             step.dead = decode(CLAIMS, value)
-        elif self._at_home(event, key) or (dead := self._misplaced(event, key, offset)) is None:
-            step.event = event
-            _HANDLERS[type(event)](self, event, step)
         else:
-            step.dead = dead
+            kind = type(event)
+            if kind in _UNDER_THEIR_NODE:  # As `_misplaced` finds nothing: the node is known here, and the key is its own.
+                at_home = (node := self.nodes.get(event.node_id)) is not None and node.key == key
+            else:
+                at_home = kind is say.ClaimRequested and self._at_home(event, key)
+            if at_home or (dead := self._misplaced(event, key, offset)) is None:
+                step.event = event
+                _HANDLERS[kind](self, event, step)
+            else:
+                step.dead = dead
         self.next_offset = offset + 1
         self.last_value = value
         if self.digest:
@@ -129,8 +142,8 @@ class Ledger:
 
     def close(self, claim: Claim, outcome: OutcomeKind, step: Step) -> None:
         """End a held claim; its id is remembered from here on, its guest stays a member of its group as long as it is shown."""
-        node, instance_id = self.nodes[claim.node_id], claim.instance_id
-        del self.claims[claim.claim_id]
+        claim_id, instance_id, node = claim.claim_id, claim.instance_id, self.nodes[claim.node_id]
+        del self.claims[claim_id]
         held = node.claims[instance_id]
         if len(held) == 1:
             del node.claims[instance_id]
@@ -141,7 +154,7 @@ class Ledger:
         if claim.group is not None and (shown := node.shown.get(instance_id)) is not None:
             shown.group_id = claim.group.group_id
         node.recount(instance_id)
-        self.remember(claim.claim_id, step.offset)
+        self.remember(claim_id, step.offset)
         step.closed += (claim,)
         self.tell(step, outcome, claim)
 
@@ -184,18 +197,13 @@ class Ledger:
                 del released_early[identity]
         self._forgets_at = (expiry[0][0] if expiry else oldest + REMEMBERED_RECORDS) + REMEMBERED_RECORDS + 1
 
-    def _at_home(self, event: Any, key: bytes) -> bool:
+    def _at_home(self, event: say.ClaimRequested, key: bytes) -> bool:
         """The common case of `_misplaced` finding nothing: all nodes are known here, and the key is the first one's."""
-        nodes, kind = self.nodes, type(event)
-        if kind in _UNDER_THEIR_NODE:
-            node = nodes.get(event.node_id)
-            return node is not None and node.key == key
-        if kind is not say.ClaimRequested:
-            return False
-        node = nodes.get(event.items[0].nodes[0])
+        nodes, items = self.nodes, event.items
+        node = nodes.get(items[0].nodes[0])
         if node is None or node.key != key:
             return False
-        for item in event.items:
+        for item in items:
             for node_id in item.nodes:
                 if node_id not in nodes:
                     return False

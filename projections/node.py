@@ -271,22 +271,19 @@ class Node(Struct, gc=False):
     def recount(self, instance_id: str) -> None:
         """Derive `uses` of one instance and `used` of the node anew."""
         uses = self.uses
-        before = uses.get(instance_id, NOTHING)
         shown, claims = self.shown.get(instance_id), self.claims.get(instance_id)
-        if shown is not None:
-            if claims is None:
+        if shown is None and claims is None:
+            before, after = uses.pop(instance_id, NOTHING), NOTHING
+        else:
+            before = uses.get(instance_id, NOTHING)
+            if claims is None and shown is not None:
                 vcpus, pcpus, memory_mib, disk_mib = shown.amounts
                 after = (vcpus or 0, pcpus or 0, memory_mib or 0, disk_mib or 0)
+            elif claims is not None and len(claims) == 1:
+                after = claims[0].amounts if shown is None else _shown_use(shown.amounts, claims[0])
             else:
-                after = _shown_use(shown.amounts, claims[0]) if len(claims) == 1 else self.use_of(instance_id)
-        elif claims is not None:
-            after = claims[0].amounts if len(claims) == 1 else self.use_of(instance_id)
-        else:
-            after = NOTHING
-        if shown is not None or claims is not None:
+                after = self.use_of(instance_id)
             uses[instance_id] = after
-        else:
-            uses.pop(instance_id, None)
         if after is not before and after != before:
             used = self.used
             used[0] += after[0] - before[0]
@@ -297,8 +294,10 @@ class Node(Struct, gc=False):
 
 def _shown_use(observed: ObservedAmounts, claim: Claim) -> Amounts:
     """`Node.use_of` an instance that is shown and has one claim: the common case, in a third of the time."""
-    vcpus, pcpus, memory_mib, disk_mib = observed
     claimed = claim.amounts
+    if observed == claimed:
+        return claimed
+    vcpus, pcpus, memory_mib, disk_mib = observed
     if claim.confirmed_ms is not None:
         use = (
             claimed[0] if vcpus is None else vcpus,

@@ -93,11 +93,11 @@ class NodeView(Struct):
 
     def is_owner(self, producer: str) -> bool:
         """Whether a producer of life-cycle events speaks for the owner of instances here, not for the hypervisor."""
-        return producer not in {"", self.auditor}
+        return bool(producer) and producer != self.auditor
 
     def vouched(self, instance_id: str) -> Tracked | None:
         """The owner's word that the instance is here; None without one."""
-        known = (self.tracked or {}).get(instance_id)
+        known = None if self.tracked is None else self.tracked.get(instance_id)
         return known if known is not None and self.is_owner(known.producer) else None
 
     def gone_ms(self, instance_id: str) -> int:
@@ -117,7 +117,7 @@ class NodeView(Struct):
 
     def untrack(self, instance_id: str) -> None:
         """Take the instance out, if it is there."""
-        gone = (self.tracked or {}).pop(instance_id, None)
+        gone = None if self.tracked is None else self.tracked.pop(instance_id, None)
         if gone is not None:
             self._count(gone.amounts, -1)
             if self.lost:
@@ -125,12 +125,14 @@ class NodeView(Struct):
 
     def _count(self, amounts: ObservedAmounts, sign: int) -> None:
         sums, silent = self.sums, self.silent
-        for r in _EACH:
-            amount = amounts[r]
-            if amount is None:
-                silent[r] += sign
-            elif amount:
-                sums[r] += sign * amount
+        vcpus, pcpus, memory_mib, disk_mib = amounts
+        if vcpus is None or pcpus is None or memory_mib is None or disk_mib is None:
+            for r in _EACH:
+                silent[r] += sign * (amounts[r] is None)
+        sums[0] += sign * (vcpus or 0)
+        sums[1] += sign * (pcpus or 0)
+        sums[2] += sign * (memory_mib or 0)
+        sums[3] += sign * (disk_mib or 0)
 
 
 class Observed(Struct):
@@ -194,19 +196,20 @@ class Observed(Struct):
 
     def _lived(self, event: InstanceObserved, step: Step) -> None:
         """One life-cycle event: what is older than the last one known of its instance changes nothing."""
-        view = self._node(event.node_id)
+        view = self.nodes.get(event.node_id) or self._node(event.node_id)
         if view.tracked is None:
             view.tracked = {}
-        instance_id = event.instance.instance_id
+        instance, producer = event.instance, event.producer
+        instance_id = instance.instance_id
         word = Tracked(
-            observed_amounts(event.instance.resources),
+            observed_amounts(instance.resources),
             event.change,
             min(event.event_time_ms, step.time_ms),
             step.offset,
-            intern(event.producer),
-            _MOVING in event.instance.task_state,
+            intern(producer),
+            _MOVING in instance.task_state,
         )
-        if view.is_owner(event.producer):
+        if view.is_owner(producer):
             _owner_says(view, instance_id, word)
         elif instance_id not in view.left and view.vouched(instance_id) is None:
             _hypervisor_says(view, instance_id, word)

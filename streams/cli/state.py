@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from projections.companions import Doubles, all_rows, taken
 from projections.cut import Cut
-from projections.doubles import DoubleClaims
+from projections.doubles import MAKES_NONE, DoubleClaims
 from projections.leaks import Leaks, OpenFinding
 from projections.ledger import Ledger, Step
 from projections.ledger_id import check_cut, ledger_id_of
@@ -149,16 +149,18 @@ class State(Struct, kw_only=True):
         self._check_at_hand(log, ledger, until)
         ledger.hash_no_more()
         observed, has_views, apply = self.observed[partition], self.has_views, ledger.apply
-        look, audit, doubles = observed.apply, self.leaks[partition].apply, self.doubles.apply
+        look, audit, doubles, watched = observed.apply, self.leaks[partition].apply, self.doubles.apply, self.doubles.watched
         while (at := ledger.next_offset) < until:
             for record in read(CLAIMS, partition, at, min(READ_RECORDS, until - at)):
                 step = apply(record.offset, record.time_ms, record.key, record.value)
                 if step is None or not has_views:
                     continue
-                if type(step.event) in OBSERVES:
+                kind = type(step.event)
+                if kind in OBSERVES:
                     look(ledger, step)
                 audit(ledger, observed, step)
-                doubles(partition, step)
+                if kind not in MAKES_NONE or watched:
+                    doubles(partition, step)
             self.ends[partition] = ledger.next_offset
             added(ledger.next_offset - at)
 
