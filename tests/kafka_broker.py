@@ -100,7 +100,8 @@ def jars() -> Path:
         for program in ("java", "mvn"):
             if shutil.which(program) is None:
                 raise NoBroker(f"{program} is not installed: apt install default-jre-headless maven")
-        part = libs.with_name(f"libs-{os.getpid()}")
+        part = libs.with_name("libs-unfinished")
+        shutil.rmtree(part, ignore_errors=True)
         _run("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
         part.rename(libs)
     return libs
@@ -189,7 +190,8 @@ def _format(libs: Path, properties: Path, data: Path) -> None:
     template = shared_folder() / "formatted"
     with locked(shared_folder()):
         if not template.is_dir():
-            part = template.with_name(f"formatted-{os.getpid()}")
+            part = template.with_name("formatted-unfinished")
+            shutil.rmtree(part, ignore_errors=True)
             draft = properties.with_name("format.properties")
             draft.write_text(properties.read_text().replace(str(data), str(part)))
             _run(*JAVA, "-cp", f"{libs}/*", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(draft))
