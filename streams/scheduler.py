@@ -21,7 +21,8 @@ from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.engines import not_told, rewound
-from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Message, Partition, wall_clock_ms
+from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Partition, wall_clock_ms
+from streams.outbox import Outbox
 from streams.placement import Placer
 from streams.placement_messages import Sender
 from streams.scheduling.fleet import Fleet
@@ -46,6 +47,10 @@ EAGER_MS = 1000
 # A batch of decisions shares one append: the larger, the less each costs, above all the broker. It is doubled while requests wait and
 # deciding takes less than the first, halved if it takes longer than the second, so that the lease is renewed and others' claims are seen.
 ACT_MS_MIN, ACT_MS_MAX = 250, 500
+# How long a turn waits at most for what it said to come back from the log; whatever else comes ends the wait as well.
+READ_BACK_SECONDS = 0.05
+# How long leaving waits for what was said last. What is lost then is found undone by the next owner.
+FINISH_SECONDS = 2.0
 DECISIONS_MIN, DECISIONS_MAX = 16, 256
 
 
@@ -88,6 +93,7 @@ class Scheduler:
         self._clocks = clocks or Clocks()
         self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
+        self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
         self._placements: dict[int, Placements] = {}
         self._committed: dict[int, int] = {}
@@ -96,8 +102,9 @@ class Scheduler:
         self._is_behind = False
         self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
         self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)
-        started = Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())
-        self._outbox: list[Message] = [started]
+        self.outbox = Outbox(log)
+        """What it says; others of this process may add to it."""
+        self.outbox.add([Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
         self.each_digest: Callable[[Ledger], None] | None = None
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
@@ -119,23 +126,28 @@ class Scheduler:
     def turn(self, timeout_seconds: float = 0.0) -> int:
         """One turn of the loop; waits at most `timeout_seconds` if there is nothing to do. Returns how many records it read and appended.
 
+        On a log that takes records without being waited for it also waits for what it said to come back, and counts that as one to read.
         After an exception of the log what could not be appended is kept and appended first in the next turn, byte for byte.
         """
         self._is_sound = False
-        moved = self._flush()
+        moved = self.outbox.send()
         moved += self._share()
         moved += self._read_results()
         moved += self._read_requests()
         moved += self._fold()
         self._act()
-        moved += self._flush()
+        moved += self.outbox.send()
+        has_more = self._is_behind or self.placer.may_act() or self.placer.wants_ends
         if self.placer.wants_ends:
             self.placer.ends_are(self._claims_ends())
             self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
             moved += 1
         self._commit(force=False)
         self._is_sound = True
-        if timeout_seconds > 0 and not moved and not self._is_behind and not self.placer.may_act():
+        if not has_more and self.outbox.is_open and self.outbox.awaits(positions := self.positions()):
+            self._log.wait(positions, READ_BACK_SECONDS)
+            return moved or 1
+        if timeout_seconds > 0 and not moved and not has_more:
             self._log.wait(self.positions(), timeout_seconds)
         return moved
 
@@ -155,6 +167,7 @@ class Scheduler:
         """
         try:
             if self._is_sound:
+                self.outbox.finish(FINISH_SECONDS)
                 self._commit(force=True)
         finally:
             self._lease.release()
@@ -162,19 +175,12 @@ class Scheduler:
     def _act(self) -> None:
         """Let the placer act, with a batch for the next turn by how long this one took."""
         placer, began_ms = self.placer, self._clocks.boot_ms()
-        self._outbox.extend(placer.act(self._clocks.wall_ms(), began_ms))
+        self.outbox.add(placer.act(self._clocks.wall_ms(), began_ms))
         took_ms = self._clocks.boot_ms() - began_ms
         if took_ms > ACT_MS_MAX:
             placer.decisions_per_turn = max(placer.decisions_per_turn // 2, DECISIONS_MIN)
         elif took_ms < ACT_MS_MIN and placer.may_act():
             placer.decisions_per_turn = min(placer.decisions_per_turn * 2, DECISIONS_MAX)
-
-    def _flush(self) -> int:
-        if not self._outbox:
-            return 0
-        self._log.append(self._outbox)
-        sent, self._outbox = len(self._outbox), []
-        return sent
 
     def _share(self) -> int:
         """Follow the lease: let go of what others own now, take over what is new."""
@@ -295,11 +301,12 @@ class Scheduler:
 
     def positions(self) -> dict[Partition, int]:
         """Where something new for it would stand."""
-        positions = {Partition(CLAIMS, ledger.partition): ledger.next_offset for ledger in self._ledgers}
+        places = self._places
+        positions = {places[CLAIMS][ledger.partition]: ledger.next_offset for ledger in self._ledgers}
         for partition, desk in self.placer.desks.items():
-            positions[Partition(RESULTS, partition)] = desk.placements.results_next
+            positions[places[RESULTS][partition]] = desk.placements.results_next
             if len(desk.placements.open) < OPEN_MAX:
-                positions[Partition(REQUESTS, partition)] = desk.placements.requests_next
+                positions[places[REQUESTS][partition]] = desk.placements.requests_next
         return positions
 
 

@@ -9,7 +9,7 @@ from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, REQUESTS
 from streams.clock import Clock
 from streams.digest_check import digest_message, digest_name
-from streams.log.base import Log, Message, Partition
+from streams.log.base import Log, Partition
 from streams.metrics import Metrics
 from streams.scheduler import Clocks, Scheduler
 from streams.scheduling.policy import Policy
@@ -33,8 +33,9 @@ class SchedulerEngine:
         lease_timeout_seconds: float,
         version: str,
     ) -> None:
-        self._log, self._metrics = log, metrics
-        self._digests: list[Message] = []
+        self._metrics = metrics
+        self._moved = metrics.records.labels(self.name, REQUESTS)
+        self._placed = metrics.placements.labels("placed")
         self._seen = {"placed": 0, "conflicts": 0}
         self._failed: dict[str, int] = {}
 
@@ -57,7 +58,7 @@ class SchedulerEngine:
         def note(ledger: Ledger) -> None:
             # Of the opening everybody has the same.
             if ledger.next_offset > 1:
-                self._digests.append(digest_message(ledger, digest_name(process), version))
+                self._scheduler.outbox.add([digest_message(ledger, digest_name(process), version)])
 
         self._scheduler.each_digest = note
 
@@ -66,9 +67,6 @@ class SchedulerEngine:
         moved = self._scheduler.turn(0.0)
         if moved:
             self._count(moved)
-        if self._digests:
-            self._log.append(self._digests)
-            self._digests = []
         return moved
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
@@ -82,9 +80,11 @@ class SchedulerEngine:
     def _count(self, moved: int) -> None:
         """Bring the counters of the metrics up to those of the placer."""
         counters, metrics = self._scheduler.placer.counters, self._metrics
-        metrics.records.labels(self.name, REQUESTS).inc(moved)
-        metrics.placements.labels("placed").inc(counters.placed - self._seen["placed"])
+        self._moved.inc(moved)
+        self._placed.inc(counters.placed - self._seen["placed"])
         metrics.conflicts.inc(counters.conflicts - self._seen["conflicts"])
+        self._moved = metrics.records.labels(self.name, REQUESTS)
+        self._placed = metrics.placements.labels("placed")
         self._seen = {"placed": counters.placed, "conflicts": counters.conflicts}
         for reason, count in counters.failed.items():
             metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))

@@ -23,14 +23,14 @@ from streams.log.kafka_fetch import Fetcher
 from streams.log.kafka_health import Cluster, cluster
 from streams.log.kafka_lease import KafkaLease
 from streams.log.kafka_offsets import GroupOffsets
-from streams.log.kafka_send import Sender
+from streams.log.kafka_send import Batch, Sender
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_topics import Catalog, Difference
 from streams.log.partitioner import no_partition, route, unknown_topic
 
 FRESH_SECONDS: Final = 0.002
 """How old an answer of `ends` may be if nothing was handed out since: one question answers for all that is asked in a turn of a loop."""
-TRUST_SECONDS: Final = 0.05
+TRUST_SECONDS: Final = 0.25
 """How long no news from the broker is taken for no records: it sends them as they come, and is asked so often whether it still does."""
 TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
@@ -136,10 +136,7 @@ class KafkaLog:
     def _append(self, messages: Sequence[Message], times_ms: Sequence[int] | None) -> list[int]:
         if not messages:
             return []
-        self._refuse_if_closed()
-        for topic in {message.topic for message in messages}:
-            self._count(topic)
-        numbers = route(messages, self._counts)
+        numbers = self._route(messages)
         offsets = self._sender.append(messages, numbers, times_ms)
         for message, number, offset in zip(messages, numbers, offsets, strict=True):
             place = Partition(message.topic, number)
@@ -147,6 +144,19 @@ class KafkaLog:
                 self._ends[place] = offset + 1
         self._certain.clear()
         return offsets
+
+    def begin(self, messages: Sequence[Message]) -> Batch:
+        """Begin to append all, in order, and do not wait: the batch says whether they have landed, or raises what `append` would raise.
+
+        Reads hand out what lands as they hand out what others append. One that is given up takes all along that have not landed.
+        """
+        return self._sender.begin(messages, self._route(messages))
+
+    def _route(self, messages: Sequence[Message]) -> list[int]:
+        self._refuse_if_closed()
+        for topic in {message.topic for message in messages}:
+            self._count(topic)
+        return route(messages, self._counts)
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
         """See the contract; "none at the end" as the module's docstring says it. Raises LogUnreachable for records that do not come."""
@@ -271,19 +281,18 @@ class KafkaLog:
     def wait(self, offsets: Mapping[Partition, int], timeout_seconds: float) -> bool:
         """See the contract. Also True when a partition cannot be read on, so that the reader hears why."""
         until = time.monotonic() + timeout_seconds
-        places = {self._there(*place): offset for place, offset in offsets.items()}
-        if not places:
+        if not offsets:
             time.sleep(max(timeout_seconds, 0))
             return False
         tail = self._tail.windows if self._tail is not None else {}
-        new = [place for place in places if place not in tail]
+        new = [self._there(*place) for place in offsets if place not in tail]
         if new:
             self._ask(new)
-        if self._is_there(places):
+        if self._is_there(offsets):
             return True
         self._follow({place: self._ends[place] for place in new})
         assert self._tail is not None
-        while not self._is_there(places):
+        while not self._is_there(offsets):
             left = until - time.monotonic()
             if left <= 0:
                 return False
@@ -291,11 +300,11 @@ class KafkaLog:
         return True
 
     def _is_there(self, places: Mapping[Partition, int]) -> bool:
-        windows = self._tail.windows if self._tail is not None else {}
-        return any(
-            self._ends.get(place, 0) > offset or ((window := windows.get(place)) is not None and window.fault is not None)
-            for place, offset in places.items()
-        )
+        windows, ends = self._tail.windows if self._tail is not None else {}, self._ends
+        for place, offset in places.items():
+            if ends.get(place, 0) > offset or ((window := windows.get(place)) is not None and window.fault is not None):
+                return True
+        return False
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """See the contract."""

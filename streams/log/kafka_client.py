@@ -59,8 +59,8 @@ _WRITING: Final[Mapping[str, Any]] = {
     "max.in.flight.requests.per.connection": 5,
     "message.timeout.ms": 0,
     "request.timeout.ms": 10_000,
-    # Longer than it takes to hand over a batch, so that each partition's part of it goes as one; `flush` sends it at once.
-    "linger.ms": 10,
+    # Sent as it is handed over: each partition's part is a request of its own in any case, and what lingers does so for a millisecond.
+    "linger.ms": 0,
     "partitioner": "murmur2",
     "queue.buffering.max.kbytes": 256 << 10,
 }

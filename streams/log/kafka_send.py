@@ -1,4 +1,4 @@
-"""Appends to Kafka: idempotent, gapless, and all or an error.
+"""Appends to Kafka: idempotent, gapless, and all or an error; waited for, or under way while the caller does something else.
 
 librdkafka tries on by itself for as long as we let it. When our patience is over, everything that was not acknowledged is taken back and
 the producer thrown away, so that of each partition a prefix of the batch has landed and nothing stands behind a gap. What is still on
@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
-from streams.log.base import LogError, LogUnreachable, Message
+from streams.log.base import LogError, LogUnreachable, Message, Partition
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error
 
@@ -44,6 +44,40 @@ class _Landing:
             self.error = error
 
 
+class Batch:
+    """Messages on their way to the broker. See `streams.outbox.Appending`."""
+
+    def __init__(self, sender: Sender, messages: Sequence[Message], numbers: Sequence[int], until: float) -> None:
+        self.messages, self.until = messages, until
+        self.lost: LogError | None = None
+        """Why the rest of it was taken back."""
+        self._sender = sender
+        self._places = [Partition(message.topic, number) for message, number in zip(messages, numbers, strict=True)]
+        self.landings = {place: _Landing() for place in self._places}
+
+    def is_whole(self) -> bool:
+        """Whether all of it is acknowledged."""
+        return sum([len(landing.offsets) for landing in self.landings.values()]) == len(self._places)
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """Behind which offset the last of each partition stands; of one that has landed."""
+        return {place: landing.offsets[-1] + 1 for place, landing in self.landings.items()}
+
+    def offsets(self) -> list[int]:
+        """Those of its messages, in their order; of one that has landed."""
+        streams = {place: iter(landing.offsets) for place, landing in self.landings.items()}
+        return [next(streams[place]) for place in self._places]
+
+    def error(self) -> KafkaError | None:
+        """The first thing that went wrong in any partition."""
+        return next((landing.error for landing in self.landings.values() if landing.error is not None), None)
+
+    def landed(self, timeout_seconds: float = 0.0) -> bool:
+        """See `streams.outbox.Appending`."""
+        return self._sender.has_landed(self, timeout_seconds)
+
+
 class Sender:
     """One producer, made when it is needed and again after it was given up."""
 
@@ -51,6 +85,7 @@ class Sender:
         self._clients, self._settings = clients, clients.settings
         self._record_bytes_max = int(self._settings.options.get("message.max.bytes", RECORD_BYTES_MAX_DEFAULT))
         self._producer: Producer | None = None
+        self._under_way: list[Batch] = []
 
     def warm_up(self) -> None:
         """Connect now: a producer waits half a second for its id, which it may do while the caller still reads."""
@@ -61,25 +96,48 @@ class Sender:
 
         `times_ms` are theirs where the topic takes the writers' times (CreateTime).
         """
+        batch = self.begin(messages, numbers, times_ms)
+        try:
+            self._await(batch)
+        except BaseException:
+            self._give_up()
+            raise
+        return batch.offsets()
+
+    def begin(self, messages: Sequence[Message], numbers: Sequence[int], times_ms: Sequence[int] | None = None) -> Batch:
+        """As `append`, but only hands them over: the batch says what becomes of them. Raises as `append` does, and then all is given up."""
         self._refuse_too_large(messages)
         if self._clients.fatal is not None:
             raise self._clients.fatal
         self.warm_up()
         producer = self._producer
         assert producer is not None
-        until = time.monotonic() + self._settings.patience_ms / 1000
-        landings: dict[tuple[str, int], _Landing] = {}
+        batch = Batch(self, messages, numbers, time.monotonic() + self._settings.patience_ms / 1000)
         names = {topic: self._settings.topic(topic) for topic in {message.topic for message in messages}}
         try:
             for message, number, time_ms in zip(messages, numbers, times_ms or [0] * len(messages), strict=True):
-                landing = landings.setdefault((message.topic, number), _Landing())
-                self._produce(producer, names[message.topic], message, number, time_ms, landing, until)
-            self._await(producer, landings, len(messages), until)
+                landing = batch.landings[Partition(message.topic, number)]
+                self._produce(producer, names[message.topic], message, number, time_ms, landing, batch.until)
         except BaseException:
             self._give_up()
             raise
-        streams = {place: iter(landing.offsets) for place, landing in landings.items()}
-        return [next(streams[message.topic, number]) for message, number in zip(messages, numbers, strict=True)]
+        self._under_way.append(batch)
+        return batch
+
+    def has_landed(self, batch: Batch, timeout_seconds: float) -> bool:
+        """Whether a batch is acknowledged, now or in so many seconds. Raises LogError where everything under way is given up."""
+        if batch.lost is not None:
+            raise batch.lost
+        if not batch.is_whole():
+            try:
+                self._hear(timeout_seconds)
+                self._refuse_errors()
+                if not batch.is_whole() and time.monotonic() > batch.until:
+                    raise self._late("not acknowledged")
+            except LogError:
+                self._give_up()
+                raise
+        return batch.is_whole()
 
     def _produce(
         self, producer: Producer, name: str, message: Message, number: int, time_ms: int, landing: _Landing, until: float
@@ -98,29 +156,42 @@ class Sender:
             except KafkaException as problem:
                 raise self._clients.fatal or self._error(error_of(problem)) from None
 
-    def _await(self, producer: Producer, landings: dict[tuple[str, int], _Landing], count: int, until: float) -> None:
+    def _await(self, batch: Batch) -> None:
         while True:
-            for landing in landings.values():
-                if landing.error is not None:
-                    raise self._clients.fatal or self._error(landing.error)
-            if sum(len(landing.offsets) for landing in landings.values()) == count:
+            self._refuse_errors()
+            if batch.is_whole():
                 return
-            if self._clients.fatal is not None:
-                raise self._clients.fatal
-            left = until - time.monotonic()
+            left = batch.until - time.monotonic()
             if left <= 0:
                 raise self._late("not acknowledged")
-            try:
-                # Sends what lingers, and returns when all is acknowledged: one wake-up for the whole batch.
-                producer.flush(min(left, POLL_SECONDS))
-            except (KafkaException, SystemError) as problem:
-                # A fatal error comes out of here too, but `flush` returns all the same: Python calls that a mistake, and names the cause.
-                cause = problem if isinstance(problem, KafkaException) else problem.__cause__
-                if not isinstance(cause, KafkaException):
-                    raise
-                # What the record was refused for says more.
-                refused = next((landing.error for landing in landings.values() if landing.error is not None), None)
-                raise self._error(refused or error_of(cause)) from None
+            self._hear(min(left, POLL_SECONDS))
+
+    def _refuse_errors(self) -> None:
+        for batch in self._under_way:
+            error = batch.error()
+            if error is not None:
+                raise self._clients.fatal or self._error(error)
+        self._under_way = [batch for batch in self._under_way if not batch.is_whole()]
+        if self._clients.fatal is not None and self._under_way:
+            raise self._clients.fatal
+
+    def _hear(self, timeout_seconds: float) -> None:
+        """Hear of acknowledgements, waiting at most so long until there are all: one wake-up for everything."""
+        producer = self._producer
+        assert producer is not None
+        try:
+            if timeout_seconds > 0:
+                producer.flush(timeout_seconds)
+            else:
+                producer.poll(0)
+        except (KafkaException, SystemError) as problem:
+            # A fatal error comes out of here too, but the call returns all the same: Python calls that a mistake, and names the cause.
+            cause = problem if isinstance(problem, KafkaException) else problem.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            # What a record was refused for says more.
+            refused = next((error for batch in self._under_way if (error := batch.error()) is not None), None)
+            raise self._error(refused or error_of(cause)) from None
 
     def _refuse_too_large(self, messages: Sequence[Message]) -> None:
         """Before anything is sent: a batch that cannot go through leaves nothing behind."""
@@ -152,10 +223,13 @@ class Sender:
         It counts that as a fatal error of its own, which is true of it and of nobody else: it is not asked for its news any more.
         """
         producer, self._producer = self._producer, None
+        lost, self._under_way = self._under_way, []
+        for batch in lost:
+            batch.lost = self._late("given up with what was sent beside it; not acknowledged")
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge(blocking=False)
 
     def close(self) -> None:
-        """Every append has been waited for, so nothing is left to send."""
+        """What is under way is taken back: who wanted it in the log has waited for it."""
         self._give_up()

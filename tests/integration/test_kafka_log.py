@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from streams.cli.exits import Exit, exit_of
 from streams.log.base import Lease, LogError, LogUnreachable, Message, OffsetOutOfRange, Partition, TopicMismatch, TopicSpec
 from streams.log.kafka import KafkaLog
+from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 
@@ -69,6 +70,7 @@ WRITER = """
 import sys
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
+from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
 address, prefix, writer = sys.argv[1:]
 with KafkaLog.open(KafkaSettings(bootstrap=address, prefix=prefix, single_broker=True)) as log:
@@ -256,6 +258,44 @@ def test_a_broker_s_absence_ends_in_an_error_and_appending_again_leaves_no_gap(b
     # What was on its way may have landed before; the first copy of each number stands in order and the last append is whole.
     assert list(dict.fromkeys(values)) == list(range(2010))
     assert [values[offset] for offset in offsets] == list(range(10, 2010))
+
+
+def landed(batch: Batch, seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not batch.landed() and time.monotonic() < until:
+        time.sleep(0.005)
+    return batch.landed()
+
+
+def test_what_is_begun_lands_in_its_order_without_being_waited_for(log: KafkaLog) -> None:
+    batches = [log.begin(numbered(first, 10)) for first in range(0, 100, 10)]
+    log.append(numbered(100, 1))
+
+    assert all(map(landed, batches))
+    assert [batch.ends for batch in batches] == [{Partition("one", 0): end} for end in range(10, 101, 10)]
+    assert batches[3].offsets() == list(range(30, 40))
+    assert everything(log) == [b"%d" % number for number in range(101)]
+
+
+def test_of_what_is_under_way_when_the_broker_is_away_all_is_given_up_and_leaves_no_gap_when_appended_again(broker: Broker) -> None:
+    settings = KafkaSettings(bootstrap=broker.address, prefix="under-way", single_broker=True, patience_ms=1500)
+    with KafkaLog.open(settings) as log:
+        log.create(TOPICS)
+        log.append(numbered(0, 10))
+        broker.signal(signal.SIGSTOP)
+        try:
+            first, second = log.begin(numbered(10, 500)), log.begin(numbered(510, 500))
+            with pytest.raises(LogUnreachable, match="not acknowledged for 1500 ms"):
+                landed(first)
+            with pytest.raises(LogUnreachable, match="given up with what was sent beside it"):
+                second.landed()
+        finally:
+            broker.signal(signal.SIGCONT)
+        offsets = _patiently(log, numbered(10, 1000))
+        values = [int(value) for value in everything(log)]
+
+    assert list(dict.fromkeys(values)) == list(range(1010))
+    assert [values[offset] for offset in offsets] == list(range(10, 1010))
 
 
 def test_a_broker_killed_and_started_again_within_the_patience_is_only_a_pause(broker: Broker) -> None:
