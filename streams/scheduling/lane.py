@@ -56,7 +56,6 @@ class Lane:
         """Who lacks least, for minus what is missing."""
         self._leaders: dict[int, Leaders] = {}
         """Who does best, by partition (−1: of all)."""
-        self._partitions: list[int] = []
         self._size(0)
 
     def _size(self, capacity: int) -> None:
@@ -92,8 +91,6 @@ class Lane:
         self._leasts.clear()
         self._leaders.clear()
         self._short = Leaders()
-        if self._verdicts.absolute:
-            self._partitions = profiles.figures[_PARTITION].tolist()
         block = profiles.figures[:, :live]
         places = self._verdicts.places(np.arange(live), block)
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
@@ -120,9 +117,8 @@ class Lane:
             for slot in changes:
                 if slot >= live:
                     self._move(slot, PASSES, 0, np.inf)
-                    for partition in (_ALL, self._partitions[slot]) if self._leaders else ():
-                        if partition in self._leaders:
-                            self._leaders[partition].put(slot, -np.inf)
+                    for led in self._leaders.values():
+                        led.put(slot, -np.inf)
         if not slots:
             return
         if len(slots) <= QUICKLY_MOST and self._verdicts.is_quick:
@@ -138,7 +134,7 @@ class Lane:
             if place != PASSES or known[slot] != PASSES:
                 missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
                 self._move(slot, place, len(at[slot].ordinals), missing)
-        if verdicts.absolute:
+        if self._leaders:
             self._lead(slots, places)
 
     def _follow_many(self, slots: list[int]) -> None:
@@ -154,14 +150,11 @@ class Lane:
         passing = places == PASSES
         self.place[at], self._left[at], self.missing[at], self.floor[at] = places, counts, missing, np.where(passing, 0.0, -np.inf)
         self._short.follow(slots, -missing, (places.astype(np.int64) << _ORDINAL_BITS) + profiles.firsts.take(at))
-        if verdicts.absolute:
+        if self._leaders:
             partitions = profiles.figures[_PARTITION].take(at)
-            for slot, partition in zip(slots, partitions.tolist(), strict=True):
-                self._partitions[slot] = partition
-            if self._leaders:
-                scores = np.where(passing, verdicts.scores(at, block), -np.inf)
-                for among, led in self._leaders.items():
-                    led.follow(slots, scores if among == _ALL else np.where(partitions == among, scores, -np.inf))
+            scores = np.where(passing, verdicts.scores(at, block), -np.inf)
+            for among, led in self._leaders.items():
+                led.follow(slots, scores if among == _ALL else np.where(partitions == among, scores, -np.inf), partitions)
 
     def _move(self, slot: int, place: int, count: int, missing: float) -> None:
         """This profile is at `place` with so many nodes now."""
@@ -188,18 +181,14 @@ class Lane:
 
     def _lead(self, slots: list[int], places: list[int]) -> None:
         """The scores of these profiles are others."""
-        leaders, partitions, at = self._leaders, self._partitions, self.view.profiles.at
+        leaders, at = self._leaders.items(), self.view.profiles.at
         for slot, place in zip(slots, places, strict=True):
             score = self._verdicts.score(slot) if place == PASSES else -np.inf
-            before, now = partitions[slot], at[slot].figures[_PARTITION]
-            if before != now:
-                if before in leaders:
-                    leaders[before].put(slot, -np.inf)
-                partitions[slot] = now
-            for among in (_ALL, now):
-                led = leaders.get(among)
-                if led is not None and (score > led.floor or slot in led.known):
-                    led.put(slot, score)
+            partition = at[slot].figures[_PARTITION]
+            for among, led in leaders:
+                now = score if among in (_ALL, partition) else -np.inf
+                if now > led.floor or slot in led.known:
+                    led.put(slot, now, partition)
 
     def leading(self, count: int, partition: int) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
@@ -208,7 +197,7 @@ class Lane:
         """
         found = None
         if partition >= 0 and _ALL in self._leaders:
-            found = self._leaders[_ALL].few(count, self._partitions, partition)
+            found = self._leaders[_ALL].few(count, partition)
         if found is None:
             found = self._led(partition).few(count)
         if found is None:
@@ -232,7 +221,8 @@ class Lane:
         if partition >= 0:
             passing &= profiles.figures[_PARTITION, : profiles.live] == partition
         slots = passing.nonzero()[0]
-        self._leaders[partition].fill(self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1)), slots)
+        scores = self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1))
+        self._leaders[partition].fill(scores, slots, profiles.figures[_PARTITION].take(slots))
 
     def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
         """What the filters say of so many nodes when all pass all."""

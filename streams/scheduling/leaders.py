@@ -18,7 +18,10 @@ NOTHING = float("-inf")
 
 
 class Leaders:
-    """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so. `kept` stand here after a look at all."""
+    """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so. `kept` stand here after a look at all.
+
+    Equals stand in order of their ranks, which may as well say what group a slot is of.
+    """
 
     __slots__ = ("_kept", "_most", "_ranked", "floor", "known")
 
@@ -34,7 +37,7 @@ class Leaders:
         """Of more than so many, whoever stands behind the first `kept` and their equals goes."""
 
     def fill(self, scores: NDArray[np.float64], slots: NDArray[np.intp], ranks: NDArray[np.int64] | None = None) -> None:
-        """These are all scores, of these slots; −inf is nobody. Equals stand in order of `ranks`."""
+        """These are all scores, of these slots; −inf is nobody."""
         self.floor = NOTHING
         if len(scores) > self._kept:
             least = np.partition(scores, len(scores) - self._kept)[len(scores) - self._kept]
@@ -69,19 +72,25 @@ class Leaders:
         if len(self._ranked) > self._most:
             self._cut()
 
-    def few(self, count: int, groups: Sequence[int] = (), group: int = -1) -> list[tuple[float, int]] | None:
+    def few(
+        self, count: int, rank: int = -1, *, slack: float = 0.0, floor: Sequence[float] | None = None
+    ) -> list[tuple[float, int]] | None:
         """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all.
 
-        Of those only whose number in `groups` is `group`, unless that is negative.
+        And of all that are below the last one by `slack` at most. Of those only whose rank is `rank`, unless that is negative, and where
+        `floor` is 0 and not −inf, unless that is None.
         """
         found: list[tuple[float, int]] = []
-        for minus, _, slot in self._ranked:
-            if group >= 0 and groups[slot] != group:
+        least = NOTHING
+        for minus, own, slot in self._ranked:
+            if (rank >= 0 and own != rank) or (floor is not None and floor[slot]):
                 continue
-            if len(found) >= count and -minus != found[-1][0]:
+            if -minus < least:
                 return found
             found.append((-minus, slot))
-        return None if len(found) < count and self.floor != NOTHING else found
+            if len(found) == count:
+                least = -minus - slack
+        return found if self.floor < least or self.floor == NOTHING else None
 
     @property
     def first(self) -> int | None:

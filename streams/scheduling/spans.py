@@ -13,14 +13,18 @@ from collections.abc import Collection, MutableSequence, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.scheduling.leaders import Leaders
 from streams.scheduling.profiles import Profiles, one_by_one
 
 Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+Bounds = tuple[list[float], list[float]]
+"""The low end of each row over some candidates, and how far its high end is."""
 
 ONE_BY_ONE_MOST = 24
 """Of more changed profiles than this, a look at whole columns is cheaper."""
 
+LEADING = 256
+"""So many leaders of the sums: with few partitions, enough of each for alternates; and each choice moves one of them."""
 STEPS_MOST = 16
 """So often sums are mended before they are made anew: each time adds to what they may be wrong by."""
 SLACK = 2.0**-42
@@ -33,7 +37,8 @@ _NO_LEAST, _NO_MOST = (-np.inf, -1), (np.inf, -1)
 class Spans:
     """Rows of `profiles.floats`, one for each of the weighers that tell profiles apart, in the order of their sum.
 
-    `lowest` and `highest` are the weighers' own bounds; `multipliers` are those of the first of them, which count in the sum.
+    `lowest` and `highest` are the weighers' own bounds; `multipliers` are those of the first of them, which count in the sum. `partition`
+    is the column of `profiles.figures` that says a profile's partition.
     """
 
     def __init__(
@@ -43,22 +48,33 @@ class Spans:
         lowest: Sequence[float | None],
         highest: Sequence[float | None],
         multipliers: Sequence[float],
+        partition: int = 0,
     ) -> None:
         self._profiles, self._rows = profiles, list(rows)
         self._lowest, self._highest, self._multipliers = list(lowest), list(highest), list(multipliers)
-        self._own = list(zip(lowest, highest, strict=True))
+        self._own, self._partition = list(zip(lowest, highest, strict=True)), partition
         bounds = [(k, _or(low, -np.inf), _or(high, np.inf)) for k, (low, high) in enumerate(zip(lowest, highest, strict=True))]
         self._bounded = [each for each in bounds if each[1:] != (-np.inf, np.inf)]
         self._seen = -1
         self._resize(0)
         self._least, self._most = [_NO_LEAST] * len(rows), [_NO_MOST] * len(rows)
         """The least and the most of each row, with a slot that has it; −1: to be looked for."""
-        self._over: tuple[list[float], list[float]] = ([], [])
+        self._whole: Bounds | None = None
+        """What `bounds` says of all live profiles; None as long as it is to be worked out."""
+        self._holders: set[int] = set()
+        """The slots that have the ends in that."""
+        self._over: Bounds = ([], [])
         """The low ends of the rows over the candidates that were asked for last, and how far their high ends are."""
         self._active: list[tuple[int, float, float, float]] = []
         """The rows that count over those: number, multiplier, low end and span."""
         self._weights: list[float] = []
         """What the sums were made with: multiplier / span of each row; none: they are nobody's."""
+        self._weights_of: Bounds | None = None
+        """The bounds that those were worked out from."""
+        self._leaders, self._is_new = Leaders(LEADING), True
+        """Who has the largest sums; and whether the sums were other ones just before."""
+        self._slack = -1.0
+        """See `sums`; negative: to be worked out."""
         self._heaviest: list[float] = []
         """The largest weight of each row, without its sign, since the sums were made."""
         self._largest = [0.0] * len(self._rows)
@@ -100,17 +116,21 @@ class Spans:
             if high is not None:
                 np.minimum(figures, high, out=figures)
             self._largest[k] = max(float(figures.max(initial=0.0)), -float(figures.min(initial=0.0)))
+        self._whole, self._slack = None, -1.0
         self._least, self._most = [_NO_LEAST] * len(self._rows), [_NO_MOST] * len(self._rows)
         self._figures_of = [None] * profiles.capacity
-        self._weights.clear()
+        self._weights, self._weights_of, self._leaders = [], None, Leaders(LEADING)
 
     def _follow(self, changes: Collection[int]) -> None:
         profiles = self._profiles
         live, least, most, largest = profiles.live, self._least, self._most, self._largest
-        for ends, unknown in ((least, _NO_LEAST), (most, _NO_MOST)):
-            for k, (_, slot) in enumerate(ends):
-                if slot in changes:
-                    ends[k] = unknown
+        if self._whole is None or not self._holders.isdisjoint(changes):
+            self._whole = None
+            for ends, unknown in ((least, _NO_LEAST), (most, _NO_MOST)):
+                for k, (_, slot) in enumerate(ends):
+                    if slot in changes:
+                        ends[k] = unknown
+        self._stale.update(changes)
         for slot in changes:
             if slot >= live:
                 continue
@@ -118,13 +138,12 @@ class Spans:
             figures = self._of(slot)
             for k, figure in enumerate(figures):
                 if figure < least[k][0]:
-                    least[k] = figure, slot
+                    least[k], self._whole = (figure, slot), None
                 elif figure > most[k][0]:
-                    most[k] = figure, slot
+                    most[k], self._whole = (figure, slot), None
                 if not -largest[k] <= figure <= largest[k]:
-                    largest[k] = abs(figure)
+                    largest[k], self._slack = abs(figure), -1.0
             self._figures[:, slot] = figures
-            self._stale.add(slot)
 
     def _of(self, slot: int) -> tuple[float, ...]:
         """The figures of one profile within the bounds, row by row."""
@@ -142,28 +161,32 @@ class Spans:
         found = self._figures_of[slot] = tuple(figures)
         return found
 
-    def bounds(self, floor: Floats | None, beside: Collection[int]) -> tuple[list[float], list[float]]:
-        """The low end of each row over the candidates and how far its high end is; what is asked for next is over these.
+    def bounds(self, floor: Floats | None, beside: Collection[int]) -> Bounds:
+        """The bounds over the candidates; what is asked for next is over these. The same object as long as they are the same.
 
         They are those where `floor` is 0 and not −inf (None: all), and the slots `beside`.
         """
-        lows: list[float] = []
-        spans: list[float] = []
-        least, most = self._least, self._most
-        for k, (lowest, highest) in enumerate(self._own):
-            low, slot = (lowest, 0) if lowest is not None else least[k]
-            if slot < 0 or (floor is not None and lowest is None):
-                low = self._end(k, least, -1.0, floor, beside)
-            high, slot = (highest, 0) if highest is not None else most[k]
-            if slot < 0 or (floor is not None and highest is None):
-                high = self._end(k, most, 1.0, floor, beside)
-            lows.append(low)
-            spans.append(high - low)
-        if self._over != (lows, spans):
-            self._over = lows, spans
-            rows = zip(self._multipliers, lows, spans, strict=False)
+        over = self._whole
+        if over is None:
+            over = self._whole = self._bounds(None, ())
+            self._holders = {slot for ends in (self._least, self._most) for _, slot in ends if slot >= 0}
+        if floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside):
+            over = self._bounds(floor, beside)
+        if self._over is not over and self._over != over:
+            self._over = over
+            rows = zip(self._multipliers, *over, strict=False)
             self._active = [(k, multiplier, low, span) for k, (multiplier, low, span) in enumerate(rows) if span]
         return self._over
+
+    def _bounds(self, floor: Floats | None, beside: Collection[int]) -> Bounds:
+        lows: list[float] = []
+        spans: list[float] = []
+        for k, (lowest, highest) in enumerate(self._own):
+            low = self._end(k, self._least, -1.0, floor, beside) if lowest is None else lowest
+            high = self._end(k, self._most, 1.0, floor, beside) if highest is None else highest
+            lows.append(low)
+            spans.append(high - low)
+        return lows, spans
 
     def _end(self, k: int, known: list[tuple[float, int]], sign: float, floor: Floats | None, beside: Collection[int]) -> float:
         """The most (or with a negative sign, the least) of a row."""
@@ -203,22 +226,51 @@ class Spans:
 
         And by how much two of them may differ the other way round than the candidates' scores do. Read them before the next call.
         """
+        self._mend()
         live = self._profiles.live
         sums = self._sums[:live]
-        weights = [multiplier / span if span else 0.0 for multiplier, span in zip(self._multipliers, self._over[1], strict=False)]
-        if weights != self._weights:
-            self._reweigh(sums, weights)
+        return sums if floor is None else np.add(sums, floor, out=self._masked[:live]), self._slack
+
+    def leading(self, count: int, partition: int, floor: Floats | None) -> list[int] | None:
+        """The slots of all that may be among the best `count` by score; of one partition, unless that is negative. Not in order.
+
+        They are the `greatest` of `sums`; None if those are found quicker by a look at all.
+        """
+        self._mend()
+        leaders, floors = self._leaders, None if floor is None else one_by_one(floor)
+        found = leaders.few(count, partition, slack=self._slack, floor=floors)
+        if found is None and not self._is_new and 2 * len(leaders.known) < LEADING:
+            live = self._profiles.live
+            leaders.fill(self._sums[:live], np.arange(live), self._profiles.figures[self._partition, :live])
+            found = leaders.few(count, partition, slack=self._slack, floor=floors)
+        return None if found is None else [slot for _, slot in found]
+
+    def _mend(self) -> None:
+        """Make the sums what they are over the present bounds, and the leaders theirs."""
+        sums = self._sums[: self._profiles.live]
+        if self._weights_of is not self._over:
+            self._weights_of = self._over
+            weights = [multiplier / span if span else 0.0 for multiplier, span in zip(self._multipliers, self._over[1], strict=False)]
+            self._is_new = weights != self._weights
+            if self._is_new:
+                self._reweigh(sums, weights)
+                self._leaders, self._slack = Leaders(LEADING), -1.0
+        else:
+            self._is_new = False
+        leaders, at = self._leaders, self._profiles.at
         for slot in self._stale:
-            if slot < live:
+            total = -np.inf
+            if slot < len(sums):
                 total = 0.0
-                for weight, figure in zip(weights, self._of(slot), strict=False):
+                for weight, figure in zip(self._weights, self._of(slot), strict=False):
                     total += weight * figure
                 self._sum_at[slot] = total
+            if total > leaders.floor or slot in leaders.known:
+                leaders.put(slot, total, at[slot].figures[self._partition] if slot < len(sums) else 0)
         self._stale.clear()
-        if floor is not None:
-            sums = np.add(sums, floor, out=self._masked[:live])
-        sizes = zip(self._heaviest, self._largest, strict=False)
-        return sums, SLACK * (self._multiplied + sum([weight * figure for weight, figure in sizes]))
+        if self._slack < 0.0:
+            sizes = zip(self._heaviest, self._largest, strict=False)
+            self._slack = SLACK * (self._multiplied + sum([weight * figure for weight, figure in sizes]))
 
     def _reweigh(self, sums: Floats, weights: list[float]) -> None:
         """Mend the sums, or make them anew."""

@@ -86,7 +86,7 @@ class Followed:
     `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
     """
 
-    __slots__ = ("_flats", "_known", "_profiles", "_shares", "_slack", "_spans", "_sums", "_view", "single")
+    __slots__ = ("_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_view", "single")
 
     def __init__(
         self,
@@ -97,20 +97,15 @@ class Followed:
         shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
         flats: list[Weight],
     ) -> None:
-        self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
+        self._view, self._profiles, self._spans, self._flats, self._floor = view, view.profiles, spans, flats, floor
         spans.sync()
         self._shares = shares(*spans.bounds(floor, beside))
-        self._sums, self._slack = spans.sums(floor)
         self.single = [spans.score(slot) for slot in beside] if beside else []
         self._known: dict[int, float] = {}
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
-        if partition < 0:
-            slots = greatest(self._sums, count, self._slack)
-        else:
-            beside = self._view.beside(partition)
-            slots = [beside.item(at) for at in greatest(self._sums.take(beside), count, self._slack)]
+        slots = self._spans.leading(count, partition, self._floor) or self._look(count, partition)
         known, score = self._known, self._spans.score
         if len(slots) > ONE_BY_ONE_MOST:
             known.update(zip(slots, self._spans.scores(np.array(slots, np.intp)).tolist(), strict=True))
@@ -123,6 +118,14 @@ class Followed:
             return found
         least = found[count - 1][0]
         return [each for each in found if each[0] >= least]
+
+    def _look(self, count: int, partition: int) -> list[int]:
+        """Who may be among the best, by a look at all."""
+        sums, slack = self._spans.sums(self._floor)
+        if partition < 0:
+            return greatest(sums, count, slack)
+        beside = self._view.beside(partition)
+        return [beside.item(at) for at in greatest(sums.take(beside), count, slack)]
 
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
         """See `Weighed`."""

@@ -44,10 +44,14 @@ class Plan(Struct):
     multipliers: list[float]
     flats: dict[int, list[Weight]] = field(default_factory=dict)
     _over: list[tuple[int, int, Share]] = field(default_factory=list)
+    _lows: list[float] | None = None
 
     def over(self, lows: list[float], spans: list[float]) -> list[tuple[int, int, Share]]:
         """The weighers' numbers, columns and shares where the candidates' figures begin at `lows` and are `spans` wide."""
         known = self._over
+        if lows is self._lows:  # The same as ever since.
+            return known
+        self._lows = lows
         for k, (low, span) in enumerate(zip(lows, spans, strict=True)):
             if k == len(known):
                 known.append((self.shares[k], int(self.rows[k]), self._share(k, low, span)))
@@ -204,7 +208,7 @@ class Weighing:
         rows = [self._row[i] or 0 for i in shares]
         lowest, highest = ([getattr(self._weighers[i][0], name) for i in shares] for name in ("lowest", "highest"))
         names, multipliers = [self._weighers[i][0].name for i in shares], [self._weighers[i][1] for i in shares]
-        spans = Spans(view.profiles, rows, lowest, highest, multipliers[: len(counting)])
+        spans = Spans(view.profiles, rows, lowest, highest, multipliers[: len(counting)], AT["partition"])
         plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting), spans, names, multipliers)
         self._plans[asked] = plan
         return plan

@@ -49,13 +49,12 @@ def test_hardly_anybody_is_looked_for_anew_where_few_fall() -> None:
         assert leaders.few(3) == [(float(slot - 1 - n), slot - 1 - n) for n in range(3)]
 
 
-def test_the_leaders_of_a_group_are_the_best_of_it_or_a_look_at_all_is_asked_for() -> None:
+def test_the_leaders_of_a_rank_are_the_best_of_it_or_a_look_at_all_is_asked_for() -> None:
     scores = np.arange(10 * KEPT, dtype=np.float64)
-    groups = [slot % 4 for slot in range(10 * KEPT)]
     leaders = Leaders()
-    leaders.fill(scores, np.arange(10 * KEPT))
+    leaders.fill(scores, np.arange(10 * KEPT), np.arange(10 * KEPT) % 4)
 
-    found, too_few = leaders.few(3, groups, 1), leaders.few(KEPT // 4 + 1, groups, 1)
+    found, too_few = leaders.few(3, 1), leaders.few(KEPT // 4 + 1, 1)
 
     last = 10 * KEPT - 3
     assert found == [(float(slot), slot) for slot in (last, last - 4, last - 8)]

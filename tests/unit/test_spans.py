@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streams.scheduling.profiles import Profiles
 from streams.scheduling.ring import greatest
-from streams.scheduling.spans import Spans
+from streams.scheduling.spans import LEADING, Spans
 
 LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
 
@@ -79,3 +79,33 @@ def test_the_greatest_come_with_all_their_equals_and_nothing_is_changed(figures:
     assert [figures[at] for at in found] == wanted
     assert len(set(found)) == len(found)
     assert scores.tolist() == figures
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_those_that_lead_the_sums_are_found_as_by_a_look_at_all(seed: int) -> None:
+    rng = Random(seed)
+    size = rng.choice((3, 40, 2 * LEADING))
+    keys = [tuple(rng.randrange(-3, 8) for _ in range(4)) for _ in range(size)]
+    profiles = Profiles(1, 4, lambda key, _: ((abs(key[3]) % 2,), tuple(map(float, key))))
+    profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
+    spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
+    answered = 0
+
+    for _ in range(30):
+        for _ in range(rng.choice((0, 1, 2, 30))):
+            ordinal = rng.randrange(len(keys))
+            profiles.move(ordinal, tuple(rng.randrange(-3, 8) for _ in range(4)))
+        floor = None if rng.random() < 0.5 else np.where(np.array([rng.random() < 0.8 for _ in range(profiles.live)]), 0.0, -np.inf)
+        partition, count = rng.choice((-1, 0, 1)), rng.randrange(1, 5)
+        spans.sync()
+        spans.bounds(floor, (0,))
+        found = spans.leading(count, partition, floor)
+        sums, slack = spans.sums(floor)
+
+        beside = [slot for slot in range(profiles.live) if partition in (-1, profiles.figures[0, slot])]
+        if found is not None:
+            answered += 1
+            assert sorted(found) == sorted(beside[at] for at in greatest(sums[beside], count, slack))
+
+    assert answered
