@@ -31,7 +31,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One record of the timeline.
 
     `deltas` is what it added to the use of the node (vcpus, pcpus, memory_mib, disk_mib), `use` that use afterwards: of the instance on
-    the node, or of the whole node in a node's timeline.
+    the node, or of the whole node in a node's timeline. None, which is not 0, where the record is of no node's use: a request, a result,
+    a finding, a claim that no node took.
     """
 
     time_ms: int
@@ -42,7 +43,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     node_id: str = ""
     instance_id: str = ""
     deltas: Amounts = NOTHING
-    use: Amounts = NOTHING
+    use: Amounts | None = None
     summary: str = ""
 
     @property
@@ -142,8 +143,9 @@ class Timeline(Struct):
         rest = [outcome for outcome in outcomes if outcome.claim_id not in entered]
         if rest:
             self._enter(partition, step, rest[0].node_id, rest[0].instance_id, NOTHING, rest)
-        elif not step.node_ids and step.ignored and any(concerns(step.event, Subject("instance", i)) for i in self.instances):
-            self._enter(partition, step, node_of(step.event), "", NOTHING, [])
+        elif not step.node_ids and step.ignored:
+            for instance_id in sorted(i for i in self.instances if concerns(step.event, Subject("instance", i)))[:1]:
+                self._enter(partition, step, node_of(step.event), instance_id, NOTHING, [])
 
     def _mine(self, outcome: ClaimOutcome) -> bool:
         if self.subject.kind == "request":
@@ -192,7 +194,7 @@ class Timeline(Struct):
                 node_id=node_id,
                 instance_id=instance_id,
                 deltas=deltas,
-                use=self.last.get((node_id, instance_id), NOTHING),
+                use=self.last.get((node_id, instance_id), NOTHING) if node_id else None,
                 summary=": ".join(part for part in (said, "; ".join(results)) if part),
             )
         )

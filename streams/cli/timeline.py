@@ -80,7 +80,7 @@ def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:
         "node_id": entry.node_id,
         "instance_id": entry.instance_id,
         "delta": dict(zip(RESOURCES, entry.deltas, strict=True)),
-        "use": dict(zip(RESOURCES, entry.use, strict=True)),
+        "use": dict(zip(RESOURCES, entry.use or (None,) * len(RESOURCES), strict=True)),
         "summary": entry.summary,
     }
 
@@ -94,9 +94,13 @@ def columns() -> list[Column]:
         Column(name="node_id", title="node", shown=lambda name: name or "-"),
         Column(name="instance_id", title="instance", shown=lambda name: name or "-", wide=True),
         *(_delta(resource) for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus")),
-        Column(name="use", shown=lambda use: amount_text("memory_mib", use["memory_mib"]), title="memory used", right=True),
+        Column(name="use", shown=_used, title="memory used", right=True),
         Column(name="summary", title="what"),
     ]
+
+
+def _used(use: dict[str, int | None]) -> str:
+    return "" if use["memory_mib"] is None else amount_text("memory_mib", use["memory_mib"])
 
 
 def _delta(resource: str) -> Column:

@@ -29,7 +29,13 @@ def timeline(history: History, about: str) -> Timeline:
 
 def lines(entries: list[Entry]) -> list[tuple[int, str, str, int, int]]:
     """Offset, event, node, memory added, memory used afterwards."""
-    return [(entry.offset, entry.event, entry.node_id, entry.deltas[2], entry.use[2]) for entry in entries]
+    return [(entry.offset, entry.event, entry.node_id, entry.deltas[2], used(entry)) for entry in entries]
+
+
+def used(entry: Entry) -> int:
+    """Memory used after a record that is of a node's use."""
+    assert entry.use is not None
+    return entry.use[2]
 
 
 @pytest.fixture
@@ -78,7 +84,7 @@ def test_the_deltas_of_a_node_add_up_to_its_use_and_quiet_audits_are_left_out(mo
     entries = timeline(moved, "node/n1").ordered()
 
     assert [entry.offset for entry in entries] == [0, 2, 3, 4, 5, 7, 8, 11, 12, 13]
-    assert sum(entry.deltas[2] for entry in entries) == entries[-1].use[2] == moved.used("n1") == 2
+    assert sum(entry.deltas[2] for entry in entries) == used(entries[-1]) == moved.used("n1") == 2
 
 
 def test_a_request_has_its_refusal_with_the_reason(moved: History) -> None:
@@ -95,6 +101,15 @@ def test_a_record_that_was_ignored_says_why(moved: History) -> None:
     last = timeline(moved, "instance/i").ordered()[-1]
 
     assert last.summary == "instance started with 6 MiB (ignored: not above the last event of libvirt)"
+    assert used(last) == 6
+
+
+def test_a_record_that_is_of_no_nodes_use_says_none_and_not_zero(moved: History) -> None:
+    moved.claim("r9/0/s-1.9", "k", 99, at_s=210, request_id="r9")
+    found = timeline(moved, "request/r9")
+    found.tell(REQUESTS, 0, 0, START_MS + 205_000, PlacementRequested(request_id="r9", flavor=Flavor(memory_mib=99)))
+
+    assert [(entry.event, entry.use) for entry in found.ordered()] == [("placement-requested", None), ("claim-requested", None)]
 
 
 def test_requests_results_and_findings_stand_between_the_claims_cause_first(moved: History) -> None:
