@@ -77,12 +77,16 @@ def not_utf_8(draw: Random, _: str, valid: Valid) -> Valid:
 
 
 def wrongly_typed(draw: Random, _: str, valid: Valid) -> Valid:
-    return _changed(draw, valid, lambda _old: draw.choice([{}, [], "7", 1.5, None, True, [[1]], {"a": 1}]))
+    return valid[0], changed(draw, valid[1], lambda _old: draw.choice([{}, [], "7", 1.5, None, True, [[1]], {"a": 1}]))
 
 
 def out_of_range(draw: Random, _: str, valid: Valid) -> Valid:
     numbers = [-2, -(1 << 60), AMOUNT_MAX + 1, 1 << 63, 1 << 64, 1 << 200, 1e300]
-    return _changed(draw, valid, lambda old: draw.choice(numbers) if type(old) is int else "x" * 5000 if type(old) is str else old)
+
+    def beyond(old: Any) -> Any:
+        return draw.choice(numbers) if type(old) is int else "x" * 5000 if type(old) is str else old
+
+    return valid[0], changed(draw, valid[1], beyond)
 
 
 def unknown_field(draw: Random, _: str, valid: Valid) -> Valid:
@@ -141,9 +145,9 @@ MUTATIONS: dict[Mutation, float] = {
 """What is done to valid records, and how often; the largest rarely: gigabytes of garbage would say no more than some megabytes."""
 
 
-def _changed(draw: Random, valid: Valid, change: Callable[[Any], Any]) -> Valid:
-    """The record with one value somewhere in it changed."""
-    record = msgspec.json.decode(valid[1])
+def changed(draw: Random, value: bytes, change: Callable[[Any], Any]) -> bytes:
+    """A record's bytes with one value somewhere in it changed."""
+    record = msgspec.json.decode(value)
     places: list[tuple[Any, Any]] = []
 
     def walk(there: Any) -> None:
@@ -155,7 +159,7 @@ def _changed(draw: Random, valid: Valid, change: Callable[[Any], Any]) -> Valid:
     walk(record)
     there, where = draw.choice(places)
     there[where] = change(there[where])
-    return valid[0], msgspec.json.encode(record)
+    return msgspec.json.encode(record)
 
 
 def fault_of(topic: str, partition: int, partitions: int, key: bytes, value: bytes) -> str | None:

@@ -16,6 +16,7 @@ from projections.snapshots import encoded, restored
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode, encode
 from schemas.topics import CLAIMS, TOPICS
+from tests.faults.garbage import changed
 from tests.golden.ledger_story import PARTITION, PARTITIONS, mine, told
 from tests.ledger_history import Written, state
 
@@ -46,12 +47,16 @@ def not_utf_8(chance: random.Random, valid: Written) -> tuple[bytes, bytes]:
 
 
 def wrongly_typed(chance: random.Random, valid: Written) -> tuple[bytes, bytes]:
-    return valid.key, _with(chance, valid, lambda old: [{}, [], "7", 1.5, None, True, -1][chance.randrange(7)] if old != "" else 7)
+    return valid.key, changed(chance, valid.value, lambda old: [{}, [], "7", 1.5, None, True, -1][chance.randrange(7)] if old != "" else 7)
 
 
 def out_of_range(chance: random.Random, valid: Written) -> tuple[bytes, bytes]:
     huge = [-1, -(1 << 60), (1 << 50) + 1, 1 << 62, 1 << 63, 1 << 64, 1 << 200, 1e300]
-    return valid.key, _with(chance, valid, lambda old: chance.choice(huge) if type(old) is int else "x" * 5000 if type(old) is str else old)
+
+    def beyond(old: Any) -> Any:
+        return chance.choice(huge) if type(old) is int else "x" * 5000 if type(old) is str else old
+
+    return valid.key, changed(chance, valid.value, beyond)
 
 
 def unknown_field(chance: random.Random, valid: Written) -> tuple[bytes, bytes]:
@@ -110,23 +115,6 @@ MUTATED: tuple[Mutation, ...] = (
 )  # fmt: skip
 WEIGHTS = [1 if mutation in {too_large, deep} else 8 for mutation in MUTATED]
 """The largest are rare: a gigabyte of garbage would say no more than some megabytes."""
-
-
-def _with(chance: random.Random, valid: Written, change: Callable[[Any], Any]) -> bytes:
-    """The record with one value somewhere in it changed."""
-    record = msgspec.json.decode(valid.value)
-    places: list[tuple[Any, Any]] = []
-
-    def walk(there: Any) -> None:
-        for where in range(len(there)) if isinstance(there, list) else list(there):
-            places.append((there, where))
-            if isinstance(there[where], list | dict):
-                walk(there[where])
-
-    walk(record)
-    there, where = chance.choice(places)
-    there[where] = change(there[where])
-    return msgspec.json.encode(record)
 
 
 def garbage(chance: random.Random, count: int) -> list[tuple[str, bytes, bytes]]:
