@@ -177,9 +177,7 @@ class Timeline(Struct):
         self.last[node.node_id, instance_id] = (vcpus, pcpus, memory_mib, disk_mib)
         return (vcpus - before[0], pcpus - before[1], memory_mib - before[2], disk_mib - before[3])
 
-    def _enter(
-        self, partition: int, step: Step, node_id: str, instance_id: str, deltas: Amounts, outcomes: list[ClaimOutcome]
-    ) -> None:
+    def _enter(self, partition: int, step: Step, node_id: str, instance_id: str, deltas: Amounts, outcomes: list[ClaimOutcome]) -> None:
         said = event_text(step.event, instance_id or (self.subject.name if self.subject.kind == "instance" else ""))
         if step.ignored:
             said = f"{said} (ignored: {step.ignored})"
