@@ -55,21 +55,20 @@ class Journal:
         self._before = 0
         self._slots: list[int] = []
 
-    def note(self, slot: int) -> None:
-        """This slot is another one now."""
-        self._slots.append(slot)
+    def note(self, slot: int, live: int) -> None:
+        """This slot is another one now, of so many live ones."""
+        slots = self._slots
+        slots.append(slot)
         self.now += 1
+        if len(slots) > JOURNAL_LEAST and len(slots) > 2 * live:
+            # What is so long ago is forgotten: a look at all the live profiles is quicker.
+            dropped = len(slots) // 2
+            del slots[:dropped]
+            self._before += dropped
 
     def changes(self, since: int) -> set[int] | None:
         """The slots that changed since this was the end; None if that is not known any more."""
         return set(self._slots[since - self._before :]) if since >= self._before else None
-
-    def shorten(self, live: int) -> None:
-        """Forget what is so long ago that a look at all the live profiles is quicker."""
-        if len(self._slots) > max(2 * live, JOURNAL_LEAST):
-            dropped = len(self._slots) // 2
-            del self._slots[:dropped]
-            self._before += dropped
 
     def restart(self) -> None:
         """All became others."""
@@ -84,7 +83,8 @@ class Profiles:
     with its only node, `journal` has it and `stirs` does not.
 
     Columns are dense in `[:live]`: `figures[i]` and `floats[i]` hold the i-th integer and float of each profile, `counts` how many nodes it
-    has, `firsts` the least ordinal among them. Who keeps something by slot follows the journal.
+    has, `firsts` the least ordinal among them. Those of what changed are written when they are read: a few profiles are looked at one by
+    one. Who keeps something by slot follows the journal.
     """
 
     def __init__(
@@ -100,8 +100,10 @@ class Profiles:
         self._ordinal: dict[int, int] = {}
         self.layout = 0
         """Goes up whenever a profile comes, goes or takes another place."""
-        self.figures: NDArray[np.int64] = np.zeros((integers, CAPACITY_LEAST), np.int64)
-        self.floats: NDArray[np.float64] = np.zeros((floats, CAPACITY_LEAST), np.float64)
+        self._figures: NDArray[np.int64] = np.zeros((integers, CAPACITY_LEAST), np.int64)
+        self._floats: NDArray[np.float64] = np.zeros((floats, CAPACITY_LEAST), np.float64)
+        self._unwritten: set[int] = set()
+        """Slots whose columns are not what their profiles say."""
         self.counts: NDArray[np.int64] = np.zeros(CAPACITY_LEAST, np.int64)
         self.firsts: NDArray[np.int64] = np.zeros(CAPACITY_LEAST, np.int64)
 
@@ -113,11 +115,33 @@ class Profiles:
         """Slots that there are, live or not."""
         return len(self.counts)
 
+    @property
+    def figures(self) -> NDArray[np.int64]:
+        """The columns of integers. Read them before the next change."""
+        if self._unwritten:
+            self._write()
+        return self._figures
+
+    @property
+    def floats(self) -> NDArray[np.float64]:
+        """The columns of floats. Read them before the next change."""
+        if self._unwritten:
+            self._write()
+        return self._floats
+
+    def _write(self) -> None:
+        profiles = [self.at[slot] for slot in self._unwritten if slot < self.live]
+        slots = [profile.slot for profile in profiles]
+        self._unwritten.clear()
+        if slots:
+            self._figures[:, slots] = np.array([profile.figures for profile in profiles], np.int64).T
+            self._floats[:, slots] = np.array([profile.floats for profile in profiles], np.float64).T
+
     def fill(self, nodes: Iterable[tuple[int, int, Key]]) -> None:
         """Begin anew with these nodes: ordinal, mark, key. Marks are all different."""
         self.live = 0
         self.layout += 1
-        for known in (self.at, self._by_key, self._of, self._mark, self._ordinal):
+        for known in (self.at, self._by_key, self._of, self._mark, self._ordinal, self._unwritten):
             known.clear()
         for ordinal, mark, key in nodes:
             profile = self._by_key.get(key) or self._open(key, ordinal)
@@ -152,26 +176,20 @@ class Profiles:
             self._count(old)
         else:
             self._close(old)
-        self._shorten()
 
     def _turn(self, profile: Profile, key: Key, ordinal: int) -> None:
         """Its only node reads as none did: the new profile takes its place, with less to move than by `_open` and `_close`."""
         del self._by_key[profile.key]
         profile.key, self._by_key[key], slot, before = key, profile, profile.slot, profile.figures
         profile.figures, profile.floats = self._read(key, ordinal)
-        self.figures[:, slot], self.floats[:, slot] = profile.figures, profile.floats
-        self.journal.note(slot)
+        self._unwritten.add(slot)
+        self.journal.note(slot, self.live)
         if not self._is_calm(before, profile.figures):
-            self.stirs.note(slot)
-        self._shorten()
-
-    def _shorten(self) -> None:
-        self.journal.shorten(self.live)
-        self.stirs.shorten(self.live)
+            self.stirs.note(slot, self.live)
 
     def _note(self, slot: int) -> None:
-        self.journal.note(slot)
-        self.stirs.note(slot)
+        self.journal.note(slot, self.live)
+        self.stirs.note(slot, self.live)
 
     def of(self, ordinal: int) -> Profile:
         """The profile of a node."""
@@ -213,7 +231,7 @@ class Profiles:
             self._grow()
         profile = self._by_key[key] = Profile(key, slot, self._read(key, ordinal))
         self.at.append(profile)
-        self.figures[:, slot], self.floats[:, slot] = profile.figures, profile.floats
+        self._unwritten.add(slot)
         self.live += 1
         self.layout += 1
         return profile
@@ -227,8 +245,7 @@ class Profiles:
         self._note(self.live)
         if last is not profile:
             self.at[slot], last.slot = last, slot
-            for columns in (self.figures, self.floats):
-                columns[:, slot] = columns[:, self.live]
+            self._unwritten.add(slot)
             self.counts[slot], self.firsts[slot] = self.counts[self.live], self.firsts[self.live]
             self._note(slot)
 
@@ -239,6 +256,6 @@ class Profiles:
 
     def _grow(self) -> None:
         more = len(self.counts)
-        self.figures = np.pad(self.figures, ((0, 0), (0, more)))
-        self.floats = np.pad(self.floats, ((0, 0), (0, more)))
+        self._figures = np.pad(self._figures, ((0, 0), (0, more)))
+        self._floats = np.pad(self._floats, ((0, 0), (0, more)))
         self.counts, self.firsts = np.pad(self.counts, (0, more)), np.pad(self.firsts, (0, more))

@@ -6,7 +6,7 @@ It follows the fleet: told of each room that was made anew, it moves that node t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from operator import attrgetter, is_, sub
 from typing import Any
 
 import msgspec
@@ -35,8 +35,10 @@ FIGURES = (
 """The integer columns, those first that are read most. `…_most` is the most that the filters of amounts let be asked for."""
 AT = {name: number for number, name in enumerate(FIGURES)}
 _PLAIN, _MOST = AT["plain"], AT["vcpus_most"]
+_MOSTS = slice(_MOST, _MOST + len(RESOURCES))
 _TAKEN = attrgetter(*(f"{name}_{what}" for what in ("used", "free", "total") for name in RESOURCES))
 _USED = attrgetter(*(f"{name}_used" for name in RESOURCES))
+_STATIC = attrgetter("hypervisor", "aggregates", "traits", "vcpus", "pcpus", "memory_mib", "disk_mib")
 
 Raw = Callable[[Room], float]
 
@@ -170,8 +172,8 @@ class View:
         """Whether all the same is said of both whatever is asked for, because there is enough of everything for all classes."""
         if before[:_MOST] != now[:_MOST] or not now[_PLAIN]:
             return False
-        amounts = zip(before[_MOST:], now[_MOST:], self.largest, strict=False)
-        return all(have >= n and had >= n for had, have, n in amounts)
+        spare: tuple[int, ...] = (*map(sub, before[_MOSTS], self.largest), *map(sub, now[_MOSTS], self.largest))
+        return min(spare) >= 0
 
     def ask(self, amounts: Sequence[int]) -> None:
         """A class of requests asks for so much."""
@@ -186,7 +188,7 @@ class View:
     def _static(self, room: Room) -> int:
         """The number of the node's static class: whatever rules read that neither claims nor measurements change."""
         node = room.node
-        facts = (node.hypervisor, node.aggregates, node.traits, node.vcpus, node.pcpus, node.memory_mib, node.disk_mib)
+        facts: tuple[Any, ...] = _STATIC(node)
         words = (node.status, node.zone, node.silent_since_ms is not None)
         known = self._facts.get(room.node_id)
         # The same objects say the same; equal ones cost more to compare than to look at once more.
@@ -203,9 +205,9 @@ class View:
         return number
 
     def _index(self, ordinal: int) -> None:
-        room = self.rooms[ordinal]
-        before, now = self._instances[ordinal], frozenset(room.instances)
-        if before != now:
+        before, there = self._instances[ordinal], self.rooms[ordinal].instances
+        if len(before) != len(there) or not before.issuperset(there):
+            now = frozenset(there)
             entered(self.on, ordinal, now - before)
             left(self.on, ordinal, before - now)
             self._instances[ordinal] = now
