@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
+from streams.cli.documents import read_json
 from streams.cli.exits import UsageProblem
 from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
 
@@ -121,10 +122,7 @@ def from_json(file: str, request_id: str | None) -> PlacementRequested:
 
 def from_text(text: bytes | str, name: str, request_id: str | None) -> PlacementRequested:
     """The request in a text; `name` is what messages call it. Raises UsageProblem."""
-    try:
-        data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as problem:
-        raise UsageProblem(f"{name}: {problem}") from None
+    data: object = read_json(text, name, object)
     if not isinstance(data, dict):
         raise UsageProblem(f"{name}: expected one JSON object, a placement-requested")
     said = {"type": "placement-requested", "request_id": str(uuid4()), **data} | ({"request_id": request_id} if request_id else {})

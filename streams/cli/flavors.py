@@ -13,7 +13,6 @@ A request has what instances may take beside their flavor: cells, devices, a roo
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -27,6 +26,7 @@ from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.cli.asking import from_text
+from streams.cli.documents import read_json, read_toml
 from streams.cli.exits import UsageProblem
 from streams.cli.nodes import sized
 from streams.cli.units_in import amount_gib, amount_mib
@@ -103,10 +103,7 @@ def _another(name: str, known: Mapping[str, object]) -> str:
 
 
 def _from_toml(text: str, name: str) -> dict[str, Flavor]:
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise UsageProblem(f"{name}: {problem}") from None
+    data = read_toml(text, name)
     tables = data.get("flavors", {})
     if set(data) - {"flavors"} or not isinstance(tables, dict):
         raise UsageProblem(f"{name}: expected tables such as [flavors.small], and nothing else")
@@ -114,10 +111,7 @@ def _from_toml(text: str, name: str) -> dict[str, Flavor]:
 
 
 def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
-    try:
-        rows = msgspec.json.decode(text, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, RecursionError) as problem:
-        raise UsageProblem(f"{name}: {problem}") from None
+    rows = read_json(text, name, list[dict[str, Any]])
     found: dict[str, Flavor] = {}
     for at, row in enumerate(rows):
         flavor = row.get("Name")

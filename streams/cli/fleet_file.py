@@ -20,7 +20,6 @@ What the file does not mention stays as it is on the node.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -35,6 +34,7 @@ from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.resources import RESOURCES
 from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
 from streams.cli import units
+from streams.cli.documents import read_toml
 from streams.cli.exits import UsageProblem
 
 UNLIMITED = "unlimited"
@@ -92,10 +92,7 @@ class Change(Struct, frozen=True):
 
 def read(text: str, name: str) -> FleetFile:
     """The file `name`, whose text is `text`. Raises UsageProblem, which names the place and what was expected there."""
-    try:
-        data = tomllib.loads(text, parse_float=Decimal)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise UsageProblem(f"{name}: {problem}") from None
+    data = read_toml(text, name, parse_float=Decimal)
     for section, value in data.items():
         if section not in SECTIONS:
             raise UsageProblem(f"{name}: there is no section [{section}]; there are: {', '.join(SECTIONS)}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from streams.cli.documents import read_toml
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.producing import Persistent, last_epoch, message
 from streams.topology import open_ledger
@@ -71,11 +71,10 @@ def hosts_of(uris: Sequence[str], node: str, common: HostFlags) -> list[HostFlag
 def hosts_in(path: Path, common: HostFlags, cpuset: Callable[[str], set[int]]) -> list[HostFlags]:
     """The hosts of a TOML file, one `[[host]]` each; what it leaves out is as in `common`. Raises UsageProblem."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"--hosts {path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise UsageProblem(f"--hosts {path}: {problem}") from None
+    document = read_toml(text, f"--hosts {path}")
     tables = document.pop("host", [])
     if document or not isinstance(tables, list) or not tables:
         raise UsageProblem(

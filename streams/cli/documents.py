@@ -1,0 +1,29 @@
+"""Documents that users write: TOML and JSON texts as values, and where they cannot be read, a wrong command line that says where."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from streams.cli.exits import UsageProblem
+
+_Kind = TypeVar("_Kind")
+
+
+def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The document that messages call `name`. Raises UsageProblem."""
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise UsageProblem(f"{name}: {problem}") from None
+
+
+def read_json(text: bytes | str, name: str, kind: type[_Kind]) -> _Kind:
+    """The document that messages call `name`, which must be a `kind`. Raises UsageProblem."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise UsageProblem(f"{name}: {problem}") from None
