@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
     from streams.cli.open_log import with_settings
 
     def dispatch() -> int | None:
+        _check_text(arguments)
         if not arguments or arguments[0] in {"--help", "-h", "help"}:
             sys.stdout.write(overview(verbs))
             return None
@@ -117,6 +119,15 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
             return _called(rest, verbs)
 
     return guarded(dispatch, sys.stderr)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Raises UsageProblem for an argument with bytes that are no text in the caller's locale; no id, key or path in a log has such."""
+    from streams.cli.exits import UsageProblem
+
+    for argument in arguments:
+        if any("\udc80" <= char <= "\udcff" for char in argument):
+            raise UsageProblem(f"{argument!a} is no text in this locale; expected UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8")
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -191,9 +202,17 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(opened, mode))
 
 
+def _speak_utf8() -> None:
+    """What is said is UTF-8 whatever the locale: JSON is nothing else, and a table has signs that Latin-1 or ASCII cannot say."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+
+
 def main() -> None:
     """The console script."""
     _open_closed_streams()
+    _speak_utf8()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -184,3 +186,24 @@ def test_a_stream_that_the_caller_closed_is_no_mistake_and_takes_no_file(closed:
 
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("as needed") >= 12
+
+
+def test_an_argument_that_is_no_text_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["explain", "caf\udce9", "--log", "sqlite:nowhere.db"])
+
+    assert code == 2
+    assert "'caf\\udce9' is no text in this locale" in capsys.readouterr().err
+
+
+def test_an_answer_is_utf_8_in_every_locale(tmp_path: Path) -> None:
+    place = ["place", "--vcpus", "1", "--request", "\N{LATIN SMALL LETTER U WITH DIAERESIS}\N{MIDDLE DOT}", "--wait", "0s"]
+    log = ["--log", f"sqlite:{tmp_path / 'log.db'}"]
+    assert run(["topics", "apply", *log]) == 0
+    assert run([*place, *log]) == 0
+    latin = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+
+    command = [sys.executable, "-m", "streams.cli.main", "events", "--topic", "placement-requests", "-o", "json", *log]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, env=latin)
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert json.loads(ran.stdout.decode())["items"][0]["key"] == "\N{LATIN SMALL LETTER U WITH DIAERESIS}\N{MIDDLE DOT}"
