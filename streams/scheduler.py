@@ -46,7 +46,7 @@ PAUSE_SECONDS = 0.5
 EAGER_MS = 1000
 # A batch of decisions shares one append: the larger, the less each costs, above all the broker. It is doubled while requests wait and
 # deciding takes less than the first, halved if it takes longer than the second, so that the lease is renewed and others' claims are seen.
-ACT_MS_MIN, ACT_MS_MAX = 250, 500
+ACT_MS_MIN, ACT_MS_MAX = 50, 100
 # How long a turn waits at most for what it said to come back from the log; whatever else comes ends the wait as well.
 READ_BACK_SECONDS = 0.05
 # How long leaving waits for what was said last. What is lost then is found undone by the next owner.
@@ -97,6 +97,8 @@ class Scheduler:
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
         self._placements: dict[int, Placements] = {}
         self._committed: dict[int, int] = {}
+        self._commit_soon: Callable[[str, str, Mapping[int, int]], None] | None = getattr(log, "commit_soon", None)
+        """On a log that is far away nobody waits for it: it only saves a new owner some reading."""
         self._commit_due_ms = 0
         self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
         self._is_behind = False
@@ -294,10 +296,14 @@ class Scheduler:
         if boot_ms < self._commit_due_ms and not force:
             return
         self._commit_due_ms = boot_ms + COMMIT_EVERY_MS
-        changed = {p: offset for p, offset in self.placer.commit_offsets().items() if self._committed.get(p) != offset}
-        if changed:
-            self._log.commit(GROUP, REQUESTS, changed)
-            self._committed |= changed
+        stands, soon = self.placer.commit_offsets(), self._commit_soon
+        changed = {p: offset for p, offset in stands.items() if self._committed.get(p) != offset}
+        if soon is not None and not force:
+            soon(GROUP, REQUESTS, changed)
+        elif soon is not None or changed:
+            # What was to be stored soon may not be yet.
+            self._log.commit(GROUP, REQUESTS, stands)
+        self._committed |= changed
 
     def positions(self) -> dict[Partition, int]:
         """Where something new for it would stand."""

@@ -315,6 +315,10 @@ class KafkaLog:
         if offsets:
             self._offsets.commit(group, topic, {self._there(topic, number).number: offset for number, offset in offsets.items()})
 
+    def commit_soon(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As `commit`, in the background: raises in a later call what did not get through. To be called now and then, if with nothing."""
+        self._offsets.commit_soon(group, topic, {self._there(topic, number).number: offset for number, offset in offsets.items()})
+
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> KafkaLease:
         """See the contract."""
         self._count(topic)

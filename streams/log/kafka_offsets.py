@@ -13,6 +13,7 @@ from contextlib import suppress
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streams.log.kafka_client import Clients
+from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
 
 # Sleeps in one call, the first and the longest. The answer is heard in a call but does not end it, and comes after a millisecond or two.
 POLL_SECONDS_FIRST, POLL_SECONDS_MAX = 0.001, 0.1
@@ -31,6 +32,9 @@ class _Member:
     def __init__(self, clients: Clients, group: str) -> None:
         self.consumer: Consumer = clients.member({"group.id": clients.settings.group(group), "on_commit": self._answered})
         self._answers: list[tuple[KafkaError | None, Places]] = []
+        self._open: Places = {}
+        """What was given to `store_soon` and is not known to be stored, since `_open_since`."""
+        self._open_since = 0.0
 
     def _answered(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         refused = [problem for problem in (error, *(place.error for place in places)) if problem is not None]
@@ -41,6 +45,7 @@ class _Member:
         wanted, until = _offsets(stored), time.monotonic() + timeout_seconds
         sleep_seconds = POLL_SECONDS_FIRST
         self._answers.clear()
+        self._open = {place: offset for place, offset in self._open.items() if place not in wanted}
         self.consumer.commit(offsets=list(stored), asynchronous=True)
         while True:
             for error, places in self._answers:
@@ -54,6 +59,26 @@ class _Member:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
             self.consumer.poll(min(left, sleep_seconds))
             sleep_seconds = min(2 * sleep_seconds, POLL_SECONDS_MAX)
+
+
+    def store_soon(self, stored: Sequence[TopicPartition], patience_seconds: float) -> None:
+        """Store these without waiting, and again what was not stored yet. Raises KafkaException of what is refused or takes too long."""
+        now = time.monotonic()
+        self.consumer.poll(0)
+        answers, self._answers = self._answers, []
+        for error, places in answers:
+            if error is None:
+                self._open = {place: offset for place, offset in self._open.items() if places.get(place) != offset}
+            elif not (is_passing(error) or is_vanished(error)):
+                raise KafkaException(error)
+        if not self._open:
+            self._open_since = now
+        elif now - self._open_since > patience_seconds:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
+        self._open |= _offsets(stored)
+        if self._open:
+            again = [TopicPartition(topic, number, offset) for (topic, number), offset in self._open.items()]
+            self.consumer.commit(offsets=again, asynchronous=True)
 
 
 class GroupOffsets:
@@ -84,13 +109,25 @@ class GroupOffsets:
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Store these offsets, durably. Raises LogError."""
-        name = self._clients.settings.topic(topic)
-        stored = [TopicPartition(name, number, offset) for number, offset in offsets.items()]
+        stored = self._places(topic, offsets)
 
         def ask(timeout: float) -> None:
             self._member(group).commit(stored, timeout)
 
         self._clients.patiently(ask, f"storing the offsets of group {group}", was_there=True)
+
+    def commit_soon(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store these offsets in the background; with none it only sees to those before. Raises LogError of what did not get through."""
+        settings = self._clients.settings
+        try:
+            self._member(group).store_soon(self._places(topic, offsets), settings.patience_ms / 1000)
+        except KafkaException as problem:
+            doing = f"storing the offsets of group {group}"
+            raise log_error(error_of(problem), settings.place, doing, self._clients.last_seen, was_there=True) from None
+
+    def _places(self, topic: str, offsets: Mapping[int, int]) -> list[TopicPartition]:
+        name = self._clients.settings.topic(topic)
+        return [TopicPartition(name, number, offset) for number, offset in offsets.items()]
 
     def close(self) -> None:
         """Let the consumers go."""

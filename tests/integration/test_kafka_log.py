@@ -305,6 +305,7 @@ def test_a_broker_killed_and_started_again_within_the_patience_is_only_a_pause(b
         at_end = log.read("one", 0, 100)
         log.commit("g", "one", {0: 100})
         broker.kill()
+        log.commit_soon("soon", "one", {0: 100})
         again = Timer(0.5, broker.again)
         again.start()
         offsets = log.append(numbered(100, 100))
@@ -314,8 +315,30 @@ def test_a_broker_killed_and_started_again_within_the_patience_is_only_a_pause(b
         stored = log.committed("g", "one")
 
         assert (at_end, stored) == ([], {0: 200})
+        assert _stored(log, "soon", {0: 100}) == {0: 100}
         assert offsets == list(range(100, 200))
         assert everything(log) == [b"%d" % number for number in range(200)]
+
+
+def test_what_is_committed_soon_is_stored_without_being_waited_for(log: KafkaLog) -> None:
+    log.append(numbered(0, 30))
+    log.commit_soon("g", "one", {0: 10})
+    log.commit_soon("g", "claims", {1: 0})
+    stored = _stored(log, "g", {0: 10})
+    log.commit("g", "one", {0: 30})
+    log.commit_soon("g", "one", {})
+
+    assert stored == {0: 10}
+    assert (log.committed("g", "one"), log.committed("g", "claims")) == ({0: 30}, {1: 0})
+
+
+def _stored(log: KafkaLog, group: str, wanted: dict[int, int]) -> dict[int, int]:
+    """What is stored of topic `one` once that is what is wanted; seen to now and then, as a scheduler does."""
+    until = time.monotonic() + 30
+    while (found := log.committed(group, "one")) != wanted and time.monotonic() < until:
+        log.commit_soon(group, "one", {})
+        time.sleep(0.05)
+    return found
 
 
 def _patiently(log: KafkaLog, messages: list[Message]) -> list[int]:
