@@ -57,7 +57,8 @@ class Standing(Struct, gc=False):
 
     `names` are the filters about names that take part, `closed` the place of the first that rejects all nodes but those in `apart`
     (PASSES: none does). `counts` are the rejected by place, `single` those looked at one by one that passed, `short` those that lacked
-    amounts, with the place of the filter, `firsts` the first that each place rejected of them.
+    amounts, with the place of the filter, `firsts` the first that each place rejected of them. `is_own`: rooms in `apart` were made for
+    this very instance.
     """
 
     names: list[tuple[int, Filter, Check]]
@@ -67,6 +68,7 @@ class Standing(Struct, gc=False):
     single: list[Room]
     short: list[tuple[int, Room]]
     firsts: dict[int, tuple[int, Check]]
+    is_own: bool = False
 
 
 class ProfileEngine:
@@ -81,6 +83,7 @@ class ProfileEngine:
         self._weighing = Weighing(self.view, weighers, policy.options, cached=self._is_absolute)
         self._filters = (*RESTRICTIONS, *filters_of(policy), LAST)
         self._forced = (*RESTRICTIONS, LAST)
+        self._named, self._named_forced = _named(self._filters), _named(self._forced)
         self._lanes: dict[bytes, Lane] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -174,8 +177,7 @@ class ProfileEngine:
 
     def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
         """The filters about names that have something to test."""
-        filters = self._forced if ask.item.forced else self._filters
-        named = [(place, filter_) for place, filter_ in enumerate(filters) if filter_.name in NAMES]
+        named = self._named_forced if ask.item.forced else self._named
         return [(place, filter_, check) for place, filter_ in named if (check := filter_.prepare(ask)) is not None]
 
     def _apart(self, ask: Ask) -> dict[int, Room]:
@@ -205,6 +207,16 @@ class ProfileEngine:
         return {at: room_for(rooms[at], item, request.request_id) if at in special else rooms[at] for at in sorted(ordinals)}
 
     def _one_by_one(self, lane: Lane, ask: Ask, standing: Standing) -> None:
+        """The nodes of `apart` through the filters."""
+        rooms = self.view.rooms
+        standing.is_own = any(rooms[ordinal] is not room for ordinal, room in standing.apart.items())
+        if standing.is_own:
+            self._through_all(lane, ask, standing)
+        else:
+            self._as_the_class(lane, ask, standing)
+
+    def _through_all(self, lane: Lane, ask: Ask, standing: Standing) -> None:
+        """Through each filter, since rooms that were made for this instance are not what the lane looked at."""
         checks = [(place, filter_, filter_.prepare(ask)) for place, (filter_, _) in lane.checks.items()]
         checks += standing.names
         left = list(standing.apart.values())
@@ -222,6 +234,34 @@ class ProfileEngine:
                 standing.short += [(place, room) for room in out]
             left = passed
         standing.single = left
+
+    def _as_the_class(self, lane: Lane, ask: Ask, standing: Standing) -> None:
+        """What the lane knows of a node holds for this ask as well, but for filters about names and what the last says of a group."""
+        apart, of = standing.apart, self.view.profiles.of
+        places = {ordinal: lane.places[of(ordinal).slot] for ordinal in apart}
+        rooms = list(apart.values())
+        for at, _, check in standing.names:
+            passed = check.keep(rooms)
+            if len(passed) < len(rooms):
+                kept = set(map(id, passed))
+                places |= {ordinal: at for ordinal, room in apart.items() if at < places[ordinal] and id(room) not in kept}
+        last = len(self._forced if ask.item.forced else self._filters) - 1
+        fit = LAST.prepare(ask) if ask.item.group is not None and PASSES in places.values() else None
+        for ordinal, room in apart.items():
+            place = places[ordinal]
+            if place == PASSES and fit is not None and fit.rejects(room):
+                place = last
+            if place == PASSES:
+                standing.single.append(room)
+                continue
+            standing.counts[place] = standing.counts.get(place, 0) + 1
+            filter_ = (self._forced if ask.item.forced else self._filters)[place]
+            if filter_.amounts:
+                standing.short.append((place, room))
+            if place not in standing.firsts:
+                made = filter_.prepare(ask)
+                assert made is not None, "it rejects the node"
+                standing.firsts[place] = ordinal, made
 
     def _rejections(self, lane: Lane, standing: Standing) -> tuple[Sequence[Rejection], int]:
         """The funnel, and how many nodes came through."""
@@ -293,17 +333,13 @@ class ProfileEngine:
         if standing.closed != PASSES:
             return Candidates(None, standing.single, [], is_closed=True)
         profiles, emptied = self.view.profiles, []
-        floor = lane.floor[: profiles.live] if lane.rejects else None
         if standing.apart:
             left: dict[int, int] = {}
             for ordinal in standing.apart:
-                slot = profiles.of(ordinal).slot
-                left[slot] = left.get(slot, len(profiles.at[slot].ordinals)) - 1
+                profile = profiles.of(ordinal)
+                left[profile.slot] = left.get(profile.slot, len(profile.ordinals)) - 1
             emptied = [slot for slot, count in left.items() if not count and lane.places[slot] == PASSES]
-            if emptied and not self._weighing.is_led:
-                floor = np.zeros(profiles.live) if floor is None else floor.copy()
-                floor[emptied] = -np.inf
-        return Candidates(floor, standing.single, emptied, is_closed=False)
+        return Candidates(lane.floor[: profiles.live] if lane.rejects else None, standing.single, emptied, is_closed=False)
 
     def _nearest_miss(self, lane: Lane, ask: Ask, standing: Standing) -> NearestMiss | None:
         """See `reference.nearest_miss`: the same order, over profiles and the nodes looked at one by one."""
@@ -319,7 +355,10 @@ class ProfileEngine:
         single = [(missing(room), place, view.ordinals[room.node_id]) for place, room in standing.short]
         known = sorted([(part, place, ordinal) for part, place, ordinal in single if part is not None])
         others = [check for _, _, check in standing.names]
-        others += [made for filter_, _ in lane.checks.values() if not filter_.amounts and (made := filter_.prepare(ask)) is not None]
+        if standing.is_own:
+            others += [made for filter_, _ in lane.checks.values() if not filter_.amounts and (made := filter_.prepare(ask)) is not None]
+        else:
+            others += lane.others
         allowed = quick_others(ask.item)
         for _, place, ordinal in merge(known, lane.misses(standing.apart) if rest else ()):
             room = standing.apart.get(ordinal) or view.rooms[ordinal]
@@ -338,6 +377,10 @@ class ProfileEngine:
 
     def _filter(self, ask: Ask, place: int) -> str:
         return (self._forced if ask.item.forced else self._filters)[place].name
+
+
+def _named(filters: Sequence[Filter]) -> list[tuple[int, Filter]]:
+    return [(place, filter_) for place, filter_ in enumerate(filters) if filter_.name in NAMES]
 
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:

@@ -16,7 +16,7 @@ from projections.room import Room, quick_others
 from schemas.results import NearestMiss, Rejection
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import Filter
-from streams.scheduling.leaders import Leaders
+from streams.scheduling.leaders import KEPT, Leaders
 from streams.scheduling.profiles import one_by_one
 from streams.scheduling.scores import Absolute
 from streams.scheduling.verdicts import PASSES, TRUE, Floats, Ints, Places, Verdicts
@@ -190,39 +190,34 @@ class Lane:
                 if now > led.floor or slot in led.known:
                     led.put(slot, now, partition)
 
-    def leading(self, count: int, partition: int) -> list[tuple[float, int]]:
+    def leading(self, count: int, partition: int, without: Collection[int] = ()) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
 
-        For absolute policies.
+        Those `without` are left out. For absolute policies.
         """
         found = None
-        if partition >= 0 and _ALL in self._leaders:
-            found = self._leaders[_ALL].few(count, partition)
+        for among in (_ALL, partition):
+            # With few partitions, those that lead all profiles are mostly enough of each.
+            if found is None and among in self._leaders:
+                found = self._leaders[among].few(count, partition, without=without)
         if found is None:
-            found = self._led(partition).few(count)
-        if found is None:
-            self._look(partition)
-            found = self._leaders[partition].few(count)
+            found = self._look(partition, count + len(without)).few(count, without=without)
             assert found is not None, "all were looked at"
         return found
 
-    def _led(self, partition: int) -> Leaders:
-        leaders = self._leaders.get(partition)
-        if leaders is None:
-            if len(self._leaders) >= LEADERS_MOST:
-                del self._leaders[next(each for each in self._leaders if each != _ALL)]
-            leaders = self._leaders[partition] = Leaders(LEADING) if partition == _ALL else Leaders()
-        return leaders
-
-    def _look(self, partition: int) -> None:
-        """Look for the leaders among all profiles."""
+    def _look(self, partition: int, count: int) -> Leaders:
+        """Look for the leaders among all profiles: so many at least."""
         profiles = self.view.profiles
         passing = self.place[: profiles.live] == PASSES
         if partition >= 0:
             passing &= profiles.figures[_PARTITION, : profiles.live] == partition
         slots = passing.nonzero()[0]
         scores = self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1))
-        self._leaders[partition].fill(scores, slots, profiles.figures[_PARTITION].take(slots))
+        if partition not in self._leaders and len(self._leaders) >= LEADERS_MOST:
+            del self._leaders[next(each for each in self._leaders if each != _ALL)]
+        leaders = self._leaders[partition] = Leaders(max(LEADING if partition == _ALL else KEPT, count))
+        leaders.fill(scores, slots, profiles.figures[_PARTITION].take(slots))
+        return leaders
 
     def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
         """What the filters say of so many nodes when all pass all."""

@@ -7,7 +7,7 @@ above it, they are looked for anew among all.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,17 +73,17 @@ class Leaders:
             self._cut()
 
     def few(
-        self, count: int, rank: int = -1, *, slack: float = 0.0, floor: Sequence[float] | None = None
+        self, count: int, rank: int = -1, *, slack: float = 0.0, floor: Sequence[float] | None = None, without: Collection[int] = ()
     ) -> list[tuple[float, int]] | None:
         """Scores and slots of the best `count` with all equals of the last one, best first; None if that takes a look at all.
 
         And of all that are below the last one by `slack` at most. Of those only whose rank is `rank`, unless that is negative, and where
-        `floor` is 0 and not −inf, unless that is None.
+        `floor` is 0 and not −inf, unless that is None, but those `without`.
         """
         found: list[tuple[float, int]] = []
         least = NOTHING
         for minus, own, slot in self._ranked:
-            if (rank >= 0 and own != rank) or (floor is not None and floor[slot]):
+            if (rank >= 0 and own != rank) or (floor is not None and floor[slot]) or slot in without:
                 continue
             if -minus < least:
                 return found

@@ -161,16 +161,18 @@ class Spans:
         found = self._figures_of[slot] = tuple(figures)
         return found
 
-    def bounds(self, floor: Floats | None, beside: Collection[int]) -> Bounds:
+    def bounds(self, floor: Floats | None, beside: Collection[int], without: Collection[int] = ()) -> Bounds:
         """The bounds over the candidates; what is asked for next is over these. The same object as long as they are the same.
 
-        They are those where `floor` is 0 and not −inf (None: all), and the slots `beside`.
+        They are those where `floor` is 0 and not −inf (None: all) but those `without`, and the slots `beside`.
         """
         over = self._whole
         if over is None:
             over = self._whole = self._bounds(None, ())
             self._holders = {slot for ends in (self._least, self._most) for _, slot in ends if slot >= 0}
-        if floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside):
+        if without and not self._holders.isdisjoint(without):
+            over = self._bounds(lowered(floor, without, self._profiles.live), beside)
+        elif floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside):
             over = self._bounds(floor, beside)
         if self._over is not over and self._over != over:
             self._over = over
@@ -231,18 +233,18 @@ class Spans:
         sums = self._sums[:live]
         return sums if floor is None else np.add(sums, floor, out=self._masked[:live]), self._slack
 
-    def leading(self, count: int, partition: int, floor: Floats | None) -> list[int] | None:
+    def leading(self, count: int, partition: int, floor: Floats | None, without: Collection[int] = ()) -> list[int] | None:
         """The slots of all that may be among the best `count` by score; of one partition, unless that is negative. Not in order.
 
-        They are the `greatest` of `sums`; None if those are found quicker by a look at all.
+        They are the `greatest` of `sums`, but those `without`; None if those are found quicker by a look at all.
         """
         self._mend()
         leaders, floors = self._leaders, None if floor is None else one_by_one(floor)
-        found = leaders.few(count, partition, slack=self._slack, floor=floors)
+        found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
         if found is None and not self._is_new and 2 * len(leaders.known) < LEADING:
             live = self._profiles.live
             leaders.fill(self._sums[:live], np.arange(live), self._profiles.figures[self._partition, :live])
-            found = leaders.few(count, partition, slack=self._slack, floor=floors)
+            found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
         return None if found is None else [slot for _, slot in found]
 
     def _mend(self) -> None:
@@ -285,6 +287,13 @@ class Spans:
         self._heaviest = [max(most, abs(weight)) for most, weight in zip(self._heaviest, weights, strict=True)]
         self._weights = weights
         self._steps += 1
+
+
+def lowered(floor: Floats | None, slots: Collection[int], live: int) -> Floats:
+    """A floor (None: 0 for all) that is −inf at these slots too."""
+    found: Floats = np.zeros(live) if floor is None else floor.copy()
+    found[list(slots)] = -np.inf
+    return found
 
 
 def _or(bound: float | None, otherwise: float) -> float:

@@ -16,7 +16,7 @@ from schemas.results import Weight
 from streams.scheduling.lane import Lane
 from streams.scheduling.ring import Best, greatest
 from streams.scheduling.scores import Floats, Share
-from streams.scheduling.spans import Spans
+from streams.scheduling.spans import Spans, lowered
 from streams.scheduling.view import View
 
 Slots = NDArray[np.intp]
@@ -72,8 +72,7 @@ class Led:
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
-        found = self._lane.leading(count + len(self._emptied), partition)
-        return [each for each in found if each[1] not in self._emptied] if self._emptied else found
+        return self._lane.leading(count, partition, self._emptied)
 
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
         """See `Weighed`."""
@@ -81,31 +80,33 @@ class Led:
 
 
 class Followed:
-    """Sums that follow the profiles, over the candidates where `floor` is 0 (None: all) and the profiles `beside`.
+    """Sums that follow the profiles, over the candidates where `floor` is 0 (None: all) but those `emptied`, and the profiles `beside`.
 
     `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
     """
 
-    __slots__ = ("_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_view", "single")
+    __slots__ = ("_emptied", "_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_view", "single")
 
     def __init__(
         self,
         view: View,
         spans: Spans,
         floor: Floats | None,
+        emptied: Sequence[int],
         beside: Sequence[int],
         shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
         flats: list[Weight],
     ) -> None:
-        self._view, self._profiles, self._spans, self._flats, self._floor = view, view.profiles, spans, flats, floor
+        self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
+        self._floor, self._emptied = floor, emptied
         spans.sync()
-        self._shares = shares(*spans.bounds(floor, beside))
+        self._shares = shares(*spans.bounds(floor, beside, emptied))
         self.single = [spans.score(slot) for slot in beside] if beside else []
         self._known: dict[int, float] = {}
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
-        slots = self._spans.leading(count, partition, self._floor) or self._look(count, partition)
+        slots = self._spans.leading(count, partition, self._floor, self._emptied) or self._look(count, partition)
         known, score = self._known, self._spans.score
         if len(slots) > ONE_BY_ONE_MOST:
             known.update(zip(slots, self._spans.scores(np.array(slots, np.intp)).tolist(), strict=True))
@@ -121,7 +122,7 @@ class Followed:
 
     def _look(self, count: int, partition: int) -> list[int]:
         """Who may be among the best, by a look at all."""
-        sums, slack = self._spans.sums(self._floor)
+        sums, slack = self._spans.sums(lowered(self._floor, self._emptied, self._profiles.live) if self._emptied else self._floor)
         if partition < 0:
             return greatest(sums, count, slack)
         beside = self._view.beside(partition)

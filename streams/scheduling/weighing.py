@@ -21,7 +21,7 @@ from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.raws import Raw
 from streams.scheduling.ring import Best
 from streams.scheduling.scores import Absolute, Floats, Share, bounded
-from streams.scheduling.spans import Spans
+from streams.scheduling.spans import Spans, lowered
 from streams.scheduling.view import AT, View
 from streams.scheduling.weighed import Followed, Led, Listed, Slots, Weighed
 from streams.scheduling.weighers import Weigher, multiplier_of
@@ -66,7 +66,7 @@ class Plan(Struct):
 class Candidates(Struct):
     """Who is weighed: the live profiles where `floor` is 0 and not −inf (None: all), and each node of `single`, looked at by itself.
 
-    `is_closed`: no profile is. `emptied` are the slots of profiles whose nodes are all looked at by themselves.
+    `is_closed`: no profile is. `emptied` are the slots of profiles whose nodes are all looked at by themselves: no candidates either.
     """
 
     floor: Floats | None
@@ -74,11 +74,14 @@ class Candidates(Struct):
     emptied: list[int]
     is_closed: bool
 
-    def slots(self) -> Slots | None:
+    def slots(self, live: int) -> Slots | None:
         """The slots of the profiles; None for all that are live."""
         if self.is_closed:
             return np.zeros(0, np.intp)
-        return None if self.floor is None else (self.floor == 0.0).nonzero()[0]
+        if self.floor is None and not self.emptied:
+            return None
+        slots: Slots = (lowered(self.floor, self.emptied, live) == 0.0).nonzero()[0]
+        return slots
 
 
 class Weighing:
@@ -114,13 +117,13 @@ class Weighing:
         """As `weighers.weigh`, over the candidates, of which there are `passed`."""
         profiles, single = self._view.profiles, candidates.single
         if passed < 2:
-            slots = candidates.slots()
+            slots = candidates.slots(profiles.live)
             return Listed(self._view, np.zeros(profiles.live if slots is None else len(slots)), slots, [0.0] * len(single), _nothing)
         if self.is_led:
             return self._absolute(lane, ask, candidates)
         if not (candidates.is_closed or self._view.overrides or self._is_asked(ask)):
             return self._followed(candidates)
-        return self._normalised(ask, single, candidates.slots())
+        return self._normalised(ask, single, candidates.slots(profiles.live))
 
     def _is_asked(self, ask: Ask) -> bool:
         """Whether a weigher makes figures for this ask alone."""
@@ -132,7 +135,7 @@ class Weighing:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
         view, plan = self._view, self._plan(())
         beside = [view.profiles.of(view.ordinals[room.node_id]).slot for room in candidates.single]
-        return Followed(view, plan.spans, candidates.floor, beside, plan.over, self._flats(plan, -1))
+        return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1))
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
@@ -152,7 +155,7 @@ class Weighing:
                 score += multiplier * raw(room)
             alone.append(score)
         if candidates.is_closed:
-            return Listed(self._view, np.zeros(0), candidates.slots(), alone, tell)
+            return Listed(self._view, np.zeros(0), candidates.slots(0), alone, tell)
         return Led(lane, candidates.emptied, alone, tell)
 
     def _normalised(self, ask: Ask, single: list[Room], slots: Slots | None) -> Weighed:

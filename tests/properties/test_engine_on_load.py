@@ -122,6 +122,18 @@ def test_both_engines_decide_alike_where_hardly_two_nodes_are_equal() -> None:
     assert site.counts["placed"] == sum(site.counts[name] for name in ("placed", "refused"))
 
 
+def test_both_engines_decide_alike_for_a_group_with_members_on_most_nodes() -> None:
+    site = Site(Hypervisor(vcpus=8 + number, pcpus=0, memory_mib=20_000 + 100 * number, disk_mib=50_000) for number in range(120))
+    group = ServerGroup(group_id="g", policy="anti-affinity", max_per_node=1)
+    policies = (POLICIES["absolute-pack"], DEFAULT, POLICIES["absolute-spread"], POLICIES["best-fit"], POLICIES["nova"])
+
+    for number in range(122):
+        flavor = Flavor(name="small", vcpus=1, memory_mib=100 + number % 3, root_gib=0)
+        site.place(PlacementRequested(request_id=f"r{number}", flavor=flavor, group=group), policies[number // 3 % len(policies)])
+
+    assert (site.counts["placed"], site.counts["refused"]) == (120, 2)
+
+
 def policies_in_turn() -> Iterator[Policy]:
     """Those that the trace is decided by, and the others, one after the other."""
     while True:
