@@ -22,14 +22,16 @@ class Measured:
         self._log, self._metrics, self._clock = log, metrics, clock
         self._turns, self._busy = metrics.turns.labels(self.name), metrics.busy.labels(self.name)
         self._due = 0.0
+        self._waited: Callable[[], float] = getattr(engine, "waited_seconds", float)
+        """How long its turns have slept in all: that is not busy."""
 
     def turn(self, partitions: frozenset[int]) -> int:
         """See `Engine`."""
-        began = self._clock()
+        began, waited = self._clock(), self._waited()
         done = self.engine.turn(partitions)
         now = self._clock()
         self._turns.inc()
-        self._busy.inc(now - began)
+        self._busy.inc(max(now - began - (self._waited() - waited), 0.0))
         if now >= self._due:
             self._due = now + LAG_SECONDS
             self._metrics.lags[self.name] = self._lags(partitions)

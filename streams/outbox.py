@@ -55,6 +55,11 @@ class Outbox:
         return count
 
     @property
+    def is_far(self) -> bool:
+        """Whether the log is one that takes records without being waited for."""
+        return self._begin is not None
+
+    @property
     def is_open(self) -> bool:
         """Whether something that was sent may be under way still, or not read back yet."""
         return bool(self._under_way or self._ends)

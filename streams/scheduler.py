@@ -61,10 +61,11 @@ def boot_clock_ms() -> int:
 
 
 class Clocks(Struct, frozen=True):
-    """The clocks a scheduler reads: the wall clock for records, the boot-time clock for giving up."""
+    """The clocks a scheduler reads: the wall clock for records, the boot-time clock for giving up, and one in seconds that only runs."""
 
     wall_ms: ClockMs = wall_clock_ms
     boot_ms: ClockMs = boot_clock_ms
+    seconds: Callable[[], float] = time.monotonic
 
 
 class Scheduler:
@@ -110,6 +111,8 @@ class Scheduler:
         self.each_digest: Callable[[Ledger], None] | None = None
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
+        self.waited_seconds = 0.0
+        """How long its turns have waited for something to do, in all."""
         self._new: list[tuple[int, Asked | Cancel]] = []
         """Requests that were read and not told to the placer yet, because the ends of `claims` may be asked for afterwards."""
         self._taken_over: set[int] = set()
@@ -126,7 +129,7 @@ class Scheduler:
         return frozenset(self.placer.desks)
 
     def turn(self, timeout_seconds: float = 0.0) -> int:
-        """One turn of the loop; waits at most `timeout_seconds` if there is nothing to do. Returns how many records it read and appended.
+        """One turn of the loop; then it waits at most `timeout_seconds` for more to do. Returns how many records it read and appended.
 
         On a log that takes records without being waited for it also waits for what it said to come back, and counts that as one to read.
         After an exception of the log what could not be appended is kept and appended first in the next turn, byte for byte.
@@ -146,12 +149,16 @@ class Scheduler:
             moved += 1
         self._commit(force=False)
         self._is_sound = True
-        if not has_more and self.outbox.is_open and self.outbox.awaits(positions := self.positions()):
-            self._log.wait(positions, READ_BACK_SECONDS)
-            return moved or 1
-        if timeout_seconds > 0 and not moved and not has_more:
-            self._log.wait(self.positions(), timeout_seconds)
-        return moved
+        if has_more:
+            return moved
+        positions = self.positions()
+        is_awaited = self.outbox.is_open and self.outbox.awaits(positions)
+        seconds = READ_BACK_SECONDS if is_awaited else timeout_seconds
+        if seconds > 0:
+            began = self._clocks.seconds()
+            self._log.wait(positions, seconds)
+            self.waited_seconds += self._clocks.seconds() - began
+        return moved or int(is_awaited)
 
     def run(self, stop: Event, report: Callable[[str], None], timeout_seconds: float = 0.2) -> None:
         """Turn until `stop` is set. While the log is full or out of reach it tells `report` and tries again; nothing is lost meanwhile."""

@@ -11,7 +11,7 @@ from streams.clock import Clock
 from streams.digest_check import digest_message, digest_name
 from streams.log.base import Log, Partition
 from streams.metrics import Metrics
-from streams.scheduler import Clocks, Scheduler
+from streams.scheduler import READ_BACK_SECONDS, Clocks, Scheduler
 from streams.scheduling.policy import Policy
 
 
@@ -55,6 +55,9 @@ class SchedulerEngine:
             tell=passed_over,
         )
 
+        # Nobody shares a log that is far away with it, so it waits for more itself and is spared a turn that finds nothing.
+        self._turn_seconds = READ_BACK_SECONDS if self._scheduler.outbox.is_far else 0.0
+
         def note(ledger: Ledger) -> None:
             # Of the opening everybody has the same.
             if ledger.next_offset > 1:
@@ -64,10 +67,14 @@ class SchedulerEngine:
 
     def turn(self, partitions: frozenset[int]) -> int:
         """See `Engine`."""
-        moved = self._scheduler.turn(0.0)
+        moved = self._scheduler.turn(self._turn_seconds)
         if moved:
             self._count(moved)
         return moved
+
+    def waited_seconds(self) -> float:
+        """How much of the time of its turns it slept, in all."""
+        return self._scheduler.waited_seconds
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`."""

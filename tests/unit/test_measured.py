@@ -54,6 +54,29 @@ def test_turns_their_time_and_what_is_left_to_read_are_counted(log: MemoryLog) -
     assert value(metrics, "claimlog_reader_lag_records", engine="reading", topic="claims", partition="1") == 19, "as of the first turn"
 
 
+class Sleeping(Reading):
+    """One that sleeps for most of its turn until there is something to read, and says so."""
+
+    slept = 7.0
+
+    def waited_seconds(self) -> float:
+        return self.slept
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        self.slept += 0.375
+        return super().turn(partitions)
+
+
+def test_what_a_turn_sleeps_is_no_busy_time(log: MemoryLog) -> None:
+    clock, metrics = [100.0], Metrics("1")
+    engine = Measured(Sleeping(clock), log, metrics, lambda: clock[0])
+
+    for _ in range(2):
+        engine.turn(frozenset({1}))
+
+    assert value(metrics, "claimlog_engine_busy_seconds_total", engine="reading") == 0.25
+
+
 def test_the_log_is_asked_for_its_ends_only_now_and_then(log: MemoryLog) -> None:
     clock, metrics = [100.0], Metrics("1")
     engine = Measured(Reading(clock), log, metrics, lambda: clock[0])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Event, Thread, Timer
+from typing import Any
+
+import pytest
 
 from schemas.codec import decode
-from schemas.results import InstancesPlaced
+from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import LogFull, Message
+from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
-from tests.scheduling_world import At, world
+from tests.scheduling_world import At, World, world
 
 
 def settle(scheduler: Scheduler) -> None:
@@ -120,6 +123,126 @@ def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
 
     assert (idle, woken > 0) == (0, True)
     assert time.monotonic() - started < 10
+
+
+class Far:
+    """A log that takes records without being waited for; they land in it when somebody waits, unless it `holds` them."""
+
+    def __init__(self, here: World) -> None:
+        self._log = here.log
+        self.under_way: list[Sent] = []
+        self.lost: LogUnreachable | None = None
+        self.waits, self.holds = 0, False
+
+    def begin(self, messages: Sequence[Message]) -> Sent:
+        self.under_way.append(Sent(self, messages))
+        return self.under_way[-1]
+
+    def land(self) -> None:
+        for sent in [] if self.holds else self.under_way:
+            sent.land(self._log)
+        self.under_way = [sent for sent in self.under_way if not sent.is_there]
+
+    def wait(self, offsets: Mapping[Partition, int], timeout_seconds: float) -> bool:
+        self.waits += 1
+        self.land()
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class Sent:
+    def __init__(self, far: Far, messages: Sequence[Message]) -> None:
+        self.messages, self.ends, self.is_there = messages, dict[Partition, int](), False
+        self._far = far
+
+    def land(self, log: Log) -> None:
+        for message, offset in zip(self.messages, log.append(self.messages), strict=True):
+            self.ends[Partition(message.topic, log.partition(message.topic, message.key))] = offset + 1
+        self.is_there = True
+
+    def landed(self, timeout_seconds: float = 0.0) -> bool:
+        if self._far.lost is not None:
+            raise self._far.lost
+        if timeout_seconds:
+            self._far.land()
+        return self.is_there
+
+
+def test_on_a_log_far_away_it_takes_up_the_next_request_while_a_claim_is_on_its_way() -> None:
+    here = world(requests=1)
+    here.host("n1")
+    far = Far(here)
+    scheduler = here.scheduler(log=far)
+    scheduler.turn()
+    here.request("r1")
+    scheduler.turn()
+    scheduler.turn()
+    results = [decode(RESULTS, record.value) for record in here.records(RESULTS, 0)]
+    far.waits, far.holds = 0, True
+    here.request("r2")
+    scheduler.turn()
+    here.request("r3")
+    scheduler.turn()
+
+    claimed = [message.key for sent in far.under_way for message in sent.messages if message.topic == CLAIMS]
+
+    assert [type(result) for result in results] == [SchedulerStarted, InstancesPlaced]
+    assert len(claimed) == 2
+    assert far.waits == 2, "each turn waited for what it said, and nothing else"
+
+
+def test_on_a_log_far_away_a_turn_is_idle_only_when_all_that_was_said_came_back() -> None:
+    here = world()
+    here.host("n1")
+    for number in range(3):
+        here.request(f"r{number}")
+
+    settle(here.scheduler(log=Far(here)))
+
+    assert all(here.answer(f"r{number}").placed for number in range(3))
+
+
+def test_what_a_log_far_away_gave_up_is_said_again_and_each_request_answered_once() -> None:
+    here = world()
+    here.host("n1")
+    far = Far(here)
+    scheduler = here.scheduler(log=far)
+    settle(scheduler)
+    here.request("r")
+    far.holds = True
+    scheduler.turn()
+    said = [message.value for sent in far.under_way for message in sent.messages]
+    far.lost = LogUnreachable("not acknowledged")
+    with pytest.raises(LogUnreachable):
+        scheduler.turn()
+    far.under_way.clear()
+    far.lost, far.holds = None, False
+    scheduler.turn()
+    again = [record.value for number in range(2) for record in here.records(CLAIMS, number)]
+    settle(scheduler)
+
+    assert said[0] in again
+    assert here.answer("r").placed
+    assert len([claim for ledger in here.ledgers() for claim in ledger.claims]) == 1
+
+
+def test_who_leaves_waits_for_what_it_said_last() -> None:
+    here = world()
+    here.host("n1")
+    far = Far(here)
+    scheduler = here.scheduler(log=far)
+    settle(scheduler)
+    far.holds = True
+    here.request("r")
+    scheduler.turn()
+    far.holds = False
+    before = sum(len(ledger.claims) for ledger in here.ledgers())
+
+    scheduler.close()
+
+    assert (before, sum(len(ledger.claims) for ledger in here.ledgers())) == (0, 1)
 
 
 def test_two_share_the_partitions_of_requests() -> None:
