@@ -12,8 +12,8 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """What Nova reads from `[filter_scheduler]` and `[metrics]`, and `alias` of `[pci]`: JSON objects as texts, in its form.
 
     Others than Nova's: `metrics_step_milli` and `io_ops_step` make what the Metrics and I/O weighers read coarser (raw figures are rounded
-    down to multiples of them), and ties are shuffled unless that is switched off, because schedulers that know nothing of each other would
-    all choose the same node.
+    down to multiples of them; by 1 they stay as they are), and ties are shuffled unless that is switched off, because schedulers that know
+    nothing of each other would all choose the same node.
     """
 
     max_io_ops_per_host: int = 8

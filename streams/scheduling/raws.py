@@ -101,8 +101,9 @@ def cross_cell(ask: Ask | None, _: Options) -> Raw:
 
 
 def metrics(ask: Ask | None, options: Options) -> Raw:
-    """The sum of metric × ratio of the weight setting, rounded down to multiples of `metrics_step_milli` thousandths.
+    """The sum of metric × ratio of the weight setting; metrics are whole thousandths.
 
+    With a `metrics_step_milli` above 1 the sum is rounded down to multiples of so many thousandths.
     A node without one of the metrics counts `weight_of_unavailable`, or raises MetricMissing where they are required; forced requests
     have passed no filter that would have seen to it, so nothing is required for them.
     """
@@ -121,7 +122,7 @@ def metrics(ask: Ask | None, options: Options) -> Raw:
                 raise MetricMissing(f"{room.node_id} does not report {name}; ask for it by MetricsFilter, or set required = false")
             elif ratio:
                 return options.weight_of_unavailable
-        return floor(total / step) * step / 1000
+        return total / 1000 if step == 1 else floor(total / step) * step / 1000
 
     return raw
 

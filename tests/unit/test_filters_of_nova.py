@@ -114,6 +114,24 @@ def test_aggregates_say_which_images_specs_projects_and_flavors_they_take() -> N
     assert why("AggregateTypeAffinityFilter", huge, mixed) == "its aggregates are for flavors big, small, not huge"
 
 
+def test_a_request_without_a_project_is_no_project_of_an_aggregate_whose_list_ends_in_a_comma() -> None:
+    listed = in_aggregates({"filter_tenant_id": "p1,"})
+
+    assert why("AggregateMultiTenancyIsolation", ask(), listed) == "its aggregates are for other projects than none"
+    assert why("require_tenant_aggregate", ask(), listed) == "it is in no aggregate of project (none)"
+    assert why("AggregateMultiTenancyIsolation", ask(project_id="p1"), listed) is None
+
+
+def test_of_an_image_with_old_and_new_names_the_new_ones_count() -> None:
+    host = node(Hypervisor(supported_guests=(SupportedGuest(architecture="x86_64", hypervisor_type="kvm", vm_mode="hvm"),)))
+
+    both = with_image(hw_architecture="x86_64", architecture="i686")
+
+    assert why("ImagePropertiesFilter", both, host) is None
+    assert why("ImagePropertiesFilter", with_image(architecture="i686", hw_architecture="x86_64"), host) is None
+    assert why("ImagePropertiesFilter", with_image(architecture="i686"), host) == "image needs i686, it runs x86_64/kvm/hvm"
+
+
 def test_traits_may_stand_in_flavor_and_image_and_an_aggregate_may_ask_for_one() -> None:
     apart = in_aggregates({"trait:LICENSED": "required"}, traits=("LICENSED",))
     licensed = with_specs(trait__LICENSED="required")
@@ -165,6 +183,11 @@ def test_a_query_reads_facts_and_one_that_cannot_be_understood_finds_nothing() -
     assert why("JsonFilter", asked('["and",' * 32 + "1" + "]" * 32), node()) is None
 
 
+@pytest.mark.parametrize("query", ["[]", "{}", "null", "0", "false", '""'])
+def test_a_query_that_asks_nothing_holds(query: str) -> None:
+    assert why("JsonFilter", ask(hints=Hints(query=query)), node()) is None
+
+
 def test_busy_and_full_nodes_and_those_without_a_metric() -> None:
     busy = in_aggregates({"max_io_ops_per_host": "9"}, {"max_io_ops_per_host": "10"}, hypervisor=Hypervisor(io_workload=8))
     full = in_aggregates({"max_instances_per_host": "nine"}, instances=3)
@@ -193,6 +216,14 @@ def test_ratios_of_aggregates_and_exact_amounts_and_the_limits_that_claims_carry
     assert check is not None
     assert check.limits is not None
     assert check.limits(roomy) == Limits(memory_mib=6144)
+
+
+def test_an_aggregates_ratio_below_zero_leaves_no_room_and_is_not_taken_for_none() -> None:
+    none = in_aggregates({"ram_allocation_ratio": "-1"}, {"ram_allocation_ratio": "1.5"})
+
+    assert why("AggregateRamFilter", ask(flavor=Flavor(memory_mib=256)), none) == (
+        "memory_mib: 256 needed of -4096 by its aggregates' ram_allocation_ratio"
+    )
 
 
 def test_cpus_that_nobody_reports_are_the_ledgers_matter() -> None:

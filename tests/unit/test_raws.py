@@ -90,6 +90,7 @@ def test_metrics_are_summed_by_their_ratios_in_steps_and_a_missing_one_is_said()
     assert scores(rooms, "MetricsWeigher", weight_setting=("idle=1", "user=1"), required=False)[2] == 0.0
     with pytest.raises(MetricMissing, match="c does not report user"):
         scores(rooms, "MetricsWeigher", weight_setting=("idle=1", "user=1"))
+    assert scores(rooms, "MetricsWeigher", weight_setting=("idle=0.0001",)) == pytest.approx([0.0, 1.0, 0.5])
     forced = ask(forced_nodes=("a", "b", "c"))
     assert scores(rooms, "MetricsWeigher", asked=forced, weight_setting=("idle=1", "user=1"))[2] == 0.0
 

@@ -88,8 +88,10 @@ def transform_image_metadata(ask: Ask, _: Options) -> Check | None:
 
 
 def properties_of(request: PlacementRequested) -> dict[str, str]:
-    """The image's properties, old names replaced by those of today."""
-    return {LEGACY_NAMES.get(name, name): value for name, value in request.image.properties.items()}
+    """The image's properties, old names replaced by those of today, which count if an image has both (Nova's ImageMetaProps)."""
+    properties = request.image.properties
+    renamed = {LEGACY_NAMES[name]: value for name, value in properties.items() if name in LEGACY_NAMES}
+    return renamed | {name: value for name, value in properties.items() if name not in LEGACY_NAMES}
 
 
 def version_text(version: int) -> str:

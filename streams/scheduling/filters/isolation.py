@@ -56,12 +56,14 @@ def instance_extra_specs(ask: Ask, _: Options) -> Check | None:
 
 
 def tenancy_isolation(ask: Ask, _: Options) -> Check | None:
-    """Nova's AggregateMultiTenancyIsolation: where aggregates name projects, only those."""
+    """Nova's AggregateMultiTenancyIsolation: where aggregates name projects, only those. A request without a project is none of them."""
     project_id = ask.request.project_id
 
     def why(room: Room) -> str | None:
         projects = _projects(room)
-        return f"its aggregates are for other projects than {project_id or 'none'}" if projects and project_id not in projects else None
+        if not projects or (project_id and project_id in projects):
+            return None
+        return f"its aggregates are for other projects than {project_id or 'none'}"
 
     return per_node(why)
 
@@ -69,7 +71,8 @@ def tenancy_isolation(ask: Ask, _: Options) -> Check | None:
 def require_tenant_aggregate(ask: Ask, _: Options) -> Check | None:
     """Nova's pre-filter of that name, for fleets where every project has aggregates: only nodes in one of the project's."""
     project_id = ask.request.project_id
-    return per_node(lambda room: None if project_id in _projects(room) else f"it is in no aggregate of project {project_id or '(none)'}")
+    text = f"it is in no aggregate of project {project_id or '(none)'}"
+    return per_node(lambda room: None if project_id and project_id in _projects(room) else text)
 
 
 def type_affinity(ask: Ask, _: Options) -> Check | None:

@@ -37,13 +37,18 @@ def json_query(ask: Ask, _: Options) -> Check | None:
 
 
 def parsed(text: str) -> Any:
-    """The query in a JSON text. Raises QueryError for what is not JSON, nests too deep, or has an operator that is not known."""
+    """The query in a JSON text; what asks nothing (an empty list, null, 0 …) is None.
+
+    Raises QueryError for what is not JSON, nests too deep, or has an operator that is not known.
+    """
     try:
         query = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise QueryError(f"hint query: not JSON: {error}") from None
     except RecursionError:
         raise QueryError(_too_deep()) from None
+    if not query:
+        return None
     _checked(query)
     return query
 

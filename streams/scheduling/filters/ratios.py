@@ -7,6 +7,7 @@ What these filters allow travels with the claim as its limits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from projections.room import Room
 from schemas.resources import Limits
@@ -17,7 +18,7 @@ from streams.scheduling.options import Options
 
 RatioFilter = Callable[[Ask, Options], Check | None]
 
-NO_RATIO = -1.0
+NO_RATIO = inf
 
 
 def aggregate_ratio(resource: str, key: str) -> RatioFilter:
@@ -63,9 +64,9 @@ def exact(resource: str) -> RatioFilter:
 
 
 def _limit(room: Room, resource: str, key: str) -> int | None:
-    """What may be in use by the aggregates' ratio, in thousandths like every ratio; None if they give none."""
+    """What may be in use by the aggregates' ratio, in thousandths like every ratio; None if they give none, nothing for one below 0."""
     ratio, total = override(room.node.aggregates, key, NO_RATIO, float), room.node.total(resource)
-    if ratio < 0 or total is None:
+    if ratio == NO_RATIO or total is None:
         return None
     return (total - room.node.rule(resource).reserved) * round(ratio * 1000) // 1000
 
