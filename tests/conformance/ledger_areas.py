@@ -7,7 +7,7 @@ its own, and a resize on the same host as well, because Nova lets the migration 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from producers import nova_stats
@@ -26,8 +26,8 @@ NODE = "n1"
 NO_LIMIT = ResourceRule(ratio_milli=None)
 PAGE_NAMES = {-1: "small", -2: "large", -3: "any"}
 """Nova's numbers for page sizes by name."""
-REASONS = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpus"}
-"""The words in which Nova's refusals name a resource."""
+REASONS = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpu"}
+"""The words in which Nova's refusals name a resource, in their order there."""
 ENDED = {"confirmed", "reverted", "failed", "completed", "cancelled", "done"}
 """States of a migration that holds nothing any more."""
 
@@ -223,13 +223,14 @@ def _tested(given: Given) -> Given:
         resources=_amounts(given["flavor"], given.get("overhead")),
         limits=_limits(given["limits"]),
     )
-    lacks = [REASONS.get(lack.resource, lack.resource) for lack in fits(node, asked, "r")]
+    lacking = {lack.resource for lack in fits(node, asked, "r")}
+    lacks = [word for resource, word in REASONS.items() if resource in lacking] + sorted(lacking - REASONS.keys())
     cells, instance = tuple(map(_cell, given.get("node_numa_cells") or [])), given.get("instance_numa_cells") or []
     devices, wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
     if instance:
         found = _fit_host(cells, instance, {**given, "limits": given["limits"].get("numa_topology")})
-        lacks += ["numa" for lack in found if isinstance(lack, Shortfall)]
-    elif isinstance(pci.choose(devices, wants), Shortfall):
+        lacks += ["numa"] if any(isinstance(lack, Shortfall) for lack in found) else []
+    if isinstance(pci.choose(devices, wants), Shortfall):
         lacks.append("pci")
     return {"claimed": not lacks, "reason_mentions_in_order": lacks}
 
@@ -462,20 +463,18 @@ def _host_state(vector: Given) -> Given:
         case "free_disk_mb":
             least = given["disk_available_least"]
             physical = Physical(disk_mib_available_least=None if least is None else least * 1024)
-            history = History()
-            history.audit({}, at_s=0, hypervisor=Hypervisor(disk_mib=given["free_disk_gb"] * 1024, physical=physical))
-            return {"free_disk_mb": _seen(history.node())["free_disk_mb"]}
+            node = _with_free({"free_disk_mb": given["free_disk_gb"] * 1024}, physical=physical)
+            return {"free_disk_mb": _seen(node)["free_disk_mb"]}
         case "counters":
             history = History()
             guests = {f"vm{n}": ObservedResources() for n in range(int(given["stats"].get("num_instances", 0)))}
             history.audit(guests, at_s=0, hypervisor=_host({}, io_workload=int(given["stats"].get("io_workload", 0))))
             return _seen(history.node())
         case "not_ready":
+            if given["free_disk_gb"] is not None:
+                return _seen(_with_free(given))
             history = History()
-            if given["free_disk_gb"] is None:  # The compute node has a row, but never reported.
-                history.configure(NODE, at_s=0)
-            else:
-                history.audit({}, at_s=0, memory_mib=given["free_ram_mb"])
+            history.configure(NODE, at_s=0)  # The compute node has a row, but never reported.
             return _seen(history.node())
         case "consume":
             return _consumed(given)
@@ -485,13 +484,25 @@ def _host_state(vector: Given) -> Given:
 
 def _consumed(given: Given) -> Given:
     """What is used before is other guests'; each request is one of the scheduler's own claims laid over the node."""
-    start = given["start"]
-    history = History()
-    host = Hypervisor(vcpus=64, memory_mib=start["free_ram_mb"], disk_mib=start["free_disk_mb"], io_workload=start["num_io_ops"])
-    used, count = start["vcpus_used"], start["num_instances"]
-    history.audit({f"vm{n}": ObservedResources(vcpus=0 if n else used) for n in range(count)}, at_s=0, hypervisor=host)
+    start = {"num_instances": 0, "num_io_ops": 0, "free_ram_mb": 0, "free_disk_mb": 0, "vcpus_used": 0, **given.get("start", {})}
+    node = _with_free(start, count=start["num_instances"], io_workload=start["num_io_ops"])
+    node.used[0] = start["vcpus_used"]
     own = [item(f"c{n}", f"new{n}", 0, resources=_amounts(request)) for n, request in enumerate(given["requests"])]
-    return _seen(history.node(), own)
+    return _seen(node, own)
+
+
+def _with_free(free: Given, count: int = 0, **host: Any) -> Node:
+    """A host with so much free and so many guests, which take nothing; of less than nothing that is free, so much is used too much."""
+    memory_mib, disk_mib = free.get("free_ram_mb", 0), free.get("free_disk_mb", 0)
+    history = History()
+    history.audit(
+        {f"vm{n}": ObservedResources() for n in range(count)},
+        at_s=0,
+        hypervisor=Hypervisor(vcpus=64, memory_mib=max(memory_mib, 0), disk_mib=max(disk_mib, 0), **host),
+    )
+    node = history.node()
+    node.used[2:] = [max(-memory_mib, 0), max(-disk_mib, 0)]
+    return node
 
 
 def _seen(node: Node, own: Sequence[ClaimItem] = ()) -> Given:
@@ -514,4 +525,14 @@ AREAS: dict[str, Callable[[Given], object]] = {
     "numa_host_fit": _numa_host_fit,
     "pci": _pci,
     "host_state": _host_state,
+}
+SUBJECTS: dict[str, Collection[str]] = {
+    "claim": ("Claim", "MoveClaim", "abort"),
+    "tracker": _SUBJECTS.keys(),
+    "stats": ("Stats", "failed_builds"),
+    "placement_capacity": ("capacity", "allocate"),
+    "numa_cell_fit": ("_numa_fit_instance_cell",),
+    "numa_host_fit": ("numa_fit_instance_to_host",),
+    "pci": ("support/consume",),
+    "host_state": ("free_disk_mb", "counters", "not_ready", "consume"),
 }

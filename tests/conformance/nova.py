@@ -1,14 +1,15 @@
 """Runs vectors of Nova's and Placement's behaviour through the product's own code: `python tests/conformance/nova.py FILE.json …`.
 
 A vector says `area`, `subject`, `given` and `expect`. One function an area translates what is given into the product's terms, asks the
-product, and translates the answer back; it decides nothing. Every key of `expect` must come out equal (numbers within 1e-9); an area or a
-subject that nobody knows, and an exception, are failures. The last line is `N passed, M failed`; the exit code is 1 if any failed.
+product, and translates the answer back; it decides nothing. Every key of `expect` must come out equal (numbers within 1e-9). An area or a
+subject that nobody knows, an exception, and what is no vector are failures, each with its reason, and do not end the run. The last line is
+`N passed, M failed`; the exit code is 1 if any failed, and 2 for a file that has no list of vectors.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -19,35 +20,49 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.conformance.ledger_areas import AREAS as LEDGER_AREAS
+from tests.conformance.ledger_areas import SUBJECTS as LEDGER_SUBJECTS
 from tests.conformance.scheduling_areas import AREAS as SCHEDULING_AREAS
+from tests.conformance.scheduling_areas import SUBJECTS as SCHEDULING_SUBJECTS
 
-Vector = Mapping[str, Any]
 AREAS: dict[str, Callable[[dict[str, Any]], object]] = SCHEDULING_AREAS | LEDGER_AREAS
 """By area: the whole vector in, what the product answers out, under the keys that `expect` uses (more keys do no harm)."""
+SUBJECTS: dict[str, Collection[str]] = SCHEDULING_SUBJECTS | LEDGER_SUBJECTS
+"""By area: the subjects that its function knows."""
 
 PRECISION = 1e-9
 
 
-def load(path: Path) -> list[dict[str, Any]]:
-    """The vectors of a file: a list, or an object with `vectors`."""
-    document = msgspec.json.decode(path.read_bytes())
-    vectors: list[dict[str, Any]] = document["vectors"] if isinstance(document, dict) else document
+def load(path: Path) -> list[Any]:
+    """The vectors of a file: a list, or an object with `vectors`. Raises ValueError for anything else, and OSError."""
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: expected JSON: {error}") from None
+    vectors = document.get("vectors") if isinstance(document, dict) else document
+    if not isinstance(vectors, list):
+        raise ValueError(f"{path}: expected a list of vectors, or an object with a list `vectors`")
     return vectors
 
 
-def difference(vector: dict[str, Any]) -> str:
+def difference(vector: Any) -> str:
     """What differs from what the vector expects; empty if nothing does."""
-    area = AREAS.get(vector.get("area", ""))
-    if area is None:
-        return f"area {vector.get('area')!r} is not known; known: {', '.join(sorted(AREAS))}"
+    if not isinstance(vector, dict):
+        return f"expected an object with area, subject, given and expect, got {vector!r}"
+    name, subject, expected = vector.get("area"), vector.get("subject"), vector.get("expect")
+    if not isinstance(name, str) or name not in AREAS:
+        return f"area {name!r} is not known; known: {', '.join(sorted(AREAS))}"
+    if not isinstance(subject, str) or subject not in SUBJECTS[name]:
+        return f"subject {subject!r} is not known; known: {', '.join(sorted(SUBJECTS[name]))}"
+    if not isinstance(expected, dict) or not expected:
+        return f"expected something under `expect`, got {expected!r}"
     try:
-        answer = area(vector)
+        answer = AREAS[name](vector)
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
     if not isinstance(answer, Mapping):
         return f"the area answered {answer!r}; expected a mapping"
-    wrong = [key for key, value in vector["expect"].items() if key not in answer or not equal(answer[key], value)]
-    return "; ".join(f"{key}: expected {vector['expect'][key]!r}, got {answer.get(key, 'nothing')!r}" for key in wrong)
+    wrong = [key for key, value in expected.items() if key not in answer or not equal(answer[key], value)]
+    return "; ".join(f"{key}: expected {expected[key]!r}, got {answer.get(key, 'nothing')!r}" for key in wrong)
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -68,13 +83,18 @@ def main(paths: Sequence[str]) -> int:
     if not paths:
         sys.stderr.write("usage: python tests/conformance/nova.py FILE.json …\n")
         return 2
+    try:
+        vectors = [vector for path in paths for vector in load(Path(path))]
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
     passed, failed = 0, 0
-    for path in paths:
-        for vector in load(Path(path)):
-            problem = difference(vector)
-            passed, failed = passed + (not problem), failed + bool(problem)
-            if problem:
-                print(f"{vector.get('id')} {vector.get('subject')}: {problem}")
+    for number, vector in enumerate(vectors):
+        problem = difference(vector)
+        passed, failed = passed + (not problem), failed + bool(problem)
+        if problem:
+            named = vector if isinstance(vector, dict) else {}
+            print(f"{named.get('id', f'number {number}')} {named.get('subject')}: {problem}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

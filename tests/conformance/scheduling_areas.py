@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -13,26 +13,35 @@ from streams.scheduling import aggregates, extra_specs
 from streams.scheduling.filters import FILTERS, Filter, reason
 from streams.scheduling.filters.capabilities import lacking
 from streams.scheduling.filters.json_query import QueryError, holds, parsed
+from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.weighers import normalise
 from tests.conformance.choosing_areas import chosen, selected, weighed
 from tests.conformance.terms import GIB, aggregates_of, ask_for, options_of, room_of
 
 Vector = dict[str, Any]
+NOTHING_REPORTED: Mapping[str, Any] = {
+    **dict.fromkeys(("total_usable_ram_mb", "free_ram_mb", "total_usable_disk_gb", "free_disk_mb", "disk_mb_used"), 0),
+    **dict.fromkeys(("vcpus_total", "vcpus_used", "num_instances", "num_io_ops", "failed_builds"), 0),
+    **dict.fromkeys(("host_ip", "hypervisor_type", "hypervisor_version", "hypervisor_hostname", "cpu_info", "supported_instances")),
+    **dict.fromkeys(("metrics", "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")),
+}
+"""Nova's HostState before anything is reported: what a vector's host leaves out."""
 
 
 def _filter(vector: Vector) -> Mapping[str, Any]:
     """A host and a request through one filter. Two of them read facts by Nova's own names, which a vector gives as they are."""
     name, given = vector["subject"], vector["given"]
     host, asked = given.get("host") or {}, given.get("request") or {}
+    facts = {"host": "host1", "nodename": "node1", **NOTHING_REPORTED, **host}
     if name == "ComputeCapabilitiesFilter":
         wanted = {key: str(text) for key, text in ((asked.get("flavor") or {}).get("extra_specs") or {}).items()}
-        return {"pass": lacking(host, wanted) is None}
+        return {"pass": lacking(facts, wanted) is None}
     filter_ = msgspec.structs.replace(FILTERS[name], options=options_of(given.get("config")))
     group = asked.get("group") or {}
     ask = ask_for(asked)
     if name == "JsonFilter" and ask.request.hints.query:
         try:
-            return {"pass": holds(parsed(ask.request.hints.query), host)}
+            return {"pass": holds(parsed(ask.request.hints.query), facts)}
         except QueryError:
             return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
     room = room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity")
@@ -70,7 +79,10 @@ def _aggregates(vector: Vector) -> Mapping[str, Any]:
     if subject == "validate_num_values":
         choose: Callable[..., Any] = max if given.get("based_on") == "max" else min
         read: Callable[[str], Any] = float if given.get("cast") == "float" else int
-        return {"value": aggregates.number([str(value) for value in given["values"]], given.get("default"), read, choose)}
+        try:
+            return {"value": aggregates.number([str(value) for value in given["values"]], given.get("default"), read, choose)}
+        except ValueError:
+            return {"error": "ValueError"}
     listed = aggregates_of(given["aggregates"])
     if subject == "values_from_key":
         return {"values": sorted(aggregates.values(listed, given["key"]))}
@@ -88,4 +100,14 @@ AREAS: dict[str, Callable[[Vector], object]] = {
     "normalize": _normalize,
     "multiplier": _multiplier,
     "aggregates": _aggregates,
+}
+SUBJECTS: dict[str, Collection[str]] = {
+    "weigh": MULTIPLIERS.keys(),
+    "choose": ("_get_sorted_hosts", "_schedule"),
+    "host_select": ("get_filtered_hosts",),
+    "filter": FILTERS.keys(),
+    "extra_specs_op": ("match",),
+    "normalize": ("normalize",),
+    "multiplier": ("get_weight_multiplier",),
+    "aggregates": ("values_from_key", "metadata_by_host", "validate_num_values"),
 }

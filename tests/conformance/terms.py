@@ -31,6 +31,8 @@ from streams.scheduling.options import Options
 from tests.conformance.ledger_areas import devices_of, pci_wants_of, want_of
 
 GIB = 1024
+COUNTED_KIB = 1
+"""A size of pages that no cell has: of a use whose pages are told apart."""
 GROUP = "group"
 POLICIES: Mapping[str, Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]] = {
     "affinity": "affinity",
@@ -231,12 +233,13 @@ def _shown(host: Mapping[str, Any]) -> dict[str, Shown]:
 
 
 def _claims(host: Mapping[str, Any], node_id: str) -> dict[str, list[Claim]]:
-    """What is used in the host's cells is a claim's of somebody else."""
+    """What is used in the host's cells is a claim's of somebody else. Pages that it has are among those that the cell counts as used."""
     used = [
         CellGrant(
             cell_id=cell["id"],
             vcpus=cell.get("cpu_usage", 0),
             memory_mib=cell.get("memory_usage", 0),
+            page_size_kib=COUNTED_KIB if cell.get("mempages") else 0,
             held_cpus=tuple(sorted(cell.get("pinned_cpus") or ())),
         )
         for cell in host.get("numa_cells") or ()
@@ -258,7 +261,7 @@ def _texts(said: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _list(hint: Any) -> tuple[str, ...]:
-    return (hint,) if isinstance(hint, str) else tuple(hint or ())
+    return (hint,) if hint and isinstance(hint, str) else tuple(hint or ())
 
 
 def _first(hint: Any) -> str:
