@@ -266,15 +266,13 @@ class ProfileEngine:
     def _rejections(self, lane: Lane, standing: Standing) -> tuple[Sequence[Rejection], int]:
         """The funnel, and how many nodes came through."""
         entered, found = len(self.view.rooms), []
-        if not standing.names and not standing.counts:
-            return lane.nobody_rejected(entered), entered
-        parts = [(place, filter_, check) for place, (filter_, check) in lane.checks.items()]
+        parts = lane.parts
         if standing.names:
             parts = sorted([*parts, *standing.names], key=lambda each: each[0])
         for place, filter_, check in parts:
             count = standing.counts.get(place, 0)
             if not count:
-                found.append(Rejection(filter=filter_.name, entered=entered, rejected=0))
+                found.append(lane.none_rejected(place, filter_.name, entered))
                 continue
             room, reason = self._example(lane, place, check, standing)
             found.append(
@@ -369,9 +367,9 @@ class ProfileEngine:
 
     def _miss(self, lane: Lane, place: int, room: Room) -> NearestMiss | bool | None:
         """The miss that this node is, None if it ends the search without one, True if another must be looked at."""
-        ask = lane.ask
-        if not only_amounts(ask, room, lane.allowed) or any(check.rejects(room) for check in lane.others):
+        if not lane.is_only_short(room):
             return True
+        ask = lane.ask
         lacks = shortfalls(ask, room, *RESOURCES)
         return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None
 

@@ -16,8 +16,10 @@ from projections.room import Room, quick_others
 from schemas.results import NearestMiss, Rejection
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import Filter
-from streams.scheduling.leaders import KEPT, Leaders
+from streams.scheduling.leaders import Leaders
 from streams.scheduling.profiles import one_by_one
+from streams.scheduling.reference import only_amounts
+from streams.scheduling.ring import greatest
 from streams.scheduling.scores import Absolute
 from streams.scheduling.verdicts import PASSES, TRUE, Floats, Ints, Places, Verdicts
 from streams.scheduling.view import AT, View
@@ -26,12 +28,8 @@ QUICKLY_MOST = 48
 """Up to so many changed profiles are looked at one by one; of more, whole columns cost less."""
 LEADING = 256
 """So many leaders of all profiles: with few partitions, enough of each for alternates; and each other class's choice moves one of them."""
-LEADERS_MOST = 3
-"""The leaders of all profiles, and of so many partitions less one: the best one's stays mostly the same. Bounds what a class costs."""
-_ALL = -1
 _ORDINAL_BITS = 40
 _NEVER = 1 << 62
-_NOTHING = (-1, -1)
 _PARTITION = AT["partition"]
 
 
@@ -43,19 +41,21 @@ class Lane:
         self._verdicts = Verdicts(view, ask, filters, absolute)
         self.ask, self.checks, self.amount_places = self._verdicts.ask, self._verdicts.checks, self._verdicts.amount_places
         self.allowed = quick_others(self.ask.item)
+        self.parts = [(place, filter_, check) for place, (filter_, check) in self.checks.items()]
+        """All filters that take part, but those about names."""
         self.others = [check for filter_, check in self.checks.values() if not filter_.amounts]
         """What else than amounts may stand against an ask: the ledger's own test, and the filters'."""
         self.totals: dict[int, int] = {}
         """How many nodes each place rejects; how many pass is not kept up."""
         self._seen, self._is_calm = -1, False
-        self._clear: tuple[Rejection, ...] = ()
+        self._none: dict[int, Rejection] = {}
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
         self._told: tuple[Room, int, NearestMiss | bool | None] | None = None
         self._short = Leaders()
         """Who lacks least, for minus what is missing."""
-        self._leaders: dict[int, Leaders] = {}
-        """Who does best, by partition (−1: of all)."""
+        self._leaders = Leaders(LEADING)
+        """Who does best; ranks are partitions."""
         self._size(0)
 
     def _size(self, capacity: int) -> None:
@@ -89,8 +89,7 @@ class Lane:
         live = profiles.live
         self._size(profiles.capacity)
         self._leasts.clear()
-        self._leaders.clear()
-        self._short = Leaders()
+        self._leaders, self._short = Leaders(LEADING), Leaders()
         block = profiles.figures[:, :live]
         places = self._verdicts.places(np.arange(live), block)
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
@@ -117,8 +116,7 @@ class Lane:
             for slot in changes:
                 if slot >= live:
                     self._move(slot, PASSES, 0, np.inf)
-                    for led in self._leaders.values():
-                        led.put(slot, -np.inf)
+                    self._leaders.put(slot, -np.inf)
         if not slots:
             return
         if len(slots) <= QUICKLY_MOST and self._verdicts.is_quick:
@@ -134,7 +132,7 @@ class Lane:
             if place != PASSES or known[slot] != PASSES:
                 missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
                 self._move(slot, place, len(at[slot].ordinals), missing)
-        if self._leaders:
+        if verdicts.absolute:
             self._lead(slots, places)
 
     def _follow_many(self, slots: list[int]) -> None:
@@ -150,27 +148,28 @@ class Lane:
         passing = places == PASSES
         self.place[at], self._left[at], self.missing[at], self.floor[at] = places, counts, missing, np.where(passing, 0.0, -np.inf)
         self._short.follow(slots, -missing, (places.astype(np.int64) << _ORDINAL_BITS) + profiles.firsts.take(at))
-        if self._leaders:
-            partitions = profiles.figures[_PARTITION].take(at)
-            scores = np.where(passing, verdicts.scores(at, block), -np.inf)
-            for among, led in self._leaders.items():
-                led.follow(slots, scores if among == _ALL else np.where(partitions == among, scores, -np.inf), partitions)
+        if verdicts.absolute:
+            self._leaders.follow(slots, np.where(passing, verdicts.scores(at), -np.inf), profiles.figures[_PARTITION].take(at))
 
     def _move(self, slot: int, place: int, count: int, missing: float) -> None:
         """This profile is at `place` with so many nodes now."""
-        totals, before = self.totals, self.places[slot]
-        totals[before] = totals.get(before, 0) - self._lefts[slot]
-        totals[place] = totals.get(place, 0) + count
-        if before != PASSES and self._leasts.get(before, _NOTHING)[1] == slot:
+        before, profiles = self.places[slot], self.view.profiles
+        first = profiles.at[slot].ordinals[0] if place != PASSES else -1
+        if before != place or count != self._lefts[slot]:
+            totals = self.totals
+            totals[before] = totals.get(before, 0) - self._lefts[slot]
+            totals[place] = totals.get(place, 0) + count
+            self.places[slot], self._lefts[slot] = place, count
+            self._floors[slot] = 0.0 if place == PASSES else -np.inf
+        least = self._leasts.get(before)
+        if least is not None and least[1] == slot and (before != place or first > least[0]):
             del self._leasts[before]
-        if place != PASSES and place in self._leasts:
-            first = self.view.profiles.at[slot].ordinals[0]
-            if first < self._leasts[place][0]:
-                self._leasts[place] = (first, slot)
-        self.places[slot], self._lefts[slot], self._missings[slot] = place, count, missing
-        self._floors[slot] = 0.0 if place == PASSES else -np.inf
+        least = self._leasts.get(place)
+        if least is not None and first < least[0]:
+            self._leasts[place] = (first, slot)
+        self._missings[slot] = missing
         if -missing > self._short.floor or slot in self._short.known:
-            self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + self.view.profiles.at[slot].ordinals[0])
+            self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + first)
 
     def _parts(self, places: Places, block: Ints) -> Floats | None:
         """What is missing where an amount is."""
@@ -181,49 +180,41 @@ class Lane:
 
     def _lead(self, slots: list[int], places: list[int]) -> None:
         """The scores of these profiles are others."""
-        leaders, at = self._leaders.items(), self.view.profiles.at
+        leaders, at, score_of = self._leaders, self.view.profiles.at, self._verdicts.score
+        floor, known = leaders.floor, leaders.known
         for slot, place in zip(slots, places, strict=True):
-            score = self._verdicts.score(slot) if place == PASSES else -np.inf
-            partition = at[slot].figures[_PARTITION]
-            for among, led in leaders:
-                now = score if among in (_ALL, partition) else -np.inf
-                if now > led.floor or slot in led.known:
-                    led.put(slot, now, partition)
+            score = score_of(slot) if place == PASSES else -np.inf
+            if score > floor or slot in known:
+                leaders.put(slot, score, at[slot].figures[_PARTITION])
+                floor = leaders.floor
 
     def leading(self, count: int, partition: int, without: Collection[int] = ()) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
 
         Those `without` are left out. For absolute policies.
         """
-        found = None
-        for among in (_ALL, partition):
-            # With few partitions, those that lead all profiles are mostly enough of each.
-            if found is None and among in self._leaders:
-                found = self._leaders[among].few(count, partition, without=without)
-        if found is None:
-            found = self._look(partition, count + len(without)).few(count, without=without)
-            assert found is not None, "all were looked at"
-        return found
+        found = self._leaders.few(count, partition, without=without)
+        if found is None and 2 * len(self._leaders.known) < LEADING:
+            slots = (self.place[: self.view.profiles.live] == PASSES).nonzero()[0]
+            self._leaders.fill(self._verdicts.scores(slots), slots, self.view.column("partition").take(slots))
+            found = self._leaders.few(count, partition, without=without)
+        return self._look(count, partition, without) if found is None else found
 
-    def _look(self, partition: int, count: int) -> Leaders:
-        """Look for the leaders among all profiles: so many at least."""
-        profiles = self.view.profiles
-        passing = self.place[: profiles.live] == PASSES
-        if partition >= 0:
-            passing &= profiles.figures[_PARTITION, : profiles.live] == partition
-        slots = passing.nonzero()[0]
-        scores = self._verdicts.scores(slots, profiles.figures[: self._verdicts.often].take(slots, axis=1))
-        if partition not in self._leaders and len(self._leaders) >= LEADERS_MOST:
-            del self._leaders[next(each for each in self._leaders if each != _ALL)]
-        leaders = self._leaders[partition] = Leaders(max(LEADING if partition == _ALL else KEPT, count))
-        leaders.fill(scores, slots, profiles.figures[_PARTITION].take(slots))
-        return leaders
+    def _look(self, count: int, partition: int, without: Collection[int]) -> list[tuple[float, int]]:
+        """As `leading`, by a look at all."""
+        slots = np.arange(self.view.profiles.live) if partition < 0 else self.view.beside(partition)
+        slots = slots[self.place.take(slots) == PASSES]
+        scores = self._verdicts.scores(slots)
+        if without:
+            scores[np.isin(slots, list(without))] = -np.inf
+        return [(scores.item(at), slots.item(at)) for at in greatest(scores, count)]
 
-    def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
-        """What the filters say of so many nodes when all pass all."""
-        if not self._clear or self._clear[0].entered != entered:
-            self._clear = tuple([Rejection(filter=filter_.name, entered=entered, rejected=0) for filter_, _ in self.checks.values()])
-        return self._clear
+    def none_rejected(self, place: int, name: str, entered: int) -> Rejection:
+        """What one filter says of so many nodes when all pass it; one object as long as it is the same."""
+        known = self._none.get(place)
+        if known is None or known.entered != entered:
+            known = self._none[place] = Rejection(filter=name, entered=entered, rejected=0)
+        return known
 
     @property
     def rejects(self) -> bool:
@@ -280,6 +271,14 @@ class Lane:
         if known is None or known[0] is not room or known[1] != place:
             known = self._told = (room, place, tell(self, place, room))
         return known[2]
+
+    def is_only_short(self, room: Room) -> bool:
+        """Whether nothing but amounts stands against a newcomer of this class on the node."""
+        view = self.view
+        quickly = self._verdicts.is_only_short(view.profiles.of(view.ordinals[room.node_id]).slot)
+        if quickly is not None:
+            return quickly
+        return only_amounts(self.ask, room, self.allowed) and not any(check.rejects(room) for check in self.others)
 
     def misses(self, apart: Collection[int]) -> Iterator[tuple[float, int, int]]:
         """One node of each profile that is short of amounts: the part that is missing, the place, the ordinal; in ascending order."""

@@ -63,26 +63,18 @@ class Ring:
 
     def best(self, count: int, few: list[tuple[float, int]], single: list[tuple[float, Room]]) -> list[Best]:
         """The best `count` of `few` (scores and slots of profiles, best first) and `single`."""
-        profiles, start, apart = self._view.profiles, self._start, self._apart
         found: list[Best] = []
-        if not single:
-            last = NOTHING
-            for score, slot in few:  # As long as nobody is tied: one profile after the other.
-                if score == last:
-                    found.clear()
-                    break
-                last = score
-                if len(found) < count:
-                    ordinals = profiles.at[slot].ordinals
-                    if len(ordinals) == 1 and not apart:
-                        found.append(Best(ordinals[0], score, slot))
-                    else:
-                        marks = profiles.marked(slot, start, count - len(found), apart)
-                        found += [Best(profiles.ordinal(mark), score, slot) for mark in marks]
+        at = 0
+        if not single and not self._apart:
+            profiles = self._view.profiles.at
+            for at, (score, slot) in enumerate(few):
+                ordinals = profiles[slot].ordinals
+                if len(found) == count or len(ordinals) > 1 or (at + 1 < len(few) and few[at + 1][0] == score):
+                    break  # The plain case ends here: one node after the other, of different scores.
+                found.append(Best(ordinals[0], score, slot))
             else:
                 return found
-        left = sorted(single, key=_score, reverse=True)
-        at = 0
+        left = sorted(single, key=_score, reverse=True) if single else single
         while len(found) < count:
             top = few[at][0] if at < len(few) else NOTHING
             if left and left[0][0] > top:
@@ -92,15 +84,21 @@ class Ring:
             end = at
             while end < len(few) and few[end][0] == top:
                 end += 1
-            alike = [room for score, room in left if score == top]
+            alike = [room for score, room in left if score == top] if left else []
             if end == at + 1 and not alike:
-                slot = few[at][1]
-                found += [Best(profiles.ordinal(mark), top, slot) for mark in profiles.marked(slot, start, count - len(found), apart)]
+                found += self._of_one(few[at][1], count - len(found), top)
             else:
                 found += self._in_order([slot for _, slot in few[at:end]], alike, count - len(found), top)
                 left = left[len(alike) :]
             at = end
         return found
+
+    def _of_one(self, slot: int, count: int, score: float) -> list[Best]:
+        profiles, apart = self._view.profiles, self._apart
+        ordinals = profiles.at[slot].ordinals
+        if len(ordinals) == 1 and not apart:
+            return [Best(ordinals[0], score, slot)]
+        return [Best(profiles.ordinal(mark), score, slot) for mark in profiles.marked(slot, self._start, count, apart)]
 
     def _in_order(self, tied: list[int], alike: list[Room], count: int, score: float) -> list[Best]:
         start, profiles = self._start, self._view.profiles

@@ -29,79 +29,82 @@ class Absolute(Struct):
     def prepared(self, ask: Ask) -> AbsoluteRaw:
         """For asks of these amounts."""
         asked = amounts_of(ask.item.resources)
-        rows = [r for r in range(len(RESOURCES)) if asked[r]]
-        return AbsoluteRaw(self.multiplier, *_RAWS[self.name], np.array(asked, np.int64).reshape(-1, 1), rows, list(asked))
+        # Bin-packing looks at CPU and memory, whatever is asked for.
+        rows = [0, 2] if self.name == "BinPackWeigher" else [r for r in range(len(RESOURCES)) if asked[r]]
+        amounts = [asked[r] for r in rows]
+        return AbsoluteRaw(
+            self.multiplier, *_RAWS[self.name], rows, list(zip(rows, amounts, strict=True)), np.array(amounts, np.int64).reshape(-1, 1)
+        )
 
 
 class AbsoluteRaw(Struct):
-    """Figures of use and wholes, one row a resource, to the raw figure of each profile (see `raws.pack` and the others)."""
+    """Figures of use and wholes, one row a resource, to the raw figure of each profile (see `raws.pack` and the others).
+
+    `rows` are the resources that it reads, `terms` the same with what is asked for of each.
+    """
 
     multiplier: float
-    figure: Callable[[Floats, list[int]], Floats]
-    figure_of_one: Callable[[list[float], list[int]], float]
-    asked: Ints
+    figure: Callable[[Floats], Floats]
+    figure_of_one: Callable[[list[float]], float]
     rows: list[int]
-    amounts: list[int]
+    terms: list[tuple[int, int]]
+    asked: Ints
 
     def raw(self, used: Ints, wholes: Floats) -> Floats:
         """The raw figure of each profile."""
-        parts: Floats = np.minimum((used + self.asked) / wholes, 1.0)
-        return self.figure(parts, self.rows)
+        return self.figure(np.minimum((used[self.rows] + self.asked) / wholes[self.rows], 1.0))
 
     def of_one(self, used: Sequence[int], wholes: Sequence[float]) -> float:
         """The raw figure of one profile: the same float, step by step."""
-        parts = [min((used[r] + n) / wholes[r], 1.0) for r, n in enumerate(self.amounts)]
-        return self.figure_of_one(parts, self.rows)
+        return self.figure_of_one([part if (part := (used[r] + n) / wholes[r]) < 1.0 else 1.0 for r, n in self.terms])
 
 
-def _pack(parts: Floats, rows: list[int]) -> Floats:
-    if not rows:
+def _pack(parts: Floats) -> Floats:
+    if not len(parts):
         return np.zeros(parts.shape[1])
-    total: Floats = parts[rows[0]]
-    for r in rows[1:]:
-        total = total + parts[r]
-    return total / len(rows)
+    total: Floats = parts[0]
+    for each in parts[1:]:
+        total = total + each
+    return total / len(parts)
 
 
-def _spread(parts: Floats, rows: list[int]) -> Floats:
-    return 1.0 - _pack(parts, rows)
+def _spread(parts: Floats) -> Floats:
+    return 1.0 - _pack(parts)
 
 
-def _best_fit(parts: Floats, rows: list[int]) -> Floats:
-    found: Floats = parts[rows].max(axis=0) if rows else np.zeros(parts.shape[1])
+def _best_fit(parts: Floats) -> Floats:
+    found: Floats = parts.max(axis=0) if len(parts) else np.zeros(parts.shape[1])
     return found
 
 
-def _bin_pack(parts: Floats, _: list[int]) -> Floats:
-    steps = POWER_STEPS - np.floor(parts[[0, 2]] * POWER_STEPS).astype(np.intp)
+def _bin_pack(parts: Floats) -> Floats:
+    steps = POWER_STEPS - np.floor(parts * POWER_STEPS).astype(np.intp)
     powers = _POWERS[steps]
     found: Floats = np.minimum(np.maximum(20.0 - powers[0] - powers[1], 0.0), BIN_PACK_MOST) / BIN_PACK_MOST
     return found
 
 
-def _pack_one(parts: list[float], rows: list[int]) -> float:
-    if not rows:
-        return 0.0
-    total = parts[rows[0]]
-    for r in rows[1:]:
-        total = total + parts[r]
-    return total / len(rows)
+def _pack_one(parts: list[float]) -> float:
+    total = 0.0
+    for part in parts:
+        total += part
+    return total / len(parts) if parts else 0.0
 
 
-def _spread_one(parts: list[float], rows: list[int]) -> float:
-    return 1.0 - _pack_one(parts, rows)
+def _spread_one(parts: list[float]) -> float:
+    return 1.0 - _pack_one(parts)
 
 
-def _best_fit_one(parts: list[float], rows: list[int]) -> float:
-    return max([parts[r] for r in rows], default=0.0)
+def _best_fit_one(parts: list[float]) -> float:
+    return max(parts, default=0.0)
 
 
-def _bin_pack_one(parts: list[float], _: list[int]) -> float:
-    cpu, memory = (POWERS[POWER_STEPS - floor(parts[r] * POWER_STEPS)] for r in (0, 2))
+def _bin_pack_one(parts: list[float]) -> float:
+    cpu, memory = (POWERS[POWER_STEPS - floor(part * POWER_STEPS)] for part in parts)
     return float(min(max(20.0 - cpu - memory, 0.0), BIN_PACK_MOST) / BIN_PACK_MOST)
 
 
-_RAWS: dict[str, tuple[Callable[[Floats, list[int]], Floats], Callable[[list[float], list[int]], float]]] = {
+_RAWS: dict[str, tuple[Callable[[Floats], Floats], Callable[[list[float]], float]]] = {
     "PackWeigher": (_pack, _pack_one),
     "SpreadWeigher": (_spread, _spread_one),
     "BestFitWeigher": (_best_fit, _best_fit_one),

@@ -111,6 +111,14 @@ class Verdicts:
             found.append(first)
         return found
 
+    def is_only_short(self, slot: int) -> bool | None:
+        """Whether nothing but amounts stands against a newcomer on the nodes of this profile; None if that takes a look at a node."""
+        figures = self.view.profiles.at[slot].figures
+        if not self.is_quick or self._wants or not figures[_PLAIN]:
+            return None
+        self._grow()
+        return self._first_of(self._statics, self._static, figures[_STATIC], slot) == PASSES
+
     def of_amounts(self, places: Places) -> Mask:
         """Which of these places are of filters of amounts."""
         found: Mask = self._is_amount[np.minimum(places, self.last + 1)]
@@ -152,15 +160,16 @@ class Verdicts:
             assert name in PROFILED or name == "request", name
             self._profiled.append((place, check))
 
-    def scores(self, slots: NDArray[np.intp], block: Ints) -> Floats:
+    def scores(self, slots: NDArray[np.intp]) -> Floats:
         """The sum of what the policy's absolute weighers make of these profiles."""
-        wholes = self.view.profiles.floats[: len(RESOURCES)].take(slots, axis=1)
+        profiles = self.view.profiles
+        used, wholes = profiles.figures[_USED].take(slots, axis=1), profiles.floats[: len(RESOURCES)].take(slots, axis=1)
         first, *others = self.absolute
-        total: Floats = first.raw(block[_USED], wholes)
+        total: Floats = first.raw(used, wholes)
         if first.multiplier != 1.0:
             total = total * first.multiplier
         for each in others:
-            total = total + each.multiplier * each.raw(block[_USED], wholes)
+            total = total + each.multiplier * each.raw(used, wholes)
         return total
 
     def score(self, slot: int) -> float:
