@@ -123,3 +123,20 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
 
     assert statuses(said)["clock"] == "warn"
     assert "ahead of this machine's clock / check NTP" in says(said, "clock")
+
+
+def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_at_hand(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    alone = fleet.run(capsys, "doctor", "-o", "json")
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "history"))
+    together = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert (alone.code, together.code) == (0, 0)
+    assert says(alone, "findings").startswith("0 confirmed, 1 suspected")
+    assert statuses(alone)["digests"] == "warn"
+    assert "CLAIMLOG_ARCHIVE" in says(alone, "digests")
+    assert statuses(together)["digests"] == "ok"
