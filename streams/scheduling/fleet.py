@@ -25,7 +25,7 @@ from streams.scheduling.options import OPTIONS, Options
 
 GATHERING = "groups"
 """The follower that knows where groups are."""
-_instances = attrgetter("instances")
+_instances, _next_offset = attrgetter("instances"), attrgetter("next_offset")
 
 
 class GroupHome(NamedTuple):
@@ -69,7 +69,7 @@ class Fleet:
     @property
     def cut(self) -> tuple[int, ...]:
         """The next offset of each partition of `claims`."""
-        return tuple([ledger.next_offset for ledger in self.ledgers])
+        return tuple(map(_next_offset, self.ledgers))
 
     @property
     def overlay(self) -> tuple[str, ...]:

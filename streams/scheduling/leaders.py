@@ -17,21 +17,27 @@ KEPT = 32
 NOTHING = float("-inf")
 
 
+Entry = tuple[float, int, int]
+"""Minus the score, the rank among equals, and the slot."""
+
+
 class Leaders:
     """Scores by slot. At first nobody is known, not even that there is nobody: `few` says so. `kept` stand here after a look at all.
 
     Equals stand in order of their ranks, which may as well say what group a slot is of.
     """
 
-    __slots__ = ("_kept", "_most", "_ranked", "floor", "known")
+    __slots__ = ("_groups", "_kept", "_most", "_ranked", "floor", "known")
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self.floor = float("inf")
         """Nobody is left out whose score is above."""
-        self._ranked: list[tuple[float, int, int]] = []
-        """Minus the score, the rank among equals, and the slot: in ascending order, so best first."""
-        self.known: dict[int, tuple[float, int, int]] = {}
+        self._ranked: list[Entry] = []
+        """In ascending order, so best first."""
+        self._groups: dict[int, list[Entry]] | None = None
+        """The same by rank; None as long as nobody asks."""
+        self.known: dict[int, Entry] = {}
         """Those that stand here, by slot. A slot that is not here and not above the floor need not be `put`."""
         self._most = 2 * kept
         """Of more than so many, whoever stands behind the first `kept` and their equals goes."""
@@ -45,18 +51,26 @@ class Leaders:
             self.floor = float(below.max()) if len(below) else NOTHING
         among = (scores > self.floor).nonzero()[0]
         order = [0] * len(among) if ranks is None else ranks[among].tolist()
-        self._ranked = sorted(zip((-scores[among]).tolist(), order, slots[among].tolist(), strict=True))
-        self.known = {each[2]: each for each in self._ranked}
+        self._rank(sorted(zip((-scores[among]).tolist(), order, slots[among].tolist(), strict=True)))
         self._most = len(self._ranked) + self._kept
+
+    def _rank(self, ranked: list[Entry]) -> None:
+        """These stand here, in this order."""
+        self._ranked, self.known, self._groups = ranked, {each[2]: each for each in ranked}, None
 
     def put(self, slot: int, score: float, rank: int = 0) -> None:
         """The score of this slot is another one; −inf: it has none any more."""
-        known = self.known.pop(slot, None)
+        known, groups = self.known.pop(slot, None), self._groups
         if known is not None:
             del self._ranked[bisect_left(self._ranked, known)]
+            if groups is not None:
+                group = groups[known[1]]
+                del group[bisect_left(group, known)]
         if score > self.floor:
-            self.known[slot] = (-score, rank, slot)
-            insort(self._ranked, (-score, rank, slot))
+            entry = self.known[slot] = (-score, rank, slot)
+            insort(self._ranked, entry)
+            if groups is not None:
+                insort(groups.setdefault(rank, []), entry)
             if len(self._ranked) > self._most:
                 self._cut()
 
@@ -65,11 +79,11 @@ class Leaders:
         rising = (scores > self.floor).nonzero()[0].tolist()
         order = [0] * len(slots) if ranks is None else ranks.tolist()
         gone = self.known.keys() & set(slots)
-        self._ranked = [each for each in self._ranked if each[2] not in gone] if gone else self._ranked
-        self._ranked += [(-scores.item(at), order[at], slots[at]) for at in rising]
-        self._ranked.sort()
-        self.known = {each[2]: each for each in self._ranked}
-        if len(self._ranked) > self._most:
+        ranked = [each for each in self._ranked if each[2] not in gone] if gone else self._ranked
+        ranked += [(-scores.item(at), order[at], slots[at]) for at in rising]
+        ranked.sort()
+        self._rank(ranked)
+        if len(ranked) > self._most:
             self._cut()
 
     def few(
@@ -82,8 +96,8 @@ class Leaders:
         """
         found: list[tuple[float, int]] = []
         least = NOTHING
-        for minus, own, slot in self._ranked:
-            if (rank >= 0 and own != rank) or (floor is not None and floor[slot]) or slot in without:
+        for minus, _, slot in self._ranked if rank < 0 else self._grouped().get(rank, ()):
+            if (floor is not None and floor[slot]) or slot in without:
                 continue
             if -minus < least:
                 return found
@@ -91,6 +105,14 @@ class Leaders:
             if len(found) == count:
                 least = -minus - slack
         return found if self.floor < least or self.floor == NOTHING else None
+
+    def _grouped(self) -> dict[int, list[Entry]]:
+        groups = self._groups
+        if groups is None:
+            groups = self._groups = {}
+            for each in self._ranked:
+                groups.setdefault(each[1], []).append(each)
+        return groups
 
     @property
     def first(self) -> int | None:
@@ -105,8 +127,6 @@ class Leaders:
             end += 1
         if end < len(self._ranked):
             self.floor = -self._ranked[end][0]
-            for _, _, slot in self._ranked[end:]:
-                del self.known[slot]
-            del self._ranked[end:]
+            self._rank(self._ranked[:end])
         # Equals cannot be cut: another try is worth its while when so many more have come.
         self._most = len(self._ranked) + self._kept

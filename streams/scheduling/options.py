@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import isfinite
 
 from msgspec import Struct
@@ -58,6 +59,7 @@ OPTIONS = Options()
 """All defaults."""
 
 
+@lru_cache(maxsize=64)
 def settings(texts: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
     """The `name=ratio` pairs of a weight setting; what is no such pair is left out, as in Nova (`loading` refuses it beforehand)."""
     return tuple(pair for text in texts if (pair := setting(text)) is not None)

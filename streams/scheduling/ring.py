@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, MutableSequence
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from projections.room import Room
@@ -21,7 +21,7 @@ TIED_FEW = 8
 _score = itemgetter(0)
 
 
-class Best(NamedTuple):
+class Best(Struct, gc=False):
     """One of the best: its node's ordinal, its score, and the slot of its profile (−1: it is looked at by itself)."""
 
     ordinal: int
@@ -67,13 +67,10 @@ class Ring:
         at = 0
         if not single and not self._apart:
             profiles = self._view.profiles.at
-            for at, (score, slot) in enumerate(few):
-                ordinals = profiles[slot].ordinals
-                if len(found) == count or len(ordinals) > 1 or (at + 1 < len(few) and few[at + 1][0] == score):
-                    break  # The plain case ends here: one node after the other, of different scores.
-                found.append(Best(ordinals[0], score, slot))
-            else:
-                return found
+            nodes = [profiles[slot].ordinals for _, slot in few]
+            if len({score for score, _ in few}) == len(few) == sum(map(len, nodes)):
+                # The plain case: of each score there is one node.
+                return [Best(ordinal, score, slot) for (ordinal,), (score, slot) in zip(nodes, few, strict=True)][:count]
         left = sorted(single, key=_score, reverse=True) if single else single
         while len(found) < count:
             top = few[at][0] if at < len(few) else NOTHING

@@ -9,6 +9,7 @@ best by that is scored exactly, step by step as the reference does.
 from __future__ import annotations
 
 from collections.abc import Collection, MutableSequence, Sequence
+from operator import gt, lt, mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,10 @@ STEPS_MOST = 16
 SLACK = 2.0**-42
 """Of the largest that sums and scores can be together. Of 13 rows, making a sum rounds by 15 × 2^-53 of it at most, each time of mending
 it by 30 × 2^-53, and an exact score by 16 × 2^-53; for two that are compared this is twice 511 × 2^-53, below 2^-43."""
-_NO_LEAST, _NO_MOST = (-np.inf, -1), (np.inf, -1)
-"""Ends that are to be looked for: no figure is beyond them."""
+UNKNOWN = -1
+"""The slot of an end that is to be looked for. No figure is beyond it: the least is −inf then, the most +inf."""
+SCORES_MAX = 4096
+"""So many scores are kept over the same bounds."""
 
 
 class Spans:
@@ -57,8 +60,7 @@ class Spans:
         self._bounded = [each for each in bounds if each[1:] != (-np.inf, np.inf)]
         self._seen = -1
         self._resize(0)
-        self._least, self._most = [_NO_LEAST] * len(rows), [_NO_MOST] * len(rows)
-        """The least and the most of each row, with a slot that has it; −1: to be looked for."""
+        self._least, self._most = End(-np.inf, len(rows)), End(np.inf, len(rows))
         self._whole: Bounds | None = None
         """What `bounds` says of all live profiles; None as long as it is to be worked out."""
         self._holders: set[int] = set()
@@ -67,12 +69,16 @@ class Spans:
         """The low ends of the rows over the candidates that were asked for last, and how far their high ends are."""
         self._active: list[tuple[int, float, float, float]] = []
         """The rows that count over those: number, multiplier, low end and span."""
+        self._scores: dict[int, float] = {}
+        """Scores over those, by slot."""
         self._weights: list[float] = []
         """What the sums were made with: multiplier / span of each row; none: they are nobody's."""
         self._weights_of: Bounds | None = None
         """The bounds that those were worked out from."""
-        self._leaders, self._is_new = Leaders(LEADING), True
-        """Who has the largest sums; and whether the sums were other ones just before."""
+        self._leaders = Leaders(LEADING)
+        """Who has the largest sums."""
+        self._reweighed = -1
+        """Where the journal stood when all sums became others."""
         self._slack = -1.0
         """See `sums`; negative: to be worked out."""
         self._heaviest: list[float] = []
@@ -117,32 +123,34 @@ class Spans:
                 np.minimum(figures, high, out=figures)
             self._largest[k] = max(float(figures.max(initial=0.0)), -float(figures.min(initial=0.0)))
         self._whole, self._slack = None, -1.0
-        self._least, self._most = [_NO_LEAST] * len(self._rows), [_NO_MOST] * len(self._rows)
+        self._least, self._most = End(-np.inf, len(self._rows)), End(np.inf, len(self._rows))
+        self._scores.clear()
         self._figures_of = [None] * profiles.capacity
         self._weights, self._weights_of, self._leaders = [], None, Leaders(LEADING)
 
     def _follow(self, changes: Collection[int]) -> None:
-        profiles = self._profiles
-        live, least, most, largest = profiles.live, self._least, self._most, self._largest
+        live, least, most, largest = self._profiles.live, self._least, self._most, self._largest
         if self._whole is None or not self._holders.isdisjoint(changes):
             self._whole = None
-            for ends, unknown in ((least, _NO_LEAST), (most, _NO_MOST)):
-                for k, (_, slot) in enumerate(ends):
-                    if slot in changes:
-                        ends[k] = unknown
+            least.forget(changes)
+            most.forget(changes)
         self._stale.update(changes)
         for slot in changes:
+            self._scores.pop(slot, None)
             if slot >= live:
                 continue
             self._figures_of[slot] = None
             figures = self._of(slot)
-            for k, figure in enumerate(figures):
-                if figure < least[k][0]:
-                    least[k], self._whole = (figure, slot), None
-                elif figure > most[k][0]:
-                    most[k], self._whole = (figure, slot), None
-                if not -largest[k] <= figure <= largest[k]:
-                    largest[k], self._slack = abs(figure), -1.0
+            if any(map(lt, figures, least.figures)) or any(map(gt, figures, most.figures)):
+                self._whole = None
+                for k, figure in enumerate(figures):
+                    if figure < least.figures[k]:
+                        least.put(k, figure, slot)
+                    elif figure > most.figures[k]:
+                        most.put(k, figure, slot)
+            if any(map(gt, map(abs, figures), largest)):
+                self._slack = -1.0
+                self._largest = largest = [max(known, abs(figure)) for known, figure in zip(largest, figures, strict=True)]
             self._figures[:, slot] = figures
 
     def _of(self, slot: int) -> tuple[float, ...]:
@@ -169,13 +177,14 @@ class Spans:
         over = self._whole
         if over is None:
             over = self._whole = self._bounds(None, ())
-            self._holders = {slot for ends in (self._least, self._most) for _, slot in ends if slot >= 0}
+            self._holders = {slot for slot in (*self._least.slots, *self._most.slots) if slot != UNKNOWN}
         if without and not self._holders.isdisjoint(without):
             over = self._bounds(lowered(floor, without, self._profiles.live), beside)
         elif floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside):
             over = self._bounds(floor, beside)
         if self._over is not over and self._over != over:
             self._over = over
+            self._scores.clear()
             rows = zip(self._multipliers, *over, strict=False)
             self._active = [(k, multiplier, low, span) for k, (multiplier, low, span) in enumerate(rows) if span]
         return self._over
@@ -190,13 +199,13 @@ class Spans:
             spans.append(high - low)
         return lows, spans
 
-    def _end(self, k: int, known: list[tuple[float, int]], sign: float, floor: Floats | None, beside: Collection[int]) -> float:
+    def _end(self, k: int, known: End, sign: float, floor: Floats | None, beside: Collection[int]) -> float:
         """The most (or with a negative sign, the least) of a row."""
-        if known[k][1] < 0:
+        if known.slots[k] == UNKNOWN:
             figures = self._figures[k, : self._profiles.live]
             at = int(figures.argmax() if sign > 0 else figures.argmin())
-            known[k] = figures.item(at), at
-        known_end, slot = known[k]
+            known.put(k, figures.item(at), at)
+        known_end, slot = known.figures[k], known.slots[k]
         if floor is None or not floor.item(slot) or slot in beside:
             return known_end
         figures = self._figures[k, : self._profiles.live]
@@ -211,9 +220,14 @@ class Spans:
 
     def score(self, slot: int) -> float:
         """The sum of multiplier × (figure − low) / span of one live profile, row by row, in the reference's order of steps."""
-        figures, total = self._figures_of[slot] or self._of(slot), 0.0
-        for k, multiplier, low, span in self._active:
-            total += multiplier * ((figures[k] - low) / span)
+        total = self._scores.get(slot)
+        if total is None:
+            figures, total = self._figures_of[slot] or self._of(slot), 0.0
+            for k, multiplier, low, span in self._active:
+                total += multiplier * ((figures[k] - low) / span)
+            if len(self._scores) >= SCORES_MAX:
+                self._scores.clear()
+            self._scores[slot] = total
         return total
 
     def scores(self, slots: NDArray[np.intp]) -> Floats:
@@ -241,7 +255,7 @@ class Spans:
         self._mend()
         leaders, floors = self._leaders, None if floor is None else one_by_one(floor)
         found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
-        if found is None and not self._is_new and 2 * len(leaders.known) < LEADING:
+        if found is None and self._reweighed != self._seen and 2 * len(leaders.known) < LEADING:
             live = self._profiles.live
             leaders.fill(self._sums[:live], np.arange(live), self._profiles.figures[self._partition, :live])
             found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
@@ -249,26 +263,23 @@ class Spans:
 
     def _mend(self) -> None:
         """Make the sums what they are over the present bounds, and the leaders theirs."""
-        sums = self._sums[: self._profiles.live]
+        if self._weights_of is self._over and not self._stale and self._slack >= 0.0:
+            return
+        live = self._profiles.live
         if self._weights_of is not self._over:
             self._weights_of = self._over
             weights = [multiplier / span if span else 0.0 for multiplier, span in zip(self._multipliers, self._over[1], strict=False)]
-            self._is_new = weights != self._weights
-            if self._is_new:
-                self._reweigh(sums, weights)
-                self._leaders, self._slack = Leaders(LEADING), -1.0
-        else:
-            self._is_new = False
+            if weights != self._weights:
+                self._reweigh(self._sums[:live], weights)
+                self._leaders, self._slack, self._reweighed = Leaders(LEADING), -1.0, self._seen
         leaders, at = self._leaders, self._profiles.at
         for slot in self._stale:
-            total = -np.inf
-            if slot < len(sums):
-                total = 0.0
-                for weight, figure in zip(self._weights, self._of(slot), strict=False):
-                    total += weight * figure
-                self._sum_at[slot] = total
-            if total > leaders.floor or slot in leaders.known:
-                leaders.put(slot, total, at[slot].figures[self._partition] if slot < len(sums) else 0)
+            if slot < live:
+                total = self._sum_at[slot] = sum(map(mul, self._weights, self._of(slot)), 0.0)
+                if total > leaders.floor or slot in leaders.known:
+                    leaders.put(slot, total, at[slot].figures[self._partition])
+            elif slot in leaders.known:
+                leaders.put(slot, -np.inf)
         self._stale.clear()
         if self._slack < 0.0:
             sizes = zip(self._heaviest, self._largest, strict=False)
@@ -287,6 +298,26 @@ class Spans:
         self._heaviest = [max(most, abs(weight)) for most, weight in zip(self._heaviest, weights, strict=True)]
         self._weights = weights
         self._steps += 1
+
+
+class End:
+    """The least (or the most) of each row, with a slot that has it."""
+
+    __slots__ = ("_nobody", "figures", "slots")
+
+    def __init__(self, nobody: float, rows: int) -> None:
+        self._nobody = nobody
+        self.figures, self.slots = [nobody] * rows, [UNKNOWN] * rows
+
+    def put(self, row: int, figure: float, slot: int) -> None:
+        """It is this one."""
+        self.figures[row], self.slots[row] = figure, slot
+
+    def forget(self, changed: Collection[int]) -> None:
+        """What these slots had is to be looked for."""
+        for row, slot in enumerate(self.slots):
+            if slot in changed:
+                self.put(row, self._nobody, UNKNOWN)
 
 
 def lowered(floor: Floats | None, slots: Collection[int], live: int) -> Floats:

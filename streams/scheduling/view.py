@@ -75,10 +75,13 @@ class View:
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
         self._blank = [0.0] * len(self._raws)
         places = [self._extras.index(raw) - len(self._extras) if raw in self._extras else 0 for raw in self._raws]
-        self._read_of = [(column, at, raw) for column, (at, raw) in enumerate(zip(places, self._raws, strict=True)) if raw is not nothing]
-        """Of each of `raws` but those that say nothing: its number, its place from the key's end (0: it is not in the key), and itself."""
-        self._steady: list[tuple[int, float]] = []
-        """The columns that are in `constants`, with their figure."""
+        read = [(column, at, raw) for column, (at, raw) in enumerate(zip(places, self._raws, strict=True)) if raw is not nothing]
+        self._in_key = [(column, at) for column, at, _ in read if at < 0]
+        """Of each of `raws` that the key holds: its number and its place from the key's end."""
+        self._beyond_key = [(column, raw) for column, at, raw in read if at >= 0]
+        """The others, but those that say nothing."""
+        self._steady: tuple[list[int], list[float]] = ([], [])
+        """The columns that are in `constants`, and their figures."""
         self._wholes: list[list[float]] = []
         self._class_of: dict[bytes, int] = {}
         self._topology_of: dict[bytes, int] = {b"": 0}
@@ -118,7 +121,7 @@ class View:
             index.clear()
         self._instances = [frozenset()] * len(rooms)
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
-        self._steady = [(column, figure) for column, figure in enumerate(self.constants) if figure is not None]
+        self._remember()
         self._names = [host_of(room) for room in rooms]
         for ordinal, name in enumerate(self._names):
             self._index(ordinal)
@@ -158,15 +161,20 @@ class View:
             # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
             amounts = tuple([max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in amounts])
         figures = self._blank.copy()
-        for column, at, raw in self._read_of:
-            figures[column] = raw(room) if at >= 0 else key[at]
-        for column, figure in self._steady:
-            if figures[column] != figure:
-                # Another list: whoever planned with the old one plans anew.
-                self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
-                self._steady = [(i, known) for i, known in enumerate(self.constants) if known is not None]
-                break
+        for column, at in self._in_key:
+            figures[column] = key[at]
+        for column, raw in self._beyond_key:
+            figures[column] = raw(room)
+        steady, known = self._steady
+        if list(map(figures.__getitem__, steady)) != known:
+            # Another list: whoever planned with the old one plans anew.
+            self.constants = [a if a == b else None for a, b in zip(self.constants, figures, strict=True)]
+            self._remember()
         return (static, room.plain, topology, *amounts, room.partition), (*self._wholes[static], *figures)
+
+    def _remember(self) -> None:
+        steady = [(column, figure) for column, figure in enumerate(self.constants) if figure is not None]
+        self._steady = [column for column, _ in steady], [figure for _, figure in steady]
 
     def _is_calm(self, before: Sequence[int], now: Sequence[int]) -> bool:
         """Whether all the same is said of both whatever is asked for, because there is enough of everything for all classes."""

@@ -16,11 +16,15 @@ from schemas.results import Weight
 from streams.scheduling.lane import Lane
 from streams.scheduling.ring import Best, greatest
 from streams.scheduling.scores import Floats, Share
-from streams.scheduling.spans import Spans, lowered
+from streams.scheduling.spans import Bounds, Spans, lowered
 from streams.scheduling.view import View
 
 Slots = NDArray[np.intp]
 Tell = Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]]
+Told = dict[int, tuple[Sequence[float], Bounds, tuple[Weight, ...]]]
+"""What weighers made of a profile, by slot: with its figures and the bounds, for which it holds."""
+TOLD_MAX = 1024
+"""So many are kept: the best of one decision are mostly among the best of the next."""
 ONE_BY_ONE_MOST = 24
 """So many are scored one by one; of more, columns cost less."""
 
@@ -85,7 +89,7 @@ class Followed:
     `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
     """
 
-    __slots__ = ("_emptied", "_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_view", "single")
+    __slots__ = ("_bounds", "_emptied", "_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_told", "_view", "single")
 
     def __init__(
         self,
@@ -96,11 +100,13 @@ class Followed:
         beside: Sequence[int],
         shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
         flats: list[Weight],
+        told: Told,
     ) -> None:
         self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
         self._floor, self._emptied = floor, emptied
         spans.sync()
-        self._shares = shares(*spans.bounds(floor, beside, emptied))
+        self._bounds = spans.bounds(floor, beside, emptied)
+        self._shares, self._told = shares(*self._bounds), told
         self.single = [spans.score(slot) for slot in beside] if beside else []
         self._known: dict[int, float] = {}
 
@@ -131,8 +137,15 @@ class Followed:
     def weights(self, best: Best, apart: Mapping[int, Room]) -> tuple[Weight, ...]:
         """See `Weighed`."""
         profiles = self._profiles
-        figures = (profiles.at[best.slot] if best.slot >= 0 else profiles.of(best.ordinal)).floats
+        profile = profiles.at[best.slot] if best.slot >= 0 else profiles.of(best.ordinal)
+        figures, known = profile.floats, self._told.get(profile.slot)
+        if known is not None and known[0] is figures and known[1] is self._bounds:
+            return known[2]
         weights = self._flats.copy()
         for i, row, share in self._shares:
             weights[i] = share.known.get(figures[row]) or share.weight_of(figures[row])
-        return tuple(weights)
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        told = tuple(weights)
+        self._told[profile.slot] = figures, self._bounds, told
+        return told

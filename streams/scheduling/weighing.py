@@ -23,7 +23,7 @@ from streams.scheduling.ring import Best
 from streams.scheduling.scores import Absolute, Floats, Share, bounded
 from streams.scheduling.spans import Spans, lowered
 from streams.scheduling.view import AT, View
-from streams.scheduling.weighed import Followed, Led, Listed, Slots, Weighed
+from streams.scheduling.weighed import Followed, Led, Listed, Slots, Told, Weighed
 from streams.scheduling.weighers import Weigher, multiplier_of
 
 
@@ -43,6 +43,7 @@ class Plan(Struct):
     names: list[str]
     multipliers: list[float]
     flats: dict[int, list[Weight]] = field(default_factory=dict)
+    told: Told = field(default_factory=dict)
     _over: list[tuple[int, int, Share]] = field(default_factory=list)
     _lows: list[float] | None = None
 
@@ -135,7 +136,7 @@ class Weighing:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
         view, plan = self._view, self._plan(())
         beside = [view.profiles.of(view.ordinals[room.node_id]).slot for room in candidates.single]
-        return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1))
+        return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1), plan.told)
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
         made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
