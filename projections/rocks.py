@@ -107,10 +107,13 @@ class RocksTable:
         self._next_offset = 0
 
     def close(self) -> None:
-        """See the contract."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        """See the contract. Raises TableError if not all could be written out; it is in the write-ahead log, and read from there."""
+        db, self._db = self._db, None
+        if db is not None:
+            try:
+                db.close()
+            except Exception as problem:
+                raise _translated(problem, self.path) from problem
 
     def __enter__(self) -> Self:
         return self

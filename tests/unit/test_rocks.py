@@ -149,3 +149,25 @@ def test_a_closed_table_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(TableError, match="was closed"):
         table.get(b"k")
+
+
+def test_a_table_without_room_to_be_closed_says_so_and_has_all_its_rows(tmp_path: Path) -> None:
+    closer = f"""
+import resource, sys
+from projections.rocks import RocksTable
+from projections.table import TableError
+table = RocksTable.open(sys.argv[1])
+table.write({{b"%d" % row: b"x" * 100 for row in range({ROWS})}}, next_offset=7)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+try:
+    table.close()
+except TableError as problem:
+    print(problem)
+"""
+
+    ran = subprocess.run([sys.executable, "-c", closer, str(tmp_path / "t")], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert f"{tmp_path / 't'}: RocksDB cannot go on: IO error" in ran.stdout
+    assert "see to room" in ran.stdout
+    with RocksTable.open(tmp_path / "t") as table:
+        assert (len(list(table.items())), table.next_offset) == (ROWS, 7)
