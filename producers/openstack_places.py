@@ -120,8 +120,13 @@ def step(standing: Standing, fact: InstanceFact) -> None:
 
 
 def is_settled(fact: InstanceFact) -> bool:
-    """Whether no move goes on that the tracker would count besides the instance itself (`_instance_in_resize_state` and migrating)."""
-    return not (fact.state == RESIZED or fact.task == MIGRATING or fact.task in RESIZING or fact.task in REBUILDING)
+    """Whether no move goes on that the tracker would count besides the instance itself."""
+    return not is_moving(fact.state, fact.task)
+
+
+def is_moving(vm_state: str | None, task_state: str | None) -> bool:
+    """Whether an instance in these states is resized, rebuilt or live-migrated (`_instance_in_resize_state` of the tracker)."""
+    return vm_state == RESIZED or task_state == MIGRATING or task_state in RESIZING or task_state in REBUILDING
 
 
 def _size(standing: Standing, fact: InstanceFact) -> Resources:

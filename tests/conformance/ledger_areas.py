@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from producers import nova_stats
+from producers.openstack_places import RESIZED, is_moving
 from projections import numa, pci
 from projections.fit import fits
 from projections.node import Node
@@ -321,13 +322,14 @@ def _track(vector: Given) -> Given:
 
 
 def _audited(given: Given) -> Given:
-    """What the host lists are the instances that count; a migration that has not ended claims its flavor."""
+    """What the host lists are the instances that count; a migration that has not ended claims its flavor while its instance moves."""
     guests = {guest.get("id", f"vm{n}"): guest for n, guest in enumerate(given.get("instances") or [])}
     states = nova_stats.latest(_state(guest, instance_id) for instance_id, guest in guests.items())
     listed = {instance_id: _observed(_amounts(guests[instance_id]["flavor"])) for instance_id in states}
     history = _tracker(given["totals"], given.get("reserved"), listed)
     for n, move in enumerate(given.get("migrations") or []):
-        if move["status"] not in ENDED:
+        moved = move.get("instance") or {"vm_state": RESIZED}
+        if move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
             _take(history, f"c{n}", f"migration {n}", move["flavor"], at_s=1)
     return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
 
