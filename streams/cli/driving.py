@@ -59,7 +59,7 @@ class Driver:
         self._log, self._fleet, self._clock = log, fleet, clock
         self._speed = speed
         self._audit_every_ms = audit_every_ms
-        self._start_ms = clock.wall_ms()
+        self._start_ms = self._begin_ms = clock.wall_ms()
         self._events = events
         self._next: Arrival | Departure | None = next(events, None)
         self._out: list[Message] = []
@@ -86,6 +86,15 @@ class Driver:
     def waiting(self) -> int:
         """How many requests have no counting result yet."""
         return len(self._waiting)
+
+    def report(self) -> int:
+        """The first audit of each host alone, appended; returns how many records. The workload may `begin` later."""
+        self._audits(self._out)
+        return self._flush()
+
+    def begin(self) -> None:
+        """The workload's time starts now, not when this was made."""
+        self._begin_ms = self._clock.wall_ms()
 
     def step(self) -> int:
         """Everything that is due now, appended; returns how many records.
@@ -115,7 +124,7 @@ class Driver:
         self._log.wait({Partition(RESULTS, placements.partition): placements.results_next for placements in self._placements}, seconds)
 
     def _when(self, time_ms: int) -> int:
-        return self._start_ms + int(time_ms / self._speed)
+        return self._begin_ms + int(time_ms / self._speed)
 
     def _answers(self, out: list[Message]) -> None:
         for placements in self._placements:

@@ -103,6 +103,7 @@ def load(
 ) -> int:
     """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say.
 
+    Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
     With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
     """
     from producers.load import workload
@@ -152,7 +153,11 @@ def persistence() -> Persistent:
     """Producers outlast a broker that is away: what happened meanwhile is said when it is back."""
     from streams.cli.producing import Persistent
 
-    return Persistent(lambda sentence: print(sentence, file=sys.stderr, flush=True), time.monotonic, time.sleep)
+    return Persistent(_tell, time.monotonic, time.sleep)
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
@@ -179,6 +184,7 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
     """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
     from producers.load import Fleet
     from streams.cli.driving import Driver
+    from streams.cli.producing import wait_until_carried
 
     plan.check()
     clock = SystemClock()
@@ -190,6 +196,10 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), persistence()
         try:
             with ended_by_sigterm():
+                if plan.nodes and not plan.once:
+                    persistent(driver.report)
+                    wait_until_carried(target, persistent, _tell, time.monotonic)
+                    driver.begin()
                 persistent(driver.step)
                 while not plan.fulfilled(driver):
                     persistent(lambda: driver.wait(WAIT_SECONDS))

@@ -8,6 +8,8 @@ from typing import TypeVar
 from producers.source import Said
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
+from schemas.topics import AUDITS
+from streams.engines import CARRIERS
 from streams.log.base import Log, LogUnreachable, Message
 
 TAIL_RECORDS = 5_000
@@ -17,6 +19,10 @@ TAIL_RECORDS = 5_000
 UNREACHABLE_SECONDS_MAX = 300.0
 """How long a producer goes on while the log is out of reach, as long as the other processes do (`streams.runner`)."""
 PAUSE_SECONDS = 0.5
+CARRIED_SECONDS_MAX = 30.0
+"""A worker of a cluster has its partitions within seconds, also on a busy machine; who starts none wants his requests all the same."""
+CARRIED_SECONDS_TOLD = 2.0
+CARRIED_PAUSE_SECONDS = 0.1
 
 Answer = TypeVar("Answer")
 
@@ -60,6 +66,34 @@ def publisher(log: Log, persistent: Persistent | None = None) -> Callable[[str, 
             persistent(lambda: log.append(messages))
 
     return publish
+
+
+def wait_until_carried(
+    log: Log,
+    persistent: Persistent,
+    tell: Callable[[str], None],
+    clock: Callable[[], float],
+    *,
+    seconds_max: float = CARRIED_SECONDS_MAX,
+) -> bool:
+    """Wait until what hosts have reported by now is in the ledger; False, and said, if nobody has carried it there in time.
+
+    A stream processor that is just starting would else see a fleet's first requests refused, as no node is known yet.
+    """
+    ends = persistent(lambda: log.ends(AUDITS))
+    began, is_told = clock(), False
+    while True:
+        carried = persistent(lambda: log.committed(CARRIERS, AUDITS))
+        if all(carried.get(number, 0) >= end for number, end in ends.items()):
+            return True
+        waited = clock() - began
+        if waited > seconds_max:
+            tell(f"nobody has carried the hosts' reports into the ledger in {seconds_max:.0f} s: requests begin all the same")
+            return False
+        if waited > CARRIED_SECONDS_TOLD and not is_told:
+            tell("waiting until the hosts' reports are in the ledger; `claimlog run` carries them")
+            is_told = True
+        log.wait({}, CARRIED_PAUSE_SECONDS)
 
 
 def message(said: Said) -> Message:

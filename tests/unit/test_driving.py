@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from schemas.resources import Resources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.driving import START_WITHIN_MS, Driver
-from streams.cli.producing import Persistent, last_epoch, publisher
+from streams.cli.producing import Persistent, last_epoch, publisher, wait_until_carried
+from streams.engines import Carrier
 from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
 from streams.topology import open_ledger
@@ -254,3 +256,34 @@ def test_who_persists_goes_on_for_a_time_and_then_says_why_it_cannot() -> None:
 
     assert (answer, told) == ("done", ["trying again for 300 s: away", "the log answers again", "trying again for 300 s: gone for good"])
     assert 300 < now[0] < 310
+
+
+def test_requests_begin_once_the_hosts_reports_are_in_the_ledger() -> None:
+    world = World([arrival(0, "r1")])
+    carrier, told = Carrier(world.log), list[str]()
+    persistent = Persistent(told.append, time.monotonic, time.sleep)
+
+    world.driver.report()
+    alone = wait_until_carried(world.log, persistent, told.append, time.monotonic, seconds_max=0.2)
+    requests_before = world.records(REQUESTS)
+    carrier.turn(frozenset({0, 1}))
+    together = wait_until_carried(world.log, persistent, told.append, time.monotonic)
+    world.clock.now_ms += 60_000
+    world.driver.begin()
+    world.driver.step()
+
+    assert (alone, together, requests_before) == (False, True, [])
+    assert told == ["nobody has carried the hosts' reports into the ledger in 0 s: requests begin all the same"]
+    assert [request.request_id for request in world.records(REQUESTS)] == ["r1"]
+    assert world.driver.tally.audits == 4
+
+
+def test_the_workloads_time_runs_from_its_beginning() -> None:
+    world = World([arrival(0, "r1"), arrival(5_000, "r2")])
+    world.driver.report()
+    world.clock.now_ms += 60_000
+
+    world.driver.begin()
+    world.driver.step()
+
+    assert world.driver.tally.requested == 1
