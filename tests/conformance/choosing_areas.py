@@ -131,6 +131,6 @@ def _scheduled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     left = len(ledger.claims) + len(scheduler.placer.fleet.overlay)
     return {
         "error": REASONS[failed[0].reason] if failed else None,
-        "allocations_removed": len(chosen_first) - left,
+        "allocations_removed": len(chosen_first) - left if failed else 0,
         "host_state_updated_reset": not left,
     }

@@ -44,11 +44,12 @@ def _cell(given: Given) -> numa.Cell:
     """Nova's cpuset, pcpuset and mempages."""
     siblings = [tuple(sorted(core)) for core in given.get("siblings") or []]
     known = {cpu for core in siblings for cpu in core}
-    alone = [(cpu,) for cpu in sorted({*given.get("cpuset", ()), *given.get("pcpuset", ())} - known)]
+    shared, dedicated = given.get("cpuset") or (), given.get("pcpuset") or ()
+    alone = [(cpu,) for cpu in sorted({*shared, *dedicated} - known)]
     return numa.Cell(
         cell_id=given["id"],
-        shared=tuple(given.get("cpuset", ())),
-        dedicated=tuple(given.get("pcpuset", ())),
+        shared=tuple(shared),
+        dedicated=tuple(dedicated),
         cores=tuple(siblings + alone),
         memory_mib=given["memory"],
         pages=tuple(numa.Pages(*row) for row in given.get("mempages") or []),
@@ -64,8 +65,8 @@ def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
     size = given.get("pagesize")
     translated: dict[str, Any] = {
         "cell_id": given.get("id", 0),
-        "cpus": tuple(given.get("cpuset", ())),
-        "pinned_cpus": tuple(given.get("pcpuset", ())),
+        "cpus": tuple(given.get("cpuset") or ()),
+        "pinned_cpus": tuple(given.get("pcpuset") or ()),
         "memory_mib": given["memory"],
         "page_size_kib": size if size and size > 0 else None,
         "page_size": PAGE_NAMES.get(size, "") if size else "",
@@ -209,27 +210,29 @@ def _claim(vector: Given) -> Given:
             host = _node({"memory_mb": 4096, "local_gb": 40, "vcpus": 8})
             return {"claimed": not fits(host, _move(given), "r")}
         case "abort":
-            return {"aborted": _aborted(is_failure="exception" in given["then"])}
+            said = given["then"].lower()
+            ended_well = said.startswith(("no ", "without")) or not ("exception" in said or "abort" in said)
+            return {"aborted": _aborted(is_failure=not ended_well)}
         case other:
             raise KeyError(f"subject {other!r} is not known")
 
 
 def _tested(given: Given) -> Given:
-    host = given["node"]
+    host, limits = given["node"], given.get("limits") or {}
     node = _node(host, used=_amounts({"memory_mb": host["memory_mb_used"], "root_gb": host["local_gb_used"], "vcpus": host["vcpus_used"]}))
     asked = ClaimItem(
         claim_id="c",
         instance_id="vm",
         nodes=(NODE,),
         resources=_amounts(given["flavor"], given.get("overhead")),
-        limits=_limits(given["limits"]),
+        limits=_limits(limits),
     )
     lacking = {lack.resource for lack in fits(node, asked, "r")}
     lacks = [word for resource, word in REASONS.items() if resource in lacking] + sorted(lacking - REASONS.keys())
     cells, instance = tuple(map(_cell, given.get("node_numa_cells") or [])), given.get("instance_numa_cells") or []
     devices, wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
     if instance:
-        found = _fit_host(cells, instance, {**given, "limits": given["limits"].get("numa_topology")})
+        found = _fit_host(cells, instance, {**given, "limits": limits.get("numa_topology")})
         lacks += ["numa"] if any(isinstance(lack, Shortfall) for lack in found) else []
     if isinstance(pci.choose(devices, wants), Shortfall):
         lacks.append("pci")
@@ -237,7 +240,7 @@ def _tested(given: Given) -> Given:
 
 
 def _move(given: Given) -> ClaimItem:
-    wants = tuple(want_of(cell) for cell in given["instance_numa"] or [])
+    wants = tuple(want_of(cell) for cell in given.get("instance_numa") or [])
     return ClaimItem(claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=wants)
 
 

@@ -110,7 +110,7 @@ def ask_for(asked: Mapping[str, Any], **more: Any) -> Ask:
         pci=pci_wants_of(asked.get("pci_requests") or ()),
         **more,
     )
-    group_hosts = frozenset(f"{host}/node1" for host in (group or {}).get("hosts", ()))
+    group_hosts = frozenset(f"{host}/node1" for host in (group or {}).get("hosts") or ())
     return ask_of(request, 0, seed=0, group_nodes=group_hosts)
 
 
@@ -164,8 +164,8 @@ def _numa_cell(given: Mapping[str, Any]) -> NumaCell:
     """Nova's cpuset and pcpuset; what it counts as used pages is not free."""
     return NumaCell(
         cell_id=given["id"],
-        cpus=tuple(sorted({*given.get("cpuset", ()), *given.get("pcpuset", ())})),
-        dedicated_cpus=tuple(given.get("pcpuset", ())),
+        cpus=tuple(sorted({*(given.get("cpuset") or ()), *(given.get("pcpuset") or ())})),
+        dedicated_cpus=tuple(given.get("pcpuset") or ()),
         siblings=tuple(tuple(sorted(core)) for core in given.get("siblings") or ()),
         memory_mib=given["memory"],
         socket=given.get("socket"),
@@ -193,7 +193,7 @@ def _disk_mib(host: Mapping[str, Any]) -> int | None:
 
 
 def _used(host: Mapping[str, Any], free: str, total: int | None) -> int:
-    return (total or 0) - (host.get(free) or 0) if free in host else 0
+    return (total or 0) - (host.get(free) or 0)
 
 
 def _instances(host: Mapping[str, Any], node_id: str, members: Sequence[str], policy: str) -> list[ClaimItem]:
