@@ -46,7 +46,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             state = state_at(log, stderr=sys.stderr)
             left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
-    write(Answer(columns=columns(), items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):
         sys.stderr.write("nothing was written; --yes writes it\n")
     done = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
@@ -129,12 +129,10 @@ def _place(state: State, finding: OpenRecord) -> Place:
 
 
 def _written(log: Log, messages: Sequence[Message]) -> tuple[Position, str]:
-    """Append, fold up to it, and return where the last one stands and what it did."""
+    """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did."""
     state = state_at(log, views=False, pending=False)
-    position, outcome = Position("", 0, 0), ""
-    for message in messages:
-        position = appended(log, message)
-        for step in state.follow(log, position.partition, position.offset + 1):
-            if step.offset == position.offset:
-                outcome = ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
+    position, outcome = appended(log, *messages), ""
+    for step in state.follow(log, position.partition, position.offset + 1):
+        if step.offset == position.offset:
+            outcome = ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
     return position, outcome

@@ -28,16 +28,18 @@ def check_readable(message: Message) -> None:
         raise UsageProblem(f"this cannot be written, since nobody could read it: {record.reason}")
 
 
-def appended(log: Log, message: Message) -> Position:
-    """Append one message, read it back, and return where it stands.
+def appended(log: Log, *messages: Message) -> Position:
+    """Append messages at once, read them back, and return where the last one stands.
 
     Raises as `append` does, UsageProblem for what nobody could read, and LogError if the log holds other bytes there.
     """
-    check_readable(message)
-    number = log.partition(message.topic, message.key) if message.partition is None else message.partition
-    (offset,) = log.append([message])
-    position = Position(message.topic, number, offset)
-    records = log.read(message.topic, number, offset, 1)
-    if not records or records[0].value != message.value:
-        raise LogError(f"{position}: appended, but read back with other bytes; run `claimlog doctor`")
+    for message in messages:
+        check_readable(message)
+    position = Position("", 0, 0)
+    for message, offset in zip(messages, log.append(messages), strict=True):
+        number = log.partition(message.topic, message.key) if message.partition is None else message.partition
+        position = Position(message.topic, number, offset)
+        records = log.read(message.topic, number, offset, 1)
+        if not records or records[0].value != message.value:
+            raise LogError(f"{position}: appended, but read back with other bytes; run `claimlog doctor`")
     return position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.healing import Place, remedy
-from streams.log.base import Record
+from streams.log.base import Message, Record
+from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
 from tests.cli_log import FleetLog
 from tests.ledger_history import START_MS, History
@@ -84,9 +86,7 @@ def test_the_word_can_be_taken_back(fleet: FleetLog, capsys: pytest.CaptureFixtu
     assert fleet.run(capsys, "leaks").code == 3
 
 
-def test_an_adopted_guest_has_a_claim_of_its_size_and_is_no_finding_any_more(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_adopted_guest_has_a_claim_of_its_size_and_is_no_finding_any_more(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     finding = strange(fleet)
 
     done = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
@@ -97,6 +97,23 @@ def test_an_adopted_guest_has_a_claim_of_its_size_and_is_no_finding_any_more(
     row = fleet.run(capsys, "nodes", "-o", "json").json["items"][0]
     assert (row["memory_mib"]["claimed"], row["memory_mib"]["used"], row["leaks"]) == (2048, 2048, 0)
     assert fleet.run(capsys, "leaks").code == 0
+
+
+def test_an_adoption_is_written_at_once_so_that_a_word_without_a_claim_hides_no_finding(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding, real = strange(fleet), SqliteLog.append
+    appends: list[int] = []
+
+    def append(log: SqliteLog, messages: Sequence[Message]) -> list[int]:
+        appends.append(len(messages))
+        return real(log, messages)
+
+    monkeypatch.setattr(SqliteLog, "append", append)
+    done = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    assert done.code == 0
+    assert [count for count in appends if count] == [2]
 
 
 def test_an_orphan_is_given_back_once_the_operator_agrees(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +147,7 @@ def test_healing_says_what_it_would_write_and_writes_nothing(fleet: FleetLog, ca
     said = fleet.run(capsys, "leaks", "--heal", *LONG, "-o", "json")
 
     assert said.code == 3
+    assert said.json["cut"] == fleet.run(capsys, "leaks", "-o", "json").json["cut"]
     (item,) = said.json["items"]
     assert item["action"] == "left alone"
     assert "delete the guest there" in item["what"]
@@ -137,9 +155,7 @@ def test_healing_says_what_it_would_write_and_writes_nothing(fleet: FleetLog, ca
 
 
 @pytest.mark.parametrize("yes", [False, True])
-def test_a_size_that_drifted_is_claimed_as_the_host_shows_it(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, yes: bool
-) -> None:
+def test_a_size_that_drifted_is_claimed_as_the_host_shows_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, yes: bool) -> None:
     fleet.claim("r1/0/s-1.1", "grown", "n1", memory_mib=1024)
     for _ in range(3):
         fleet.now_ms += 60_000
