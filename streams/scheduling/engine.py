@@ -16,17 +16,15 @@ from heapq import merge
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from projections.node import amounts_of
-from projections.room import Room, quick_others, room_for
+from projections.room import Room, quick_others
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.filters import LAST, RESTRICTIONS, Filter, filters_of
 from streams.scheduling.filters.amounts import shortfalls
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.kinds import ABSOLUTE, NAMES, Unprofiled, columns, extras, refusal, signature, tags
+from streams.scheduling.kinds import ABSOLUTE, Unprofiled, columns, extras, refusal, signature, tags
 from streams.scheduling.lane import Lane
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import (
@@ -39,6 +37,7 @@ from streams.scheduling.reference import (
 )
 from streams.scheduling.ring import Best, Ring
 from streams.scheduling.scores import Absolute
+from streams.scheduling.standing import Filtering, Standing
 from streams.scheduling.verdicts import PASSES
 from streams.scheduling.view import View
 from streams.scheduling.weighing import Candidates, Weighing
@@ -48,27 +47,6 @@ LANES_CELLS_MAX = 1 << 22
 LANE_CELLS = 1024
 """A class keeps so much besides, counted as profiles: its tests, leaders and evidence, about 20 to 40 kB."""
 NAME = "profiles"
-_NOBODY: frozenset[int] = frozenset()
-_NONE: frozenset[str] = frozenset()
-
-
-class Standing(Struct, gc=False):
-    """What the filters left for one ask.
-
-    `names` are the filters about names that take part, `closed` the place of the first that rejects all nodes but those in `apart`
-    (PASSES: none does). `counts` are the rejected by place, `single` those looked at one by one that passed, `short` those that lacked
-    amounts, with the place of the filter, `firsts` the first that each place rejected of them. `is_own`: rooms in `apart` were made for
-    this very instance.
-    """
-
-    names: list[tuple[int, Filter, Check]]
-    apart: dict[int, Room]
-    closed: int
-    counts: dict[int, int]
-    single: list[Room]
-    short: list[tuple[int, Room]]
-    firsts: dict[int, tuple[int, Check]]
-    is_own: bool = False
 
 
 class ProfileEngine:
@@ -81,9 +59,7 @@ class ProfileEngine:
         self._is_absolute = bool(weighers) and len(self._absolute) == len(weighers)
         self.view = View([raw for _, _, raw in weighers if raw is not None], extras(policy, weighers), tags(policy))
         self._weighing = Weighing(self.view, weighers, policy.options, cached=self._is_absolute)
-        self._filters = (*RESTRICTIONS, *filters_of(policy), LAST)
-        self._forced = (*RESTRICTIONS, LAST)
-        self._named, self._named_forced = _named(self._filters), _named(self._forced)
+        self._filtering = Filtering(self.view, policy)
         self._lanes: dict[bytes, Lane] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -101,7 +77,7 @@ class ProfileEngine:
         """Choose a node for `ask`, or none, with the whole evidence."""
         lane = self._lane(ask)
         lane.sync()
-        standing = self._stand(lane, ask)
+        standing = self._filtering.stand(lane, ask)
         rejections, entered = self._rejections(lane, standing)
         places: list[Best] = []
         best: list[Weighed] = []
@@ -131,148 +107,28 @@ class ProfileEngine:
         lane = self._lanes.pop(key, None)
         if lane is None:
             self.view.ask(amounts_of(ask.item.resources))
-            lane = Lane(self.view, ask, self._forced if ask.item.forced else self._filters, self._absolute if self._is_absolute else ())
+            lane = Lane(self.view, ask, self._filtering.filters(ask), self._absolute if self._is_absolute else ())
             most = max(LANES_CELLS_MAX // (self.view.profiles.capacity + LANE_CELLS), 1)
             while len(self._lanes) >= most:
                 del self._lanes[next(iter(self._lanes))]
         self._lanes[key] = lane
         return lane
 
-    def _stand(self, lane: Lane, ask: Ask) -> Standing:
-        is_plain = self._is_plain(ask)
-        names = [] if is_plain else self._names(ask)
-        apart = {} if is_plain and ask.instance_id not in self.view.on and not ask.request.source_node else self._apart(ask)
-        counts = lane.rejected()
-        standing = Standing(names, apart, PASSES, counts, [], [], {})
-        if names:
-            rest = next((ordinal for ordinal in range(len(self.view.rooms)) if ordinal not in apart), None)
-            if rest is not None:
-                room = self.view.rooms[rest]
-                standing.closed = next((place for place, _, check in names if check.rejects(room)), PASSES)
-        if apart:
-            of = self.view.profiles.of
-            for ordinal in apart:
-                place = lane.places[of(ordinal).slot]
-                if place != PASSES:
-                    counts[place] -= 1
-        if standing.closed != PASSES:
-            behind = [place for place in counts if place > standing.closed]
-            before = sum(counts[place] for place in counts if place < standing.closed)
-            for place in behind:
-                del counts[place]
-            counts[standing.closed] = len(self.view.rooms) - len(apart) - before
-        if apart:
-            self._one_by_one(lane, ask, standing)
-        return standing
-
-    def _is_plain(self, ask: Ask) -> bool:
-        """Whether the request names nobody: neither hosts nor instances, nor a group."""
-        request, hints = ask.request, ask.request.hints
-        return (
-            ask.item.group is None
-            and request.action == "create"
-            and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
-            and not (request.forced_hosts or request.ignored_hosts or hints.same_host or hints.different_host)
-        )
-
-    def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
-        """The filters about names that have something to test."""
-        named = self._named_forced if ask.item.forced else self._named
-        return [(place, filter_, check) for place, filter_ in named if (check := filter_.prepare(ask)) is not None]
-
-    def _apart(self, ask: Ask) -> dict[int, Room]:
-        """The nodes that rules about names tell apart, by ordinal in order, as rooms for this very instance."""
-        view, request, item = self.view, ask.request, ask.item
-        hints, own = request.hints, view.on.get(item.instance_id, _NOBODY)
-        ordinals: set[int] = set(own)
-        for instance_id in (*hints.same_host, *hints.different_host):
-            ordinals |= view.on.get(instance_id, _NOBODY)
-        if item.group is not None:
-            ordinals |= view.grouped.get(item.group.group_id, _NOBODY)
-        for host in (*request.forced_hosts, *request.ignored_hosts):
-            ordinals.update(view.hosts.get(host.lower(), ()))
-        named = [*request.ignored_nodes, *request.forced_nodes, *request.requested_nodes, *request.retry_nodes]
-        if request.source_node:
-            named.append(request.source_node)
-        named += ask.group_nodes
-        ordinals.update([ordinal for node_id in named if (ordinal := view.ordinals.get(node_id)) is not None])
-        if not ordinals:
-            return {}
-        forced: set[int] = set()
-        if item.forced:
-            forced.update(ordinal for node_id in request.forced_nodes if (ordinal := view.ordinals.get(node_id)) is not None)
-            for host in request.forced_hosts:
-                forced.update(view.hosts.get(host.lower(), ()))
-        rooms, special = view.rooms, forced if item.forced else own
-        return {at: room_for(rooms[at], item, request.request_id) if at in special else rooms[at] for at in sorted(ordinals)}
-
-    def _one_by_one(self, lane: Lane, ask: Ask, standing: Standing) -> None:
-        """The nodes of `apart` through the filters."""
-        rooms = self.view.rooms
-        standing.is_own = any(rooms[ordinal] is not room for ordinal, room in standing.apart.items())
-        if standing.is_own:
-            self._through_all(lane, ask, standing)
-        else:
-            self._as_the_class(lane, ask, standing)
-
-    def _through_all(self, lane: Lane, ask: Ask, standing: Standing) -> None:
-        """Through each filter, since rooms that were made for this instance are not what the lane looked at."""
-        checks = [(place, filter_, filter_.prepare(ask)) for place, (filter_, _) in lane.checks.items()]
-        checks += standing.names
-        left = list(standing.apart.values())
-        for place, filter_, check in sorted(checks, key=lambda each: each[0]):
-            if not left:
-                break
-            passed = check.keep(left) if check is not None else left
-            if check is None or len(passed) == len(left):
-                continue
-            kept = set(map(id, passed))
-            out = [room for room in left if id(room) not in kept]
-            standing.counts[place] = standing.counts.get(place, 0) + len(out)
-            standing.firsts[place] = (self.view.ordinals[out[0].node_id], check)
-            if filter_.amounts:
-                standing.short += [(place, room) for room in out]
-            left = passed
-        standing.single = left
-
-    def _as_the_class(self, lane: Lane, ask: Ask, standing: Standing) -> None:
-        """What the lane knows of a node holds for this ask as well, but for filters about names and what the last says of a group."""
-        apart, of = standing.apart, self.view.profiles.of
-        places = {ordinal: lane.places[of(ordinal).slot] for ordinal in apart}
-        rooms = list(apart.values())
-        for at, _, check in standing.names:
-            passed = check.keep(rooms)
-            if len(passed) < len(rooms):
-                kept = set(map(id, passed))
-                places |= {ordinal: at for ordinal, room in apart.items() if at < places[ordinal] and id(room) not in kept}
-        last = len(self._forced if ask.item.forced else self._filters) - 1
-        fit = LAST.prepare(ask) if ask.item.group is not None and PASSES in places.values() else None
-        for ordinal, room in apart.items():
-            place = places[ordinal]
-            if place == PASSES and fit is not None and fit.rejects(room):
-                place = last
-            if place == PASSES:
-                standing.single.append(room)
-                continue
-            standing.counts[place] = standing.counts.get(place, 0) + 1
-            filter_ = (self._forced if ask.item.forced else self._filters)[place]
-            if filter_.amounts:
-                standing.short.append((place, room))
-            if place not in standing.firsts:
-                made = filter_.prepare(ask)
-                assert made is not None, "it rejects the node"
-                standing.firsts[place] = ordinal, made
-
     def _rejections(self, lane: Lane, standing: Standing) -> tuple[Sequence[Rejection], int]:
         """The funnel, and how many nodes came through."""
-        entered, found = len(self.view.rooms), []
+        entered, found, none = len(self.view.rooms), [], lane.none_rejected
+        if not standing.names and not standing.counts:
+            return lane.nobody_rejected(entered), entered
         parts = lane.parts
         if standing.names:
             parts = sorted([*parts, *standing.names], key=lambda each: each[0])
         for place, filter_, check in parts:
             count = standing.counts.get(place, 0)
             if not count:
-                found.append(lane.none_rejected(place, filter_.name, entered))
+                known = none.get(place)
+                if known is None or known.entered != entered:
+                    known = none[place] = Rejection(filter=filter_.name, entered=entered, rejected=0)
+                found.append(known)
                 continue
             room, reason = self._example(lane, place, check, standing)
             found.append(
@@ -361,24 +217,16 @@ class ProfileEngine:
         for _, place, ordinal in merge(known, lane.misses(standing.apart) if rest else ()):
             room = standing.apart.get(ordinal) or view.rooms[ordinal]
             if only_amounts(ask, room, allowed) and not any(check.rejects(room) for check in others):
-                lacks = shortfalls(ask, room, *RESOURCES)
-                return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None
+                return self._missed(ask, place, room)
         return None
 
     def _miss(self, lane: Lane, place: int, room: Room) -> NearestMiss | bool | None:
         """The miss that this node is, None if it ends the search without one, True if another must be looked at."""
-        if not lane.is_only_short(room):
-            return True
-        ask = lane.ask
+        return self._missed(lane.ask, place, room) if lane.is_only_short(room) else True
+
+    def _missed(self, ask: Ask, place: int, room: Room) -> NearestMiss | None:
         lacks = shortfalls(ask, room, *RESOURCES)
-        return NearestMiss(node_id=room.node_id, filter=self._filter(ask, place), shortfalls=lacks) if lacks else None
-
-    def _filter(self, ask: Ask, place: int) -> str:
-        return (self._forced if ask.item.forced else self._filters)[place].name
-
-
-def _named(filters: Sequence[Filter]) -> list[tuple[int, Filter]]:
-    return [(place, filter_) for place, filter_ in enumerate(filters) if filter_.name in NAMES]
+        return NearestMiss(node_id=room.node_id, filter=self._filtering.filters(ask)[place].name, shortfalls=lacks) if lacks else None
 
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:

@@ -48,7 +48,9 @@ class Lane:
         self.totals: dict[int, int] = {}
         """How many nodes each place rejects; how many pass is not kept up."""
         self._seen, self._is_calm = -1, False
-        self._none: dict[int, Rejection] = {}
+        self._clear: tuple[Rejection, ...] = ()
+        self.none_rejected: dict[int, Rejection] = {}
+        """What a filter that all passed said last, by place: mostly it says so again."""
         self._reasons: dict[int, tuple[Room, str]] = {}
         self._leasts: dict[int, tuple[int, int]] = {}
         self._told: tuple[Room, int, NearestMiss | bool | None] | None = None
@@ -115,7 +117,7 @@ class Lane:
         if len(slots) < len(changes):
             for slot in changes:
                 if slot >= live:
-                    self._move(slot, PASSES, 0, np.inf)
+                    self._move(slot, PASSES, (), np.inf)
                     self._leaders.put(slot, -np.inf)
         if not slots:
             return
@@ -125,15 +127,16 @@ class Lane:
             self._follow_many(slots)
 
     def _follow_few(self, slots: list[int]) -> None:
-        verdicts, at, known = self._verdicts, self.view.profiles.at, self.places
-        places = verdicts.quickly(slots)
-        for slot, place in zip(slots, places, strict=True):
+        verdicts, at, known, leaders = self._verdicts, self.view.profiles.at, self.places, self._leaders
+        for slot, (place, missing) in zip(slots, verdicts.quickly(slots), strict=True):
+            profile = at[slot]
             # Nobody was rejected and nobody is: there is nothing to count.
             if place != PASSES or known[slot] != PASSES:
-                missing = verdicts.missing(at[slot].figures) if place in self.amount_places else np.inf
-                self._move(slot, place, len(at[slot].ordinals), missing)
-        if verdicts.absolute:
-            self._lead(slots, places)
+                self._move(slot, place, profile.ordinals, missing)
+            if verdicts.absolute:
+                score = verdicts.score(profile) if place == PASSES else -np.inf
+                if score > leaders.floor or slot in leaders.known:
+                    leaders.put(slot, score, profile.figures[_PARTITION])
 
     def _follow_many(self, slots: list[int]) -> None:
         profiles, verdicts = self.view.profiles, self._verdicts
@@ -151,25 +154,24 @@ class Lane:
         if verdicts.absolute:
             self._leaders.follow(slots, np.where(passing, verdicts.scores(at), -np.inf), profiles.figures[_PARTITION].take(at))
 
-    def _move(self, slot: int, place: int, count: int, missing: float) -> None:
-        """This profile is at `place` with so many nodes now."""
-        before, profiles = self.places[slot], self.view.profiles
-        first = profiles.at[slot].ordinals[0] if place != PASSES else -1
-        if before != place or count != self._lefts[slot]:
+    def _move(self, slot: int, place: int, ordinals: Sequence[int], missing: float) -> None:
+        """This profile is at `place` with these nodes now."""
+        before, left, leasts = self.places[slot], self._lefts[slot], self._leasts
+        if before != place or len(ordinals) != left:
             totals = self.totals
-            totals[before] = totals.get(before, 0) - self._lefts[slot]
-            totals[place] = totals.get(place, 0) + count
-            self.places[slot], self._lefts[slot] = place, count
+            totals[before] = totals.get(before, 0) - left
+            totals[place] = totals.get(place, 0) + len(ordinals)
+            self.places[slot], self._lefts[slot] = place, len(ordinals)
             self._floors[slot] = 0.0 if place == PASSES else -np.inf
-        least = self._leasts.get(before)
-        if least is not None and least[1] == slot and (before != place or first > least[0]):
-            del self._leasts[before]
-        least = self._leasts.get(place)
-        if least is not None and first < least[0]:
-            self._leasts[place] = (first, slot)
+        least = leasts.get(before)
+        if least is not None and least[1] == slot and (before != place or ordinals[0] > least[0]):
+            del leasts[before]
+        least = leasts.get(place)
+        if least is not None and ordinals[0] < least[0]:
+            leasts[place] = (ordinals[0], slot)
         self._missings[slot] = missing
         if -missing > self._short.floor or slot in self._short.known:
-            self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + first)
+            self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + ordinals[0])
 
     def _parts(self, places: Places, block: Ints) -> Floats | None:
         """What is missing where an amount is."""
@@ -177,16 +179,6 @@ class Lane:
             return None
         short = self._verdicts.of_amounts(places)
         return self._verdicts.parts(block, short) if TRUE in short.tobytes() else None
-
-    def _lead(self, slots: list[int], places: list[int]) -> None:
-        """The scores of these profiles are others."""
-        leaders, at, score_of = self._leaders, self.view.profiles.at, self._verdicts.score
-        floor, known = leaders.floor, leaders.known
-        for slot, place in zip(slots, places, strict=True):
-            score = score_of(slot) if place == PASSES else -np.inf
-            if score > floor or slot in known:
-                leaders.put(slot, score, at[slot].figures[_PARTITION])
-                floor = leaders.floor
 
     def leading(self, count: int, partition: int, without: Collection[int] = ()) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.
@@ -209,12 +201,11 @@ class Lane:
             scores[np.isin(slots, list(without))] = -np.inf
         return [(scores.item(at), slots.item(at)) for at in greatest(scores, count)]
 
-    def none_rejected(self, place: int, name: str, entered: int) -> Rejection:
-        """What one filter says of so many nodes when all pass it; one object as long as it is the same."""
-        known = self._none.get(place)
-        if known is None or known.entered != entered:
-            known = self._none[place] = Rejection(filter=name, entered=entered, rejected=0)
-        return known
+    def nobody_rejected(self, entered: int) -> tuple[Rejection, ...]:
+        """What the filters say of so many nodes when all pass all."""
+        if not self._clear or self._clear[0].entered != entered:
+            self._clear = tuple([Rejection(filter=filter_.name, entered=entered, rejected=0) for _, filter_, _ in self.parts])
+        return self._clear
 
     @property
     def rejects(self) -> bool:

@@ -158,8 +158,7 @@ class Spans:
         known = self._figures_of[slot]
         if known is not None:
             return known
-        raws = self._profiles.at[slot].floats
-        figures = [raws[row] for row in self._rows]
+        figures = list(map(self._profiles.at[slot].floats.__getitem__, self._rows))
         for k, low, high in self._bounded:
             if figures[k] < low:
                 figures[k] = low

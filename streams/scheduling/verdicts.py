@@ -5,7 +5,8 @@ Nothing here is kept of a profile: the same columns give the same verdict. `Lane
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
+from operator import lt
 
 import numpy as np
 from msgspec import structs
@@ -18,7 +19,7 @@ from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters import LAST, Filter
 from streams.scheduling.filters.amounts import most_of
 from streams.scheduling.kinds import AMOUNTS, NAMES, PROFILED, STATIC, TOPOLOGY
-from streams.scheduling.profiles import one_by_one
+from streams.scheduling.profiles import Profile, one_by_one
 from streams.scheduling.scores import Absolute
 from streams.scheduling.seating import Seating
 from streams.scheduling.view import AT, View
@@ -58,7 +59,8 @@ class Verdicts:
         asked = amounts_of(ask.item.resources)
         self._asked = [r for r in range(len(RESOURCES)) if asked[r]]
         # What is not asked for is not tested: no figure is less.
-        self._needs: Ints = np.array([[n or -(1 << 63)] for n in asked], np.int64)
+        self._least = [n or -(1 << 63) for n in asked]
+        self._needs: Ints = np.array(self._least, np.int64).reshape(-1, 1)
         self._place_of = dict.fromkeys(self._asked, _NEVER)
         for place, filter_ in enumerate(filters):
             self._take(place, filter_)
@@ -87,20 +89,22 @@ class Verdicts:
         """Whether `quickly` says something: nothing but static classes, topologies and amounts decides."""
         return self._is_quick and not self.view.uncounted
 
-    def quickly(self, slots: Sequence[int]) -> list[int]:
-        """As `places`, for a few profiles, without columns."""
+    def quickly(self, slots: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """As `places` and `parts`, for a few profiles one after the other, without columns."""
         self._grow()
-        statics, topologies, quick, wants, last = self._statics, self._topologies, self._quick, self._wants, self.last
+        statics, topologies, needs, wants, last = self._statics, self._topologies, self._least, self._wants, self.last
         at = self.view.profiles.at
-        found: list[int] = []
         for slot in slots:
             row = at[slot].figures
-            first = statics[row[_STATIC]]
+            first, part = statics[row[_STATIC]], 0.0
             if first < 0:
                 first = self._first_of(statics, self._static, row[_STATIC], slot)
-            for column, needed, place in quick:
-                if row[column] < needed and place < first:
-                    first = place
+            if any(map(lt, row[_MOST], needs)):
+                for column, needed, place in self._quick:
+                    lack = needed - row[column]
+                    if lack > 0:
+                        part += lack / needed if lack <= UNLIMITED // 2 else np.inf
+                        first = min(first, place)
             if wants and first > wants[0][0]:
                 place = topologies[row[_TOPOLOGY]]
                 if place < 0:
@@ -108,8 +112,7 @@ class Verdicts:
                 first = min(first, place)
             if first > last and not row[_PLAIN] and self.checks[last][1].rejects(self._room(slot)):
                 first = last
-            found.append(first)
-        return found
+            yield first, part if first in self.amount_places else np.inf
 
     def is_only_short(self, slot: int) -> bool | None:
         """Whether nothing but amounts stands against a newcomer on the nodes of this profile; None if that takes a look at a node."""
@@ -123,17 +126,6 @@ class Verdicts:
         """Which of these places are of filters of amounts."""
         found: Mask = self._is_amount[np.minimum(places, self.last + 1)]
         return found
-
-    def missing(self, figures: Sequence[int]) -> float:
-        """As `parts`, for one profile that `quickly` found short of amounts."""
-        part = 0.0
-        for at, needed, _ in self._quick:
-            lack = needed - figures[at]
-            if lack > UNLIMITED // 2:
-                return float("inf")
-            if lack > 0:
-                part += lack / needed
-        return part
 
     def _take(self, place: int, filter_: Filter) -> None:
         name = filter_.name
@@ -172,9 +164,8 @@ class Verdicts:
             total = total + each.multiplier * each.raw(used, wholes)
         return total
 
-    def score(self, slot: int) -> float:
+    def score(self, profile: Profile) -> float:
         """As `scores`, of one profile."""
-        profile = self.view.profiles.at[slot]
         used, wholes = profile.figures[_USED], profile.floats
         first, *others = self.absolute
         total = first.of_one(used, wholes)

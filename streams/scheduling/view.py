@@ -35,6 +35,8 @@ FIGURES = (
 """The integer columns, those first that are read most. `…_most` is the most that the filters of amounts let be asked for."""
 AT = {name: number for number, name in enumerate(FIGURES)}
 _PLAIN, _MOST = AT["plain"], AT["vcpus_most"]
+_EXTRAS = 2 + len(RESOURCES)
+"""Where in a key that begins which is beside static class, topology and use."""
 _MOSTS = slice(_MOST, _MOST + len(RESOURCES))
 _TAKEN = attrgetter(*(f"{name}_{what}" for what in ("used", "free", "total") for name in RESOURCES))
 _USED = attrgetter(*(f"{name}_used" for name in RESOURCES))
@@ -73,13 +75,7 @@ class View:
         self.largest = [0] * len(RESOURCES)
         """The most of each resource that any class of requests asks for that decides by what is free; it only ever grows."""
         self._raws, self._extras, self._tags = tuple(raws), tuple(extras), tuple(tags)
-        self._blank = [0.0] * len(self._raws)
-        places = [self._extras.index(raw) - len(self._extras) if raw in self._extras else 0 for raw in self._raws]
-        read = [(column, at, raw) for column, (at, raw) in enumerate(zip(places, self._raws, strict=True)) if raw is not nothing]
-        self._in_key = [(column, at) for column, at, _ in read if at < 0]
-        """Of each of `raws` that the key holds: its number and its place from the key's end."""
-        self._beyond_key = [(column, raw) for column, at, raw in read if at >= 0]
-        """The others, but those that say nothing."""
+        self._beyond_key, self._order = _arranged(self._raws, self._extras)
         self._steady: tuple[list[int], list[float]] = ([], [])
         """The columns that are in `constants`, and their figures."""
         self._wholes: list[list[float]] = []
@@ -160,11 +156,8 @@ class View:
         if max(amounts) > COLUMN_MAX or min(amounts) < -COLUMN_MAX:
             # An operator's nonsense (a ratio of 2^50) has a limit beyond 64 bits: any more than fits in is without limit to every instance.
             amounts = tuple([max(-COLUMN_MAX, min(each, COLUMN_MAX)) for each in amounts])
-        figures = self._blank.copy()
-        for column, at in self._in_key:
-            figures[column] = key[at]
-        for column, raw in self._beyond_key:
-            figures[column] = raw(room)
+        said = (*key, *[raw(room) for raw in self._beyond_key], 0.0)
+        figures: list[float] = list(map(said.__getitem__, self._order))
         steady, known = self._steady
         if list(map(figures.__getitem__, steady)) != known:
             # Another list: whoever planned with the old one plans anew.
@@ -219,6 +212,13 @@ class View:
             entered(self.on, ordinal, now - before)
             left(self.on, ordinal, before - now)
             self._instances[ordinal] = now
+
+
+def _arranged(raws: Sequence[Raw], extras: Sequence[Raw]) -> tuple[list[Raw], list[int]]:
+    """Those of `raws` that say something and are in no key; and where each of `raws` stands in a key with those and a 0 behind it."""
+    beyond = [raw for raw in raws if raw is not nothing and raw not in extras]
+    known = [*extras, *beyond, nothing]
+    return beyond, [_EXTRAS + known.index(raw) for raw in raws]
 
 
 def _whole(room: Room, resource: str) -> float:
