@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from projections.node import Node
+from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
@@ -19,6 +20,7 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.state import State, state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
+from streams.log.base import Log, Position
 from streams.operator import configure
 
 RETIRED, RETIRABLE, IN_USE = "retired", "to be retired", "in use: move or release what is there, or withdraw it by name"
@@ -42,7 +44,7 @@ def retire(
         if yes:
             check_writable(source)
         state = state_at(source, views=False)
-        items = [item for node_id in state.node_ids() if (item := _item(state, node_id, time.time_ns() // 1_000_000, length_ms))]
+        items = [item for node_id in state.node_ids() if (item := _item(source, state, node_id, time.time_ns() // 1_000_000, length_ms))]
         if yes:
             reason = f"not heard of for {unheard_for.strip()}"
             for item in items:
@@ -63,15 +65,30 @@ def _columns() -> list[Column]:
     ]
 
 
-def _item(state: State, node_id: str, now_ms: int, length_ms: int) -> dict[str, Any] | None:
+def _item(log: Log, state: State, node_id: str, now_ms: int, length_ms: int) -> dict[str, Any] | None:
     """What the policy says of one node; None if it says nothing: heard of lately, never reported at all, or withdrawn already."""
     node = state.node(node_id)
     heard_ms = None if node is None else _heard_ms(node)
     if node is None or heard_ms is None or node.status == "withdrawn" or now_ms - heard_ms < length_ms:
         return None
+    heard_ms = max(heard_ms, _came_ms(log, state, node))
+    if now_ms - heard_ms < length_ms:
+        return None  # It reports, and its clock is wrong.
     claims = sum(1 for _ in node.held())
     what = IN_USE if claims or node.shown else RETIRABLE
     return {"node_id": node_id, "unheard_ms": now_ms - heard_ms, "instances": len(node.shown), "claims": claims, "what": what}
+
+
+def _came_ms(log: Log, state: State, node: Node) -> int:
+    """When the log took the node's last audit, whatever its host's clock says; -1 if there is none, or it is not at hand any more."""
+    ledger = state.ledger_of(node.node_id)
+    if node.audit is None or ledger is None:
+        return -1
+    there = Position(CLAIMS, ledger.partition, node.audit.offset)
+    place = state.laid.get((ledger.partition, node.audit.offset), there)
+    if place.offset < log.start(place.topic, place.partition):
+        return -1
+    return log.read(place.topic, place.partition, place.offset, 1)[0].time_ms
 
 
 def _heard_ms(node: Node) -> int | None:

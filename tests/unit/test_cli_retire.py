@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.audits import AuditFailed
+from schemas.audits import AuditFailed, HypervisorAudited
+from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS
 from tests.cli_log import FleetLog
 
@@ -66,3 +67,27 @@ def test_nobody_is_silent_for_longer_than_ever(fleet: FleetLog, capsys: pytest.C
 
 def test_a_length_of_time_that_is_none_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet.run(capsys, "node", "retire", "--unheard-for", "long").code == 2
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_node_that_reports_by_a_clock_that_is_days_behind_is_heard_of(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, carry: bool
+) -> None:
+    behind = HypervisorAudited(
+        node_id="slow",
+        producer="p",
+        epoch=1,
+        counter=1,
+        taken_at_ms=fleet.now_ms - 9 * DAY_MS,
+        mono_ms=1,
+        digest="d",
+        hypervisor=Hypervisor(vcpus=1),
+        instances=(),
+    )
+    fleet.append(AUDITS, behind)
+    if carry:
+        fleet.carry()
+
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "-o", "json")
+
+    assert {item["node_id"] for item in said.json["items"]} == {"dead", "full", "gone", "held"}
