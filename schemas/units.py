@@ -20,3 +20,8 @@ Offset = Annotated[int, Meta(ge=-1, le=AMOUNT_MAX)]
 RatioMilli = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+def nearest_amount(number: int) -> int:
+    """The amount next to a number: a bound below nothing is nothing, one above all amounts is the largest, which nothing reaches."""
+    return max(0, min(number, AMOUNT_MAX))

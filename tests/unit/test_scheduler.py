@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from schemas.claims import NodeConfigured
 from schemas.codec import decode
+from schemas.inventory import Aggregate, OperatorFields
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
+from streams.scheduling.policy import Policy
 from tests.scheduling_world import At, World, world
 
 
@@ -267,6 +270,26 @@ def test_what_is_no_request_is_passed_over() -> None:
     settle(here.scheduler())
 
     assert here.answer("r").placed
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "number"),
+    [
+        ("AggregateNumInstancesFilter", "max_instances_per_host", "9" * 20),
+        ("AggregateIoOpsFilter", "max_io_ops_per_host", "9" * 20),
+        ("AggregateRamFilter", "ram_allocation_ratio", "1e300"),
+    ],
+)
+def test_a_bound_of_an_aggregate_beyond_all_amounts_bounds_nothing(name: str, option: str, number: str) -> None:
+    there = world()
+    there.host("n1")
+    aggregates = (Aggregate(name="a", metadata={option: number}),)
+    there.say(CLAIMS, NodeConfigured(node_id="n1", record_id="x", fields=OperatorFields(aggregates=aggregates)))
+    there.request("r1")
+
+    settle(there.scheduler(policy=Policy(filters=(name,))))
+
+    assert [named.node_id for named in there.answer("r1").named] == ["n1"]
 
 
 def test_the_boot_clock_only_runs() -> None:

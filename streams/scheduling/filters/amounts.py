@@ -12,6 +12,7 @@ from operator import attrgetter
 from projections.fit import fits
 from projections.room import UNLIMITED, Room
 from schemas.resources import Limits, Shortfall
+from schemas.units import nearest_amount
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.options import Options
 
@@ -47,7 +48,7 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
 def limits_of(room: Room, *resources: str) -> Limits:
     """The node's own limits of these resources; None where it has none. Below zero is nothing."""
     found = {resource: limit for resource in resources if (limit := room.node.limit(resource)) is not None}
-    return Limits(**{resource: max(limit, 0) for resource, limit in found.items()})
+    return Limits(**{resource: nearest_amount(limit) for resource, limit in found.items()})
 
 
 def _check(ask: Ask, *resources: str) -> Check | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from projections.room import Room
 from schemas.resources import Limits
+from schemas.units import nearest_amount
 from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.options import Options, settings
@@ -48,7 +49,7 @@ def metrics(_: Ask, options: Options) -> Check | None:
 def _io_ops(most: Callable[[Room], int]) -> Check:
     return per_node(
         lambda room: f"io_ops: {room.io_ops} of at most {most(room)} are at work" if room.io_ops >= most(room) else None,
-        lambda room: Limits(io_ops_max=max(most(room), 0)),
+        lambda room: Limits(io_ops_max=nearest_amount(most(room))),
     )
 
 
@@ -58,5 +59,5 @@ def _num_instances(ask: Ask, most: Callable[[Room], int]) -> Check:
         lambda room: f"instances: {len(room.instances)} of at most {most(room)} are there"
         if len(room.instances) >= most(room) and own not in room.instances
         else None,
-        lambda room: Limits(instances_max=max(most(room), 0)),
+        lambda room: Limits(instances_max=nearest_amount(most(room))),
     )

@@ -11,6 +11,7 @@ from math import inf
 
 from projections.room import Room
 from schemas.resources import Limits
+from schemas.units import nearest_amount
 from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.filters.amounts import limits_of, shortfalls
@@ -58,7 +59,7 @@ def exact(resource: str) -> RatioFilter:
             free = total - room.node.rule(resource).reserved - getattr(room, f"{resource}_used")
             return f"{resource}: {asked} asked, exactly {free} are free" if free != asked else None
 
-        return per_node(why, lambda room: Limits(**{resource: max(getattr(room, f"{resource}_total"), 0)}))
+        return per_node(why, lambda room: Limits(**{resource: nearest_amount(getattr(room, f"{resource}_total"))}))
 
     return test
 
@@ -73,4 +74,4 @@ def _limit(room: Room, resource: str, key: str) -> int | None:
 
 def _limits(room: Room, resource: str, key: str) -> Limits:
     limit = _limit(room, resource, key)
-    return limits_of(room, resource) if limit is None else Limits(**{resource: max(limit, 0)})
+    return limits_of(room, resource) if limit is None else Limits(**{resource: nearest_amount(limit)})
