@@ -21,9 +21,11 @@ EMULATOR_POLICIES = ("share", "isolate")
 PCI_POLICIES = ("required", "legacy", "preferred", "socket")
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 ALIAS_KEY = "pci_passthrough:alias"
+MIGRATABLE = "live_migratable"
 
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 _IMAGE_KEYS = ("hw_cpu_", "hw_numa_", "hw_mem_page_size", f"trait:{HYPERTHREADING}")
 _FLAVOR_KEYS = ("hw:cpu_", "hw:numa_", "hw:mem_page_size", "hw:emulator_threads_policy", "resources", "trait")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?(B|b|bit)")
@@ -156,6 +158,14 @@ def cpus_of(text: str, key: str) -> frozenset[int]:
             raise WantsError(f"{key}: expected CPU numbers such as 0-3,^2, got {text!r}")
         target.update(range(int(first), int(last or first) + 1))
     return frozenset(found - rejected)
+
+
+def _truth(key: str, text: str) -> str:
+    """`true` or `false`. Raises WantsError for a word that is neither."""
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise WantsError(f"{key}: expected true or false, got {text!r}")
+    return "true" if word in _TRUE else "false"
 
 
 def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
@@ -322,7 +332,10 @@ def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]
 
 
 def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
-    """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError."""
+    """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError.
+
+    Whether devices must be live-migratable may be said in any word for yes or no; devices have `true` or `false` (Nova's rule).
+    """
     found: dict[str, tuple[str, list[dict[str, str]]]] = {}
     for text in texts:
         try:
@@ -333,6 +346,8 @@ def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, s
         policy = _one_of(f"pci_alias {name}: numa_policy", spec.pop("numa_policy", "") or "legacy", PCI_POLICIES)
         if "device_type" in spec:
             spec["dev_type"] = spec.pop("device_type")
+        if MIGRATABLE in spec:
+            spec[MIGRATABLE] = _truth(f"pci_alias {name}: {MIGRATABLE}", spec[MIGRATABLE])
         known = found.setdefault(name, (policy, []))
         if known[0] != policy:
             raise WantsError(f"pci_alias {name}: expected one numa_policy, got {known[0]} and {policy}")

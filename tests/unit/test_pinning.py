@@ -90,6 +90,17 @@ def test_aliases_become_specs_and_a_name_given_twice_has_both() -> None:
     assert nic == PciWant(alias="nic", specs=({"vendor_id": "8086", "product_id": "154d", "dev_type": "type-VF"},), numa_policy="required")
 
 
+def test_an_alias_says_in_any_word_whether_its_devices_must_be_live_migratable() -> None:
+    def specs(word: str) -> tuple[dict[str, str], ...]:
+        (want,) = devices(flavor(pci_passthrough__alias="gpu:1"), Image(), (f'{{"name": "gpu", "live_migratable": "{word}"}}',))
+        return want.specs
+
+    assert specs("Yes") == specs("1") == ({"live_migratable": "true"},)
+    assert specs("off") == ({"live_migratable": "false"},)
+    with pytest.raises(WantsError, match="pci_alias gpu: live_migratable: expected true or false, got 'maybe'"):
+        specs("maybe")
+
+
 def test_an_alias_that_nobody_configured_is_told_with_those_there_are() -> None:
     with pytest.raises(WantsError, match="alias 'fpga' is not known; known: gpu, nic"):
         devices(flavor(pci_passthrough__alias="fpga:1"), Image(), ALIASES)
