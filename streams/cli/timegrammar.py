@@ -32,6 +32,8 @@ _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _RELATIVE = re.compile(r"([+-])((?:\d{1,15}(?:d|h|ms|m|s))+)", re.ASCII)
 _STEP = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _UNIX = re.compile(r"(\d{1,15})(?:\.(\d+))?", re.ASCII)
+# A year, month, day, minute or second without hyphens; as unix time these lie in 1970, 1976 and 2612.
+_WITHOUT_HYPHENS = re.compile(r"(?:19|20)(?:\d\d|\d{4}|\d{6}|\d{10}|\d{12})", re.ASCII)
 _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -95,6 +97,10 @@ def _milliseconds(fraction: str | None) -> int:
 
 def _from_unix(text: str, whole: str, fraction: str | None) -> int:
     number = int(whole)
+    if _WITHOUT_HYPHENS.fullmatch(text):
+        raise MomentError(
+            f"{text!r} looks like a date, and as unix time it is far away; write a date as 2026-11-21 or 2026-11-21T10:42:07Z"
+        )
     if len(str(number)) <= _SECONDS_DIGITS_MAX:
         return number * 1000 + _milliseconds(fraction)
     if fraction is not None:
