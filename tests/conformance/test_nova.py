@@ -31,6 +31,56 @@ def test_a_group_of_a_policy_that_no_filter_knows_is_passed_by(name: str) -> Non
     assert difference(vector) == ""
 
 
+HOSTS = [["blade", "n1"], ["blade", "n2"], ["Rack", "n1"]]
+CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[0], [1]], "memory_usage": 1024}
+PINNED = {"id": 0, "cpuset": [], "pcpuset": [0], "memory": 1024, "cpu_policy": "dedicated"}
+FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_used": 10, "vcpus": 2, "vcpus_used": 2}
+ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"memory_mb": 256, "vcpus": 1, "root_gb": 1}}
+
+
+@pytest.mark.parametrize(
+    ("area", "subject", "given", "expect"),
+    [
+        ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": "blade"}}}, {"hosts": HOSTS[:2]}),
+        ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": "rack", "node": None}}}, {"hosts": []}),
+        ("aggregates", "validate_num_values", {"values": ["1", "many"]}, {"error": "ValueError"}),
+        ("filter", "JsonFilter", {"host": {}, "request": {"hints": {"query": '["=", "$num_instances", 0]'}}}, {"pass": True}),
+        ("filter", "RamFilter", {"host": {"total_usable_ram_mb": 512}, "request": {"flavor": {"memory_mb": 64}}}, {"pass": False}),
+        (
+            "filter",
+            "NUMATopologyFilter",
+            {"host": {"numa_cells": [{**CELL, "mempages": [[4, 524288, 262144]]}]}, "request": {"numa_cells": [PINNED]}},
+            {"pass": True},
+        ),
+        (
+            "claim",
+            "Claim",
+            {"node": FULL, "flavor": {"memory_mb": 1, "root_gb": 1, "vcpus": 1}, "limits": {"vcpu": 2, "disk_gb": 10, "memory_mb": 1024}},
+            {"claimed": False, "reason_mentions_in_order": ["memory", "disk", "vcpu"]},
+        ),
+        ("host_state", "free_disk_mb", {"free_disk_gb": -5, "disk_available_least": None}, {"free_disk_mb": -5120}),
+        (
+            "host_state",
+            "consume",
+            {"start": {"vcpus_used": 3, "free_ram_mb": 512}, "requests": [{"memory_mb": 1024, "vcpus": 1}]},
+            {"vcpus_used": 4, "free_ram_mb": -512, "num_instances": 1},
+        ),
+        (
+            "tracker",
+            "update_available_resource",
+            {
+                "totals": {"memory_mb": 512, "local_gb": 6, "vcpus": 4},
+                "migrations": [ALONE, {**ALONE, "instance": {"vm_state": "active", "task_state": None}}],
+            },
+            {"memory_mb_used": 256},
+        ),
+        ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
+    ],
+)
+def test_what_novas_code_answered_to_inputs_drawn_at_random(area: str, subject: str, given: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert difference({"area": area, "subject": subject, "given": given, "expect": expect}) == ""
+
+
 def test_what_nobody_knows_and_what_is_no_vector_are_failures_and_the_script_counts_them(tmp_path: Path) -> None:
     file = tmp_path / "vectors.json"
     good = {"id": "good", "area": "normalize", "subject": "normalize", "given": {"values": [], "minval": None, "maxval": None}}
