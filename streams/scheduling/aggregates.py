@@ -6,10 +6,10 @@ Source of the rules: Nova 34, scheduler filters' utilities. A value may be a lis
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from math import isfinite
 from typing import TypeVar
 
 from schemas.inventory import Aggregate
+from streams.scheduling.options import NUMBER_MAX
 
 Number = TypeVar("Number", int, float)
 
@@ -34,13 +34,13 @@ def number(
 ) -> Number:
     """The least (or what `choose` takes) of the numbers in `texts`; `default` if there are none.
 
-    Raises ValueError for a text that is no number, or not a finite one.
+    Raises ValueError for a text that is no number, or one beyond `NUMBER_MAX`.
     """
     if not texts:
         return default
     numbers = [read(text) for text in texts]
-    if not all(isfinite(each) for each in numbers):
-        raise ValueError(f"expected finite numbers, got {', '.join(sorted(texts))}")
+    if not all(abs(each) <= NUMBER_MAX for each in numbers):
+        raise ValueError(f"expected numbers up to {NUMBER_MAX:g}, got {', '.join(sorted(texts))}")
     return choose(numbers)
 
 

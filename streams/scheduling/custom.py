@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from projections.room import Room
 from streams.scheduling.ask import Ask
 from streams.scheduling.custom_error import CustomError
 from streams.scheduling.facts import facts_of
+from streams.scheduling.options import NUMBER_MAX
 
 
 def is_custom(name: str) -> bool:
@@ -70,8 +70,8 @@ def _finite(weighs: Callable[[Ask, Room], Any], name: str) -> Callable[[Ask, Roo
             said = weighs(ask, room)
         except Exception as error:
             raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {type(error).__name__}: {error}") from error
-        if not isinstance(said, (int, float)) or not isfinite(said):
-            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a finite number, got {said!r}")
+        if not isinstance(said, (int, float)) or not abs(said) <= NUMBER_MAX:
+            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a number up to {NUMBER_MAX:g}, got {said!r}")
         return said
 
     return raw

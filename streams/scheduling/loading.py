@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from schemas.pinning import WantsError, known_aliases
 from streams.scheduling.custom import is_custom
 from streams.scheduling.custom_error import CustomError
 from streams.scheduling.filters import FILTERS, filters_of
-from streams.scheduling.options import setting
+from streams.scheduling.options import NUMBER_MAX, setting
 from streams.scheduling.policy import POLICIES, Policy
 from streams.scheduling.weighers import WEIGHERS, weigher_of
 
@@ -85,8 +84,8 @@ def checked(policy: Policy, *, source: str) -> Policy:
         if twice:
             raise PolicyError(f"{source}: {kind} {twice[0]!r} is named twice; once is enough")
     for each in policy.weighers:
-        if each.multiplier is not None and not isfinite(each.multiplier):
-            raise PolicyError(f"{source}: weigher {each.weigher!r}: expected a finite multiplier, got {each.multiplier}")
+        if not abs(each.factor) <= NUMBER_MAX:
+            raise PolicyError(f"{source}: weigher {each.weigher!r}: expected a multiplier up to {NUMBER_MAX:g}, got {each.multiplier}")
     if not 0 <= policy.alternates_max < NODES_MAX:
         raise PolicyError(f"{source}: alternates_max: expected 0 to {NODES_MAX - 1}, got {policy.alternates_max}")
     _check_options(policy, source)
@@ -119,6 +118,9 @@ def _check_options(policy: Policy, source: str) -> None:
     for name in ("max_io_ops_per_host", "max_instances_per_host", "host_subset_size", "metrics_step_milli", "io_ops_step"):
         if getattr(options, name) < 1:
             raise PolicyError(f"{source}: options: {name}: expected at least 1, got {getattr(options, name)}")
+    if not abs(options.weight_of_unavailable) <= NUMBER_MAX:
+        found = options.weight_of_unavailable
+        raise PolicyError(f"{source}: options: weight_of_unavailable: expected a number up to {NUMBER_MAX:g}, got {found}")
     if "MetricsWeigher" in weighers and options.weight_setting and options.required and "MetricsFilter" not in policy.filters:
         raise PolicyError(f"{source}: options: MetricsWeigher requires every metric; add MetricsFilter to the filters, or required = false")
 

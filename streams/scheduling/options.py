@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import isfinite
 
 from msgspec import Struct
+
+NUMBER_MAX = 1e100
+"""Largest multiplier, weight and ratio that counts: sums of what they multiply stay finite, and no result can carry another weight."""
 
 
 class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,4 +74,4 @@ def setting(text: str) -> tuple[str, float] | None:
         value = float(ratio)
     except ValueError:
         return None
-    return (name.strip(), value) if name.strip() and separator and isfinite(value) else None
+    return (name.strip(), value) if name.strip() and separator and abs(value) <= NUMBER_MAX else None

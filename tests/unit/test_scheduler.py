@@ -16,7 +16,7 @@ from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
-from streams.scheduling.policy import Policy
+from streams.scheduling.policy import NOVA, Policy
 from tests.scheduling_world import At, World, world
 
 
@@ -290,6 +290,20 @@ def test_a_bound_of_an_aggregate_beyond_all_amounts_bounds_nothing(name: str, op
     settle(there.scheduler(policy=Policy(filters=(name,))))
 
     assert [named.node_id for named in there.answer("r1").named] == ["n1"]
+
+
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_multipliers_of_aggregates_whose_sum_no_result_could_carry_do_not_count(engine_name: str) -> None:
+    there = world()
+    for node_id, memory_mib in (("n1", 8192), ("n2", 65_536)):
+        there.host(node_id, memory_mib=memory_mib)
+        aggregates = (Aggregate(name="a", metadata={"ram_weight_multiplier": "-1.7e308", "cpu_weight_multiplier": "-1.7e308"}),)
+        there.say(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"x {node_id}", fields=OperatorFields(aggregates=aggregates)))
+    there.request("r1")
+
+    settle(there.scheduler(policy=NOVA, engine_name=engine_name))
+
+    assert [named.node_id for named in there.answer("r1").named] == ["n2"]
 
 
 def test_the_boot_clock_only_runs() -> None:
