@@ -21,7 +21,7 @@ from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.never_named import check_named
-from streams.cli.output import Answer, Column, write
+from streams.cli.output import Answer, Column, write, write_on
 from streams.cli.records import Range, begins_late, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record
@@ -173,7 +173,7 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
     for batch in _coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record, None)]
         if items:
-            write(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
+            write_on(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
             sys.stdout.flush()
             headers = False
 

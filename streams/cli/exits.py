@@ -65,7 +65,7 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         code = run() or Exit.DONE
         _flush_stdout()
     except BrokenPipeError as problem:
-        _hush_stdout()
+        hush_stdout()
         return exit_of(problem)
     except KeyboardInterrupt as problem:
         return exit_of(problem)
@@ -89,10 +89,10 @@ def _flush_stdout() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _hush_stdout()
+        hush_stdout()
 
 
-def _hush_stdout() -> None:
+def hush_stdout() -> None:
     """The reader has gone (`claimlog events | head`): keep the interpreter from complaining when it flushes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from projections.cut import Cut
-from streams.cli.exits import UsageProblem
+from streams.cli.exits import UsageProblem, hush_stdout
 from streams.cli.printable import printable
 
 Format = Literal["table", "wide", "json", "jsonl", "value"]
@@ -95,8 +95,16 @@ def value_of(item: Item, name: str) -> Any:
 def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     """Print `answer` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
 
-    `jsonl` and `value` print each item as it comes, so they do for answers without an end.
+    Who has read enough (`claimlog leaks | head -1`) is told no more, and what the answer means is still the exit code.
     """
+    try:
+        write_on(answer, style, out, err)
+    except BrokenPipeError:
+        hush_stdout()
+
+
+def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+    """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
     items = iter(answer.items)
     first = list(islice(items, 1))
     _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer.columns, first)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from schemas.claims import ClaimReleased
 from schemas.lifecycle import InstanceDeleted
 from schemas.topics import CLAIMS
 from tests.cli_log import FleetLog
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -138,3 +143,17 @@ def test_a_filter_that_finds_nothing_does_not_say_that_all_is_well(fleet: FleetL
     assert len(every) > 0
     assert f"nothing found of that kind or there; open in all: {len(every)} finding" in said.err
     assert "agree" not in said.err
+
+
+@pytest.mark.parametrize("shown", ["json", "jsonl", "table"])
+def test_findings_are_the_exit_code_also_for_a_reader_who_has_gone(fleet: FleetLog, shown: str) -> None:
+    fleet.audit("c02", {f"stranger-{number:040}": 1 for number in range(100)})
+    reads, writes = os.pipe()
+    os.close(reads)
+
+    command = [sys.executable, "-m", "streams.cli.main", "leaks", "-o", shown, "--log", fleet.spec]
+    with os.fdopen(writes, "w") as gone:
+        ran = subprocess.run(command, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    assert ran.returncode == 3, ran.stderr
+    assert "Traceback" not in ran.stderr
