@@ -7,7 +7,7 @@ above it, they are looked for anew among all.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice, takewhile
 
 import numpy as np
@@ -43,16 +43,23 @@ class Leaders:
         self._most = 2 * kept
         """Of more than so many, whoever stands behind the first `kept` and their equals goes."""
 
-    def fill(self, scores: NDArray[np.float64], slots: NDArray[np.intp], ranks: NDArray[np.int64] | None = None) -> None:
-        """These are all scores, of these slots; −inf is nobody."""
+    def fill(
+        self,
+        scores: NDArray[np.float64],
+        slots: NDArray[np.intp],
+        ranks: NDArray[np.int64] | None = None,
+        rank_of: Callable[[int], int] | None = None,
+    ) -> None:
+        """These are all scores, of these slots; −inf is nobody. Their ranks, or what says the rank of the few that stand here then."""
         self.floor = NOTHING
         if len(scores) > self._kept:
             least = np.partition(scores, len(scores) - self._kept)[len(scores) - self._kept]
             below = scores[scores < least]
             self.floor = float(below.max()) if len(below) else NOTHING
         among = (scores > self.floor).nonzero()[0]
-        order = [0] * len(among) if ranks is None else ranks[among].tolist()
-        self._rank(sorted(zip((-scores[among]).tolist(), order, slots[among].tolist(), strict=True)))
+        found = slots[among].tolist()
+        order = ranks[among].tolist() if ranks is not None else [0] * len(found) if rank_of is None else map(rank_of, found)
+        self._rank(sorted(zip((-scores[among]).tolist(), order, found, strict=True)))
         self._most = len(self._ranked) + self._kept
 
     def _rank(self, ranked: list[Entry]) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from numpy.typing import NDArray
 
 CAPACITY_LEAST = 64
 JOURNAL_LEAST = 4096
+
+_figures, _floats = attrgetter("figures"), attrgetter("floats")
 
 Key = tuple[Any, ...]
 """What rules read of a node, as numbers; the first is its static class."""
@@ -134,8 +138,11 @@ class Profiles:
         slots = [profile.slot for profile in profiles]
         self._unwritten.clear()
         if slots:
-            self._figures[:, slots] = np.array([profile.figures for profile in profiles], np.int64).T
-            self._floats[:, slots] = np.array([profile.floats for profile in profiles], np.float64).T
+            # Element by element: three times as fast as an array of tuples.
+            figures = np.fromiter(chain.from_iterable(map(_figures, profiles)), np.int64, len(slots) * len(self._figures))
+            floats = np.fromiter(chain.from_iterable(map(_floats, profiles)), np.float64, len(slots) * len(self._floats))
+            self._figures[:, slots] = figures.reshape(len(slots), -1).T
+            self._floats[:, slots] = floats.reshape(len(slots), -1).T
 
     def fill(self, nodes: Iterable[tuple[int, int, Key]]) -> None:
         """Begin anew with these nodes: ordinal, mark, key. Marks are all different."""

@@ -24,7 +24,7 @@ Bounds = tuple[list[float], list[float]]
 ONE_BY_ONE_MOST = 24
 """Of more changed profiles than this, a look at whole columns is cheaper."""
 
-LEADING = 256
+LEADING = 128
 """So many leaders of the sums: with few partitions, enough of each for alternates; and each choice moves one of them."""
 STEPS_MOST = 16
 """So often sums are mended before they are made anew: each time adds to what they may be wrong by."""
@@ -255,8 +255,8 @@ class Spans:
         leaders, floors = self._leaders, None if floor is None else one_by_one(floor)
         found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
         if found is None and self._reweighed != self._seen and 2 * len(leaders.known) < LEADING:
-            live = self._profiles.live
-            leaders.fill(self._sums[:live], np.arange(live), self._profiles.figures[self._partition, :live])
+            live, at, partition_at = self._profiles.live, self._profiles.at, self._partition
+            leaders.fill(self._sums[:live], np.arange(live), rank_of=lambda slot: at[slot].figures[partition_at])
             found = leaders.few(count, partition, slack=self._slack, floor=floors, without=without)
         return None if found is None else [slot for _, slot in found]
 
