@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from producers.source import Said
 from producers.spool import Kept, SpoolFull, forward
+from streams.cli.exits import UsageProblem
 from streams.cli.producing import last_epoch, message
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
@@ -48,8 +49,11 @@ class SqliteShelf:
 
     @classmethod
     def open(cls, path: Path) -> SqliteShelf:
-        """Open the file, or make it. Raises LogUnreachable, LogDamaged, LogFull."""
+        """Open the file, or make it. Raises UsageProblem for a log of something else, LogUnreachable, LogDamaged, LogFull."""
         log = SqliteLog.open(path, create=True)
+        if others := sorted(log.topics().keys() - {SPOOLED, EPOCHS}):
+            log.close()
+            raise UsageProblem(f"--spool {path}: this is a log of its own, with {others[0]} and more in it; name a file that is new")
         log.create([TopicSpec(SPOOLED, 1), TopicSpec(EPOCHS, 1, compacted=True)])
         log.compact(EPOCHS, 0)
         return cls(log)
@@ -144,6 +148,8 @@ class Forwarder:
                 try:
                     if target is None:
                         target = self._open_target()
+                        if isinstance(target, SqliteLog) and SPOOLED in target.topics():
+                            raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
                         open_ledger(target)
                     self._answer(target)
                     sent = _forward(shelf, target)

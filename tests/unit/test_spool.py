@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from producers.spool import Spool, SpoolFull, forward, size_of
 from schemas.audits import AuditFailed
 from schemas.codec import encode
 from schemas.topics import AUDITS
-from streams.cli.spooling import SqliteShelf
+from streams.cli.exits import UsageProblem
+from streams.cli.spooling import Forwarder, SqliteShelf
+from streams.log.sqlite import SqliteLog
+from tests.cli_log import FleetLog
 
 
 def said(number: int, node_id: str = "n1", epoch: int = 1) -> Said:
@@ -137,3 +141,27 @@ def test_whatever_happens_in_between_all_arrive_in_order(steps: list[str]) -> No
 
     first_seen = list(dict.fromkeys(landed))
     assert first_seen == some(*range(1, counter + 1))
+
+
+def test_a_ledger_is_no_spool(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path)
+    before = dict(fleet.log.topics())
+
+    with pytest.raises(UsageProblem, match="name a file that is new"):
+        SqliteShelf.open(fleet.path)
+
+    assert fleet.log.topics() == before
+
+
+def test_a_new_file_is_not_spool_and_log_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "both"
+    SqliteShelf.open(path).close()
+
+    forwarder = Forwarder(path, lambda: SqliteLog.open(path, create=True), "p", lambda _: None)
+    assert forwarder.last_epoch(AUDITS, "n1") is None  # answers once the log was tried
+    forwarder.stop()
+
+    assert isinstance(forwarder.failure, UsageProblem)
+    assert "are one file" in str(forwarder.failure)
+    with closing(SqliteLog.open(path)) as log:
+        assert set(log.topics()) == {"spooled", "epochs"}
