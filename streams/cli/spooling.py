@@ -148,7 +148,7 @@ class Forwarder:
                 try:
                     if target is None:
                         target = self._open_target()
-                        if isinstance(target, SqliteLog) and SPOOLED in target.topics():
+                        if isinstance(target, SqliteLog) and target.path.samefile(self._path):
                             raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
                         open_ledger(target)
                     self._answer(target)
