@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
+from projections.table import TableError
 from streams.log.base import Lease, Log, LogError, LogFull, LogUnreachable, Partition
 from streams.metrics import Health
 
@@ -126,13 +127,13 @@ class Host:
             raise trouble
         self._log.wait({}, PAUSE_SECONDS)
 
-    def _close(self) -> LogError | None:
+    def _close(self) -> LogError | TableError | None:
         """Give everything up, each whatever becomes of the others; returns the first failure, each is told."""
-        failure: LogError | None = None
+        failure: LogError | TableError | None = None
         for give_up in (*(engine.close for engine in self._engines), self._lease.release):
             try:
                 give_up()
-            except LogError as trouble:
+            except (LogError, TableError) as trouble:
                 failure = failure or trouble
                 self._tell(f"at the end: {trouble}")
         return failure

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from producers.load import Fleet
 from producers.source import said
+from projections.table import TableError
 from schemas import topics
 from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementRequested
@@ -186,7 +187,7 @@ class Broken:
 
     name = "broken"
 
-    def __init__(self, *troubles: LogError, at_end: LogError | None = None) -> None:
+    def __init__(self, *troubles: LogError, at_end: LogError | TableError | None = None) -> None:
         self.troubles, self.at_end, self.turns, self.closed = list(troubles), at_end, 0, False
 
     def turn(self, partitions: frozenset[int]) -> int:
@@ -246,10 +247,11 @@ def test_what_no_other_try_mends_ends_the_process_at_once(failure: LogError) -> 
     assert engine.closed
 
 
-def test_at_the_end_everything_is_given_up_whatever_fails_on_the_way() -> None:
-    first, second, err = Broken(at_end=LogUnreachable("gone")), Broken(), StringIO()
+@pytest.mark.parametrize("failure", [LogUnreachable("gone"), TableError("gone")])
+def test_at_the_end_everything_is_given_up_whatever_fails_on_the_way(failure: LogError | TableError) -> None:
+    first, second, err = Broken(at_end=failure), Broken(), StringIO()
 
-    with pytest.raises(LogUnreachable, match="gone"):
+    with pytest.raises(type(failure), match="gone"):
         host(first, second, err=err).run(lambda: True)
 
     assert second.closed
