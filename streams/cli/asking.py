@@ -50,7 +50,9 @@ class Asking:
     instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
     zone: Annotated[Given, Parameter(help="Availability zone.")] = ""
     group: Annotated[Given, Parameter(help="Server group.")] = ""
-    policy: Annotated[GroupPolicy, Parameter(help="Policy of --group.")] = "anti-affinity"
+    policy: Annotated[
+        GroupPolicy, Parameter(help="Policy of --group; soft ones weigh where the scheduler's policy has their weighers, as nova has.")
+    ] = "anti-affinity"
     hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = ()
     trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = ()
     force: Annotated[Many, Parameter(help="Only this node, whatever its ratios; repeatable.")] = ()
