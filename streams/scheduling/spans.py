@@ -177,10 +177,10 @@ class Spans:
         if over is None:
             over = self._whole = self._bounds(None, ())
             self._holders = {slot for slot in (*self._least.slots, *self._most.slots) if slot != UNKNOWN}
-        if without and not self._holders.isdisjoint(without):
-            over = self._bounds(lowered(floor, without, self._profiles.live), beside)
-        elif floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside):
-            over = self._bounds(floor, beside)
+        is_shut = floor is not None and any(floor.item(slot) for slot in self._holders if slot not in beside)
+        if is_shut or (without and not self._holders.isdisjoint(without)):
+            # Who has an end is no candidate, and who has the next may be one of `without` as well.
+            over = self._bounds(lowered(floor, without, self._profiles.live) if without else floor, beside)
         if self._over is not over and self._over != over:
             self._over = over
             self._scores.clear()
