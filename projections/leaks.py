@@ -181,7 +181,7 @@ class Leaks(Struct, dict=True):
             for finding in self.open[node_id].values():
                 if finding.record.instance_id in instances or finding.record.kind in _OF_NODE:
                     return False
-        if self.homes and node_id in self.homes:
+        if node_id in self.homes:
             return False
         return nothing_wrong(node, instances, step.time_ms, observed.nodes.get(node_id), self.closed.get(node_id))
 
@@ -205,7 +205,7 @@ class Leaks(Struct, dict=True):
             return ((event.node_id, (instance_id,)),)
         if kind is ClaimReleased:
             if step.closed:
-                return tuple((claim.node_id, (claim.instance_id,)) for claim in step.closed)
+                return [(claim.node_id, (claim.instance_id,)) for claim in step.closed]
             return ((event.node_id, self._acknowledged(event)),)
         if kind is GroupHomeClosed:
             self._home_closed(ledger.nodes[event.node_id], event, step)

@@ -90,8 +90,6 @@ class SchedulerEngine:
         self._moved.inc(moved)
         self._placed.inc(counters.placed - self._seen["placed"])
         metrics.conflicts.inc(counters.conflicts - self._seen["conflicts"])
-        self._moved = metrics.records.labels(self.name, REQUESTS)
-        self._placed = metrics.placements.labels("placed")
         self._seen = {"placed": counters.placed, "conflicts": counters.conflicts}
         for reason, count in counters.failed.items():
             metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))

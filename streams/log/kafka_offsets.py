@@ -60,7 +60,6 @@ class _Member:
             self.consumer.poll(min(left, sleep_seconds))
             sleep_seconds = min(2 * sleep_seconds, POLL_SECONDS_MAX)
 
-
     def store_soon(self, stored: Sequence[TopicPartition], patience_seconds: float) -> None:
         """Store these without waiting, and again what was not stored yet. Raises KafkaException of what is refused or takes too long."""
         now = time.monotonic()
