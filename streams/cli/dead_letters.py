@@ -75,7 +75,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
     read = read_letter(record)
     if isinstance(read, DeadLetter):
         item |= {"headers": {name: _text(value) for name, value in read.headers}, "value": _text(read.value)}
-    if show.output in {"table", "wide"}:
+    if show.in_words:
         for name, value in item.items():
             print(printable(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}"))
         return 0

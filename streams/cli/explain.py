@@ -104,7 +104,7 @@ def explain(
             fates.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
 
         now = Now(request, state_at(source, moment_of(at), each=collect), fates)
-        if show.output in {"table", "wide"}:
+        if show.in_words:
             for line in _told(found, request, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
             sys.stderr.write(f"{cut}\n")

@@ -50,6 +50,11 @@ class Show:
     sort: Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False, help="By this column; -COLUMN descends.")] = ""
     headers: Annotated[bool, Parameter(negative="--no-headers", help="The line above a table.")] = True
 
+    @property
+    def in_words(self) -> bool:
+        """Whether people read it: verbs that tell more than a table holds do so here, unless columns are asked for."""
+        return self.output in {"table", "wide"} and not self.column and not self.sort
+
     def style(self, out: TextIO) -> Style:
         """What `output.write` needs to know, colour included: a terminal, unless NO_COLOR is set."""
         colour = out.isatty() and not os.environ.get("NO_COLOR")

@@ -87,7 +87,7 @@ def leaks(
         with opened(log) as source:
             return mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
     style = show.style(sys.stdout)
-    if explain and style.format in {"table", "wide"}:
+    if explain and show.in_words:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
         sys.stderr.write(f"{state.cut}\n")
     else:

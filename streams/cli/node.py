@@ -40,7 +40,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         raise UsageProblem(unknown_node(name, state.node_ids()))
     row = state.row(name)
     findings = [finding for finding in state.findings() if finding.node_id == name]
-    if output.output in {"table", "wide"}:
+    if output.in_words:
         sys.stdout.write(printable_lines(described(row, node, findings, state.as_of_ms)))
         sys.stderr.write(f"{state.cut}\n")
         return 0

@@ -146,7 +146,7 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
 def _say_failed(log: Log, request: PlacementRequested, found: Found, result: PlacementFailed, show: Show) -> int:
     """The reasons, and what the leaks on the nearest node hold."""
     code = Exit.UNPLACEABLE if result.reason in UNPLACEABLE else Exit.ERROR
-    if show.output not in {"table", "wide"}:
+    if not show.in_words:
         items = [decision_item(decision) for decision in result.decisions]
         columns = [Column(name="instance_id"), Column(name="nodes_known"), Column(name="passed")]
         answer = Answer(columns=columns, items=items, cut=decided_at(log, found), summary=_summary(found))

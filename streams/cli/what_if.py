@@ -92,7 +92,7 @@ def what_if(
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     request = about.request
-    if show.output in {"table", "wide"}:
+    if show.in_words:
         for line in _told(request, played, changing, wide=show.output == "wide"):
             print(printable(line))
         sys.stderr.write(f"{played.cut}\n")

@@ -141,3 +141,26 @@ def test_a_node_is_not_taken_out_without_a_word(tmp_path: Path, capsys: pytest.C
     assert (said.code, said.out) == (2, "")
     assert "say why" in said.err
     assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["status"] == "enabled"
+
+
+def test_show_prints_only_the_columns_that_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1204}, memory_mib=8192)
+
+    said = fleet.run(capsys, "node", "show", "c01", "-c", "node_id", "-c", "memory_mib.free")
+
+    assert [line.split() for line in said.out.splitlines()] == [["node_id", "memory_mib.free"], ["c01", str(8192 - 1204)]]
+
+
+@pytest.mark.parametrize("verb", [("node", "show", "c01"), ("leaks", "--explain"), ("what-if", "--vcpus", "1")])
+@pytest.mark.parametrize("flag", ["-c", "--sort"])
+def test_a_column_that_is_not_there_is_refused_by_verbs_that_answer_in_words(
+    verb: tuple[str, ...], flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1204})
+
+    said = fleet.run(capsys, *verb, flag, "nosuch")
+
+    assert said.code == 2
+    assert "there is no column 'nosuch'" in said.err
