@@ -33,6 +33,7 @@ from streams.placement_keeps import kept_item
 from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
+from streams.scheduling.holding import choose
 from streams.scheduling.limits import claimed
 from streams.scheduling.overlay import InFlight
 from streams.scheduling.policy import Policy, digest
@@ -87,6 +88,7 @@ class Placer:
         desk.queue.extend((asked, tuple(claims_ends)) for asked in placements.open.values())
         due = [cancel for cancel in placements.cancels.values() if cancel.offset >= committed]
         desk.cancels.update((cancel.request_id, Cancelling(cancel)) for cancel in due)
+        desk.leave(self.fleet.laid())
 
     def look_for_losers(self, partitions: Collection[int]) -> None:
         """Go through all held claims for those of requests of these partitions: a former owner may have left some that nobody names."""
@@ -220,12 +222,13 @@ class Placer:
             request = asked.request
             if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
-            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request), ends)
+            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request), ends, desk)
+            work.behind = desk.left.pop(request.request_id, work.behind)
             desk.works[request.request_id] = work
             problem = unfit(request, self.policy, self.owner, self.epoch)
             if problem:
                 yield self._fail(work, "invalid", problem, now_ms)
-            else:
+            elif not self.fleet.is_any_laid(work.behind):
                 yield from self._decide(work, work.seats, now_ms)
 
     def _go_on(self, work: Work, now_ms: int, boot_ms: int) -> Iterable[Message]:
@@ -238,7 +241,7 @@ class Placer:
         if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind) or (work.is_stale and self._is_stale(work)):
             return ()
         for seat in work.seats:
-            if seat.state == "held" and not self._is_held(seat):
+            if seat.state == "held" and not seat.is_held_by(self.fleet.ledgers):
                 seat.state = "open"  # It was closed since: expired, or released by an operator.
         undecided = [seat for seat in work.seats if seat.state == "open"]
         if undecided:
@@ -272,7 +275,7 @@ class Placer:
                     self._lift_all(items)
                     return [] if self._is_stale(work) else [self._fail(work, "refused", problem, now_ms)]
                 continue
-            decision, wanted = self._choose(request, seat)
+            decision, wanted = self._choose(work, seat)
             if not decision.chosen:
                 self._lift_all(items)
                 return self._no_place(work, seat, decision, now_ms)
@@ -293,7 +296,8 @@ class Placer:
             seat.attempt += 1
             self._sent[seat.claim_id] = (work, seat)
         self.counters.claims += len(seats)
-        return [message for partition in sorted(items) for message in self._claims(request, partition, items[partition], now_ms)]
+        bases = {partition: self.fleet.ledgers[partition].next_offset - 1 for partition in sorted(items)}
+        return [message for p, basis in bases.items() for message in self._send.claims(request, p, basis, items[p], now_ms)]
 
     def _find_home(self, work: Work, home: GroupHome, now_ms: int) -> list[Message]:
         """The group has no open home: choose a node that takes all of the request, and propose it; what is read back is the home."""
@@ -303,7 +307,7 @@ class Placer:
         work.homes += 1
         if work.homes > ATTEMPTS_MAX:
             return [self._fail(work, "refused", f"its group had no home for long enough: {ATTEMPTS_MAX} homes were closed again", now_ms)]
-        decision, _ = self._choose(request, seat)
+        decision, _ = self._choose(work, seat)
         if not decision.chosen:
             return self._no_place(work, seat, decision, now_ms)
         return [self._homes.propose(work, home.epoch, decision.chosen, self._home_id(request), now_ms)]
@@ -325,9 +329,12 @@ class Placer:
             return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
         return self._homes.close(work, home, self._home_id(request), now_ms)
 
-    def _choose(self, request: PlacementRequested, seat: Seat) -> tuple[Decision, ClaimItem]:
+    def _choose(self, work: Work, seat: Seat) -> tuple[Decision, ClaimItem]:
+        """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
+        request = work.asked.request
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
-        decision = self._engine(self.fleet, ask, self.policy, self.policy_digest)
+        held = work.desk.held_nodes(self.fleet.ledgers, request, seat.index)
+        ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, held)
         if seat.refused or decision.overlay:
             decision = msgspec.structs.replace(decision, overlay=self._in_flight.texts(), refused=seat.refused)
         seat.decision = decision
@@ -344,9 +351,6 @@ class Placer:
         seat.item = msgspec.structs.replace(item, claim_id=seat.claim_id)
         items.setdefault(seat.partition, []).append(seat.item)
         return ""
-
-    def _claims(self, request: PlacementRequested, partition: int, items: list[ClaimItem], now_ms: int) -> Iterator[Message]:
-        return self._send.claims(request, partition, self.fleet.ledgers[partition].next_offset - 1, items, now_ms)
 
     def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True
@@ -366,10 +370,6 @@ class Placer:
         self.wants_ends |= work.ends is None
         work.is_stale = work.ends is None or not self._is_folded(work.ends)
         return work.is_stale
-
-    def _is_held(self, seat: Seat) -> bool:
-        claim = self.fleet.ledgers[seat.partition].claims.get(seat.claim_id)
-        return claim is not None and claim.node_id == seat.node_id
 
     def _lift(self, item: ClaimItem) -> None:
         self.fleet.lift(item.claim_id)

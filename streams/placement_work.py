@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 
+from projections.ledger import Ledger
 from projections.placements import Asked, Cancel, Named, Placements
 from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
 from schemas.results import Decision, FailureReason, Placement
+from streams.scheduling.holding import NOWHERE, nodes_held
 
 LATENCIES_KEPT = 10_000
 
@@ -33,6 +36,11 @@ class Seat(Struct, gc=False):
     keeps: bool = False
     item: ClaimItem | None = None
 
+    def is_held_by(self, ledgers: Sequence[Ledger]) -> bool:
+        """Whether its claim is still held where it was granted."""
+        claim = ledgers[self.partition].claims.get(self.claim_id)
+        return claim is not None and claim.node_id == self.node_id
+
 
 def seats_of(request: PlacementRequested) -> list[Seat]:
     """The seats of a request: one an instance, and for a migration that can be reverted another one on the node that each leaves."""
@@ -49,9 +57,9 @@ class Work(Struct):
     that stands still while this scheduler is held up.
 
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
-    the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, `waits` how often it waited for
-    such. `restarts`: how often it was begun again. `ends` are those of `claims` that the fold must have reached before it is refused, None
-    as long as nobody read them; `is_stale`: it waits for that.
+    the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, or were made for it before
+    it was begun; `waits`: how often it waited for those in its way. `restarts`: how often it was begun again. `ends` are those of `claims`
+    that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it waits for that.
     """
 
     asked: Asked
@@ -60,6 +68,7 @@ class Work(Struct):
     taken_up_awake_ms: int
     seats: list[Seat]
     ends: tuple[int, ...] | None
+    desk: Desk
     result_sent: bool = False
     is_stale: bool = False
     late: bool = False
@@ -73,8 +82,9 @@ class Work(Struct):
     def begin_again(self, now_ms: int, boot_ms: int, awake_ms: int) -> None:
         """Take it up once more, as a new owner would: with claims of its own, made from now on; the old ones go when they are not named."""
         self.taken_up_ms, self.taken_up_boot_ms, self.taken_up_awake_ms = now_ms, boot_ms, awake_ms
+        self.late, self.awaits = False, ""
+        self.behind = frozenset(seat.claim_id for seat in self.seats if seat.state == "sent")
         self.seats = seats_of(self.asked.request)
-        self.late, self.awaits, self.behind = False, "", frozenset()
         self.restarts += 1
 
     @property
@@ -156,6 +166,23 @@ class Desk:
         self.releases: dict[str, Release] = {}
         self.held: dict[str, dict[str, Named]] = {}
         """Held claims of requests without counting result, by request and claim."""
+        self.left: dict[str, frozenset[str]] = {}
+        """Own claims for requests not taken up that were in flight when the partition was taken over: it was owned before."""
+
+    def leave(self, laid: Collection[str]) -> None:
+        """These own claims are in flight: what they are for waits until it is known what became of them."""
+        for claim_id in laid:
+            request_id = claim_id.rsplit("/", 2)[0]
+            if request_id in self.placements.open:
+                self.left[request_id] = self.left.get(request_id, frozenset()) | {claim_id}
+
+    def held_nodes(self, ledgers: Sequence[Ledger], request: PlacementRequested, index: int) -> frozenset[str]:
+        """Where an instance of a request is held already: for a former owner of the request, or from before it was begun again."""
+        named = self.held.get(request.request_id)
+        if not named:
+            return NOWHERE
+        claims = [ledgers[each.partition].claims.get(each.claim_id) for each in named.values()]
+        return nodes_held([claim for claim in claims if claim is not None], request, index)
 
     def commit_offset(self) -> int:
         """Everything below is done with: answered, and its cancellation and loser releases read back."""

@@ -17,7 +17,7 @@ from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.nodes import unknown_node
 from streams.cli.state import state_at
 from streams.log.base import Log, OffsetOutOfRange
-from streams.scheduling.explain import CannotRerun, laid, rerun
+from streams.scheduling.explain import CannotRerun, asked_again, laid, rerun
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
 from streams.scheduling.overlay import Named
@@ -70,7 +70,7 @@ class Reruns:
             return Again(same=None, told=f"it cannot be made again: {problem}")
         told = "made again, it gives the same choice" if done.same else f"MADE AGAIN, IT DIFFERS in {', '.join(done.differences)}"
         fleet = laid(ledgers, self._request, decision, items, policy)
-        ask = fleet.ask_seeded(self._request, index, seed=decision.seed, attempt=decision.attempt, options=policy.options)
+        ask = asked_again(fleet, self._request, index, decision, policy)
         made = matrix(fleet, ask, policy)
         if node and made.of(node) is None:
             raise UsageProblem(f"at the decision's cut {unknown_node(node, [line.node_id for line in made.lines])}")

@@ -32,6 +32,7 @@ from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, laid, spelled_out
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import DEFAULT as ENGINE_DEFAULT
@@ -162,7 +163,8 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
             change(ledgers, changes)
             done.add(decision.cut)
         last[:] = [laid(ledgers, about.request, decision, items, policy)]
-        return Basis(last[-1], decision.seed, decision.attempt, ENGINE_DEFAULT if other else decision.engine)
+        held = nodes_chosen_from(last[-1], about.request, index, decision)
+        return Basis(last[-1], decision.seed, decision.attempt, ENGINE_DEFAULT if other else decision.engine, held)
 
     return basis
 

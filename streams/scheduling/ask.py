@@ -26,7 +26,8 @@ SIZES_MAX = 4096
 class Ask(Struct, gc=False):
     """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group.
 
-    `unusable` is why no node will do: extra specs or properties that contradict each other.
+    `held_nodes`, if there are any, are the only ones asked about (see `holding`). `unusable` is why no node will do: extra specs or
+    properties that contradict each other.
     """
 
     request: PlacementRequested
@@ -36,6 +37,11 @@ class Ask(Struct, gc=False):
     attempt: int = 1
     group_nodes: frozenset[str] = frozenset()
     unusable: str = ""
+    held_nodes: frozenset[str] = frozenset()
+
+    def only_on(self, held_nodes: frozenset[str]) -> Ask:
+        """The same ask of these nodes alone."""
+        return msgspec.structs.replace(self, held_nodes=held_nodes)
 
     @property
     def instance_id(self) -> str:

@@ -13,8 +13,9 @@ from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
 from streams.scheduling import overlay
-from streams.scheduling.ask import ask_of
+from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.select import engine
 
@@ -104,10 +105,16 @@ def rerun(
         raise CannotRerun(
             f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {given}; its text is in a scheduler-started"
         )
-    ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
+    ask = asked_again(fleet, request, index, recorded, policy)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
     fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused"}]
     return Rerun(recorded, again, tuple(name for name in fields if getattr(recorded, name) != getattr(again, name)))
+
+
+def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
+    """The ask of a recorded decision, on the fleet as it saw it (`laid`)."""
+    ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
+    return ask.only_on(nodes_chosen_from(fleet, request, index, recorded))
 
 
 def funnel(decision: Decision) -> list[FunnelLine]:

@@ -86,6 +86,7 @@ class Filtering:
         request, hints = ask.request, ask.request.hints
         return (
             ask.item.group is None
+            and not ask.held_nodes
             and request.action == "create"
             and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
             and not (request.forced_hosts or request.ignored_hosts or hints.same_host or hints.different_host)
@@ -111,6 +112,7 @@ class Filtering:
         if request.source_node:
             named.append(request.source_node)
         named += ask.group_nodes
+        named += ask.held_nodes
         ordinals.update([ordinal for node_id in named if (ordinal := view.ordinals.get(node_id)) is not None])
         if not ordinals:
             return {}

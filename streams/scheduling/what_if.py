@@ -21,6 +21,7 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.results import Decision
 from streams.scheduling.fleet import Fleet
+from streams.scheduling.holding import NOWHERE, choose
 from streams.scheduling.limits import claimed
 from streams.scheduling.matrix import Matrix, matrix
 from streams.scheduling.policy import Policy, digest
@@ -62,12 +63,16 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Basis(Struct, frozen=True):
-    """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine."""
+    """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine.
+
+    `held` are the nodes that are chosen from as long as one of them will do (see `holding`).
+    """
 
     fleet: Fleet
     seed: int
     attempt: int = 1
     engine: str = DEFAULT
+    held: frozenset[str] = NOWHERE
 
 
 class Outcome(NamedTuple):
@@ -116,7 +121,7 @@ def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy) -> Ou
         basis = basis_of(index, decisions)
         fleet = basis.fleet
         ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options)
-        decision = engine(basis.engine)(fleet, ask, policy, name)
+        ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
         decisions.append(decision)
         if not decision.chosen:
             return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask.item.resources))

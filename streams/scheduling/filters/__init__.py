@@ -34,7 +34,18 @@ from streams.scheduling.filters.isolation import (
 from streams.scheduling.filters.json_query import json_query
 from streams.scheduling.filters.labels import availability_zone, traits
 from streams.scheduling.filters.ratios import aggregate_ratio, exact
-from streams.scheduling.filters.restrict import forced, forced_hosts, ignored, ignored_hosts, moved, requested, tried, unusable
+from streams.scheduling.filters.restrict import (
+    HELD_NODES,
+    forced,
+    forced_hosts,
+    held,
+    ignored,
+    ignored_hosts,
+    moved,
+    requested,
+    tried,
+    unusable,
+)
 from streams.scheduling.filters.topology import numa_topology, pci_passthrough
 from streams.scheduling.options import OPTIONS, Options
 from streams.scheduling.policy import Policy
@@ -66,6 +77,7 @@ RESTRICTIONS: tuple[Filter, ...] = (
     Filter("forced-hosts", forced_hosts, once=True),
     Filter("forced-nodes", forced, once=True),
     Filter("requested-nodes", requested, once=True),
+    Filter(HELD_NODES, held),
     Filter("source-node", moved),
     Filter("group-home", forced_home),
 )

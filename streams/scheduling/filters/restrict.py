@@ -8,6 +8,8 @@ from streams.scheduling.options import Options
 
 NAMED_MAX = 3
 """Names in one reason: the request has them all."""
+HELD_NODES = "held-nodes"
+"""The name by which evidence knows a choice among the nodes that the request held already (see `scheduling.holding`)."""
 
 
 def unusable(ask: Ask, _: Options) -> Check | None:
@@ -43,6 +45,11 @@ def forced(ask: Ask, _: Options) -> Check | None:
 def requested(ask: Ask, _: Options) -> Check | None:
     """Nova's requested_destination: only these, and they are filtered like any other."""
     return _only(ask.request.requested_nodes, "requested on")
+
+
+def held(ask: Ask, _: Options) -> Check | None:
+    """Where the request holds the instance already, as whoever answered it before left it."""
+    return _only(tuple(sorted(ask.held_nodes)), "held already, by an earlier claim of this request, on")
 
 
 def tried(ask: Ask, _: Options) -> Check | None:
