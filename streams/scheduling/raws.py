@@ -135,8 +135,13 @@ def image_properties(ask: Ask | None, options: Options) -> Raw:
         return nothing
 
     def raw(room: Room) -> float:
-        there = [pair for shown in room.node.shown.values() for pair in shown.report.image_properties.items() if pair in wanted]
-        return sum(ratios.get(name, 0.0) if ratios else 1.0 for name, _ in there)
+        total = 0.0
+        # Not by sum(), which rounds otherwise from Python 3.12 on: a decision is the same on every version.
+        for shown in room.node.shown.values():
+            for pair in shown.report.image_properties.items():
+                if pair in wanted:
+                    total += ratios.get(pair[0], 0.0) if ratios else 1.0
+        return total
 
     return raw
 

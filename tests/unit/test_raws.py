@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from schemas.resources import Resources
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.policy import NOVA, POLICIES
-from streams.scheduling.raws import MetricMissing
+from streams.scheduling.raws import MetricMissing, image_properties
 from streams.scheduling.weighers import WEIGHERS, weigh
 
 
@@ -108,6 +110,9 @@ def test_instances_of_like_images_draw_together_if_somebody_asks_for_it() -> Non
     assert scores(rooms, "ImagePropertiesWeigher", asked=asked) == [0.0, 0.0]
     assert scores(rooms, "ImagePropertiesWeigher", 1.0, asked=asked) == [0.0, 1.0]
     assert scores(rooms, "ImagePropertiesWeigher", 1.0, asked=asked, image_props_weight_setting=("arch=1",)) == [0.0, 0.0]
+    # Ten tenths, added one by one on every version of Python.
+    tenths = image_properties(asked, Options(image_props_weight_setting=("os=0.1",)))
+    assert tenths(shown("c", *["win"] * 10)) == reduce(add, [0.1] * 10)
 
 
 def test_aggregates_multiply_in_their_own_way_and_the_least_of_several_counts() -> None:
