@@ -6,27 +6,24 @@ from collections.abc import Collection
 
 from projections.cut import Cut
 from projections.projection import HistoryMissing, Readable, WrongCut
+from projections.snapshots import newest_chunk
 from schemas.claims import PartitionOpened
 from schemas.codec import decode
-from schemas.results import SnapshotChunk
-from schemas.topics import CLAIMS, SNAPSHOTS
+from schemas.topics import CLAIMS
 
 
 def ledger_id_of(log: Readable) -> str:
     """What the ledger says of itself in its first record, so that a copy of the log is the same ledger; else what the log says; else empty.
 
-    Where the first record was archived, the newest snapshot says it too. Raises as the log's `read` does.
+    Where the first record was archived, the newest snapshot says it too. Raises as the log's `read` of `claims` does.
     """
     if log.topics().get(CLAIMS, 0) and log.start(CLAIMS, 0) == 0 < log.end(CLAIMS, 0):
         first = log.read(CLAIMS, 0, 0, 1)
         opened = decode(CLAIMS, first[0].value) if first and first[0].offset == 0 else None
         if isinstance(opened, PartitionOpened):
             return opened.ledger_id
-    if log.topics().get(SNAPSHOTS, 0) and (end := log.end(SNAPSHOTS, 0)) > log.start(SNAPSHOTS, 0):
-        last = log.read(SNAPSHOTS, 0, end - 1, 1)
-        chunk = decode(SNAPSHOTS, last[0].value) if last else None
-        if isinstance(chunk, SnapshotChunk):
-            return chunk.ledger_id
+    if (chunk := newest_chunk(log, 0)) is not None:
+        return chunk.ledger_id
     return str(getattr(log, "ledger_id", ""))
 
 

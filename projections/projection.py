@@ -28,6 +28,10 @@ class Recorded(Protocol):
         ...
 
 
+class RecordsDamaged(Exception):  # noqa: N818 - as in `streams.log.base`: an error is named by what is wrong
+    """Bytes in the log are not what was written; the message names the first bad position. Raised by what reads a log."""
+
+
 class Readable(Protocol):
     """A log as a fold reads it: the reading half of `streams.log.base.Log`, which every log keeps."""
 
@@ -36,7 +40,7 @@ class Readable(Protocol):
         ...
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Recorded]:
-        """Records from `offset` on, at least one if there is one."""
+        """Records from `offset` on, at least one if there is one. Raises RecordsDamaged."""
         ...
 
     def start(self, topic: str, partition: int) -> int:

@@ -97,7 +97,7 @@ def replay(
     """
     return {
         number: replayed(log, number, end, from_snapshots=from_snapshots, each=each, progress=progress, tell=tell)
-        for number, end in ends_of(log, until).items()
+        for number, end in ends_of(log, until, tell).items()
     }
 
 
@@ -143,8 +143,8 @@ def cut_at(log: Readable, ends: Mapping[int, int]) -> Cut:
     return Cut.of({(CLAIMS, number): end for number, end in ends.items()}, ledger_id_of(log))
 
 
-def ends_of(log: Readable, until: Until) -> dict[int, int]:
-    """The next offset of each partition at a moment.
+def ends_of(log: Readable, until: Until, tell: Tell | None = None) -> dict[int, int]:
+    """The next offset of each partition at a moment; `tell` hears of snapshots passed over.
 
     Every place of a cut must be at hand, also those that a replay of the ledger does not read: what they say of the log is then true.
     Raises WrongCut for a cut of another log, HistoryMissing for a moment that this log does not reach, ProjectionError for no ledger.
@@ -156,7 +156,7 @@ def ends_of(log: Readable, until: Until) -> dict[int, int]:
         return dict(log.ends(CLAIMS))
     if isinstance(until, int):
         ends = {number: log.at_time(CLAIMS, number, until) for number in range(count)}
-        check_at_hand(log, ends, until)
+        check_at_hand(log, ends, until, tell)
         return ends
     check_cut(log, until)
     ends = {place.partition: place.next_offset for place in until.places if place.topic == CLAIMS}
@@ -165,7 +165,7 @@ def ends_of(log: Readable, until: Until) -> dict[int, int]:
     return ends
 
 
-def check_at_hand(log: Readable, ends: Mapping[int, int], time_ms: int) -> None:
+def check_at_hand(log: Readable, ends: Mapping[int, int], time_ms: int, tell: Tell | None = None) -> None:
     """Raise HistoryMissing if one of `ends`, which the log gave for a time, only stands where what is at hand begins.
 
     The records that left the log may be later than that time; the snapshot that includes them knows the latest.
@@ -173,7 +173,7 @@ def check_at_hand(log: Readable, ends: Mapping[int, int], time_ms: int) -> None:
     for number, end in ends.items():
         if not 0 < end == log.start(CLAIMS, number):
             continue
-        begun = load_newest(log, number, at_most=end)
+        begun = load_newest(log, number, at_most=end, tell=tell)
         if begun is None or begun.next_offset < end or begun.time_ms >= time_ms:
             raise HistoryMissing(
                 f"{CLAIMS}/{number}: the moment lies among the records below {end}, which have left the log; "

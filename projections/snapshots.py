@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from projections import state
 from projections.ledger import Ledger
-from projections.projection import Readable, Recorded
+from projections.projection import Readable, Recorded, RecordsDamaged
 from projections.state import STATE_VERSION, StateError
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
@@ -27,7 +27,7 @@ from schemas.topics import CLAIMS, SNAPSHOTS
 
 # Base64 makes 880,000 of them; with the other fields a record stays under 900 kB, which a broker takes as it comes.
 CHUNK_BYTES = 660_000
-# Of the chunks read in one go while looking back for the newest snapshot: some megabytes.
+# Of the chunks of one snapshot read in one go while looking back for the newest: some megabytes.
 CHUNKS_AT_ONCE = 8
 # Level 1 takes a third of level 6's time here and makes about a tenth more bytes.
 COMPRESSION_LEVEL = 1
@@ -134,9 +134,10 @@ def load_newest_with(
 ) -> tuple[Ledger, Extras] | None:
     """The ledger of the newest complete snapshot that fits `log` and includes no offset at or above `at_most`; None if there is none.
 
-    `tell` hears of every snapshot passed over. Raises what reading the log raises.
+    `tell` hears of every snapshot passed over: one whose bytes are damaged too, since all that it says is in `claims`. Raises what reading
+    `claims` raises.
     """
-    if SNAPSHOTS not in log.topics():
+    if partition >= log.topics().get(SNAPSHOTS, 0):
         return None
     tell = _once(tell)
     for data, chunk in _complete(log, partition, at_most, tell):
@@ -197,17 +198,12 @@ def listed(log: Readable, partition: int, tell: Tell | None = None) -> list[List
         return []
     tell = _once(tell)
     found: dict[tuple[int, str, int, int], dict[int, tuple[Recorded, SnapshotChunk]]] = {}
-    for record in _backwards(log, partition):
-        chunk = decode(SNAPSHOTS, record.value)
+    for record, chunk in _backwards(log, partition, tell):
         if isinstance(chunk, SnapshotChunk):
             found.setdefault((chunk.offset, chunk.digest, chunk.chunks, chunk.state_version), {}).setdefault(chunk.index, (record, chunk))
         else:
-            tell(f"{SNAPSHOTS}/{partition}@{record.offset} is no part of a snapshot: {_why_not(chunk)}")
+            tell(f"{SNAPSHOTS}/{partition}@{record.offset} is no part of a snapshot: {chunk.reason}")
     return [_listed(log, partition, found[key]) for key in sorted(found)]
-
-
-def _why_not(event: object) -> str:
-    return event.reason if isinstance(event, Unreadable) else f"it is {type(event).__name__}"
 
 
 def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, SnapshotChunk]]) -> Listed:
@@ -237,12 +233,36 @@ def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, Snap
 
 def newest_offset(log: Readable, partition: int) -> int:
     """The next offset after the snapshot that was written last; 0 without one. Nothing is checked: it says where one seems to be."""
+    chunk = newest_chunk(log, partition)
+    return 0 if chunk is None else min(chunk.offset + 1, log.end(CLAIMS, partition))
+
+
+def newest_chunk(log: Readable, partition: int, tell: Tell | None = None) -> SnapshotChunk | None:
+    """The part of a snapshot that was written last; `tell` hears of what cannot be read behind it."""
     if partition >= log.topics().get(SNAPSHOTS, 0):
-        return 0
-    start, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
-    last = log.read(SNAPSHOTS, partition, end - 1, 1) if end > start else ()
-    chunk = decode(SNAPSHOTS, last[0].value) if last else None
-    return min(chunk.offset + 1, log.end(CLAIMS, partition)) if isinstance(chunk, SnapshotChunk) else 0
+        return None
+    tell = _once(tell)
+    for record, chunk in _backwards(log, partition, tell):
+        if isinstance(chunk, SnapshotChunk):
+            return chunk
+        tell(_unreadable(partition, record, chunk))
+    return None
+
+
+def damaged_at(log: Readable, partition: int) -> str:
+    """The first place in a partition of `ledger-snapshots` that cannot be read back; empty if there is none.
+
+    Ask last: a log may serve nothing beyond damage that it has met.
+    """
+    if partition >= log.topics().get(SNAPSHOTS, 0):
+        return ""
+    try:
+        at, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
+        while at < end and (records := log.read(SNAPSHOTS, partition, at, CHUNKS_AT_ONCE)):
+            at = records[-1].offset + 1
+    except RecordsDamaged as problem:
+        return str(getattr(problem, "position", None) or f"{SNAPSHOTS}/{partition}")
+    return ""
 
 
 def misfit(ledger: Ledger, log: Readable) -> str | None:
@@ -284,11 +304,10 @@ def _once(tell: Tell | None) -> Tell:
 def _complete(log: Readable, partition: int, at_most: int | None, tell: Tell) -> Iterator[tuple[bytes, SnapshotChunk]]:
     """The complete snapshots of a partition, the last written first, with one chunk of each."""
     found: dict[tuple[int, str, int], dict[int, str]] = {}
-    for record in _backwards(log, partition):
-        chunk = decode(SNAPSHOTS, record.value)
+    for record, chunk in _backwards(log, partition, tell):
         place = f"{SNAPSHOTS}/{partition}@{record.offset}"
         if isinstance(chunk, Unreadable):
-            tell(f"{place} is passed over: {chunk.reason}")
+            tell(_unreadable(partition, record, chunk))
         elif chunk.state_version != STATE_VERSION:
             tell(f"{SNAPSHOTS}/{partition}: snapshots of state version {chunk.state_version} are passed over; known here: {STATE_VERSION}")
         elif at_most is None or chunk.offset < at_most:
@@ -307,18 +326,49 @@ def _joined(parts: dict[int, str]) -> bytes | None:
         return None
 
 
-def _backwards(log: Readable, partition: int) -> Iterator[Recorded]:
-    """The records of a snapshots partition from its end to its start."""
-    start, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
+def _backwards(log: Readable, partition: int, tell: Tell) -> Iterator[tuple[Recorded, SnapshotChunk | Unreadable]]:
+    """The records of a snapshots partition from its end to its start, each with what it says; `tell` hears of damage, which is left out.
+
+    A log may serve nothing beyond damage that it has met. So what is read in one go belongs to one snapshot: with one chunk of it lost
+    the others are of no use, and no sound snapshot stands behind it that was not read before.
+    """
+    try:
+        start, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
+    except RecordsDamaged:
+        tell(_damaged(f"{SNAPSHOTS}/{partition}"))
+        return
+    beside = 0  # chunks that stand before the one that was read last and belong to the same snapshot
     while end > start:
-        first = max(start, end - CHUNKS_AT_ONCE)
-        records: list[Recorded] = []
-        at = first
-        while at < end:
-            read = log.read(SNAPSHOTS, partition, at, end - at)
-            if not read:
-                break
-            records += read
-            at = read[-1].offset + 1
-        yield from reversed([record for record in records if record.offset < end])
+        first = max(start, end - min(max(beside, 1), CHUNKS_AT_ONCE))
+        beside = 0
+        for record in reversed(_read(log, partition, first, end, tell)):
+            chunk: SnapshotChunk | Unreadable = decode(SNAPSHOTS, record.value)
+            beside = chunk.index if isinstance(chunk, SnapshotChunk) else 0
+            yield record, chunk
         end = first
+
+
+def _read(log: Readable, partition: int, first: int, end: int, tell: Tell) -> list[Recorded]:
+    """The records from `first` up to `end`, exclusive, as far as they are sound."""
+    records: list[Recorded] = []
+    at = first
+    while at < end:
+        try:
+            read = log.read(SNAPSHOTS, partition, at, end - at)
+        except RecordsDamaged as problem:
+            place = getattr(problem, "position", None)
+            tell(_damaged(f"{SNAPSHOTS}/{partition}@{at if place is None else place.offset}"))
+            break
+        if not read:
+            break
+        records += [record for record in read if record.offset < end]
+        at = read[-1].offset + 1
+    return records
+
+
+def _damaged(place: str) -> str:
+    return f"{place} is passed over: its bytes are not what was written; `claimlog snapshot write` writes a new one and drops this"
+
+
+def _unreadable(partition: int, record: Recorded, chunk: Unreadable) -> str:
+    return f"{SNAPSHOTS}/{partition}@{record.offset} is passed over: {chunk.reason}; `claimlog snapshot write` writes a new one"

@@ -19,6 +19,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from streams.log.base import Log, Message, Partition
+from streams.snapshot_writer import write_snapshot
 
 if TYPE_CHECKING:
     from streams.folder import Folder
@@ -195,11 +196,11 @@ def discard(log: Log, folder: Folder, number: int, again: FoldedAgain) -> None:
     The next start begins where `again` began: at the first record, or at that snapshot, which is published anew as the last one.
     """
     folder.folds[number].table.clear()
-    before = log.end(SNAPSHOTS, number)
+    before = None
     if again.base is not None:
         ledger, extras = again.base
         messages = [
             Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), partition=number) for chunk in chunks_of(ledger, extras=extras)
         ]
-        before = log.append(messages)[0]
-    log.truncate(SNAPSHOTS, number, before)
+        before = write_snapshot(log, number, messages)
+    log.truncate(SNAPSHOTS, number, log.end(SNAPSHOTS, number) if before is None else before)

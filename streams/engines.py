@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
+from schemas.topics import SNAPSHOTS
 from streams.dead_letters import dead_letter
-from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
+from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
@@ -176,7 +177,10 @@ class Watcher:
     ) -> None:
         self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic, tell=tell) for topic in WATCHED_TOPICS]
+        self._tell = tell
         self._is_sound = True
+        self._damaged: set[Partition] = set()
+        """Partitions of `ledger-snapshots` that cannot be read on; whoever writes the next snapshot there drops what is damaged."""
         self.dead = 0
 
     def turn(self, partitions: frozenset[int]) -> int:
@@ -190,7 +194,7 @@ class Watcher:
             letters: list[Message] = []
             batches: list[list[Record]] = []
             for partition in range(self._log.topics()[reader.topic]):
-                records = reader.read(partition)
+                records = self._read(reader, partition)
                 if records:
                     letters.extend(self._letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
                     batches.append(records)
@@ -210,7 +214,8 @@ class Watcher:
         if 0 not in partitions:
             return {}
         topics = self._log.topics()
-        return {Partition(r.topic, number): r.waits_for(number) for r in self.readers for number in range(topics[r.topic])}
+        waits = {Partition(r.topic, number): r.waits_for(number) for r in self.readers for number in range(topics[r.topic])}
+        return {place: offset for place, offset in waits.items() if place not in self._damaged}
 
     def close(self) -> None:
         """Commit how far it got; not after a turn that failed, since the log may still be away and a commit only saves some reading."""
@@ -220,6 +225,22 @@ class Watcher:
     def _forget(self) -> None:
         for reader in self.readers:
             reader.forget(frozenset(range(self._log.topics()[reader.topic])))
+
+    def _read(self, reader: Reader, partition: int) -> list[Record]:
+        """The next batch; none of snapshots that are damaged, which nobody needs."""
+        place = Partition(reader.topic, partition)
+        try:
+            records = reader.read(partition)
+        except LogDamaged as problem:
+            if reader.topic != SNAPSHOTS:
+                raise
+            if place not in self._damaged:
+                self._damaged.add(place)
+                bad = problem.position or place
+                self._tell(f"{bad}: the bytes are not what was written; {place} is not looked through until a new snapshot is written there")
+            return []
+        self._damaged.discard(place)
+        return records
 
     def _letter(self, record: Record, fault: Unreadable) -> Message:
         self._count_dead(record.topic, fault.kind)

@@ -29,8 +29,9 @@ from schemas.results import LedgerDigest, SnapshotChunk
 from streams.dead_letters import dead_letter
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
-from streams.log.base import ClockMs, Headers, Log, Message, Partition, Record, wall_clock_ms
+from streams.log.base import ClockMs, Headers, Log, LogDamaged, Message, Partition, Record, wall_clock_ms
 from streams.metrics import Metrics
+from streams.snapshot_writer import write_snapshot
 from streams.tables import RECOVERY_SECONDS, Tables
 
 BATCH_RECORDS = 2000
@@ -186,7 +187,7 @@ class Folder:
             self._log.append(batch.derived)
         if batch.snapshot:
             # Only now: who begins at it publishes nothing of what was before it.
-            self._renew_snapshots(fold, self._log.append(batch.snapshot)[0])
+            self._renew_snapshots(fold, batch.snapshot)
         if batch.keeps:
             fold.keep(companions.Doubles(self._doubles_changes, self._doubles.open))
         fold.unfinished = None
@@ -295,9 +296,13 @@ class Folder:
         own = (("ce_id", f"{origin}{middle}{number}".encode()), ("ce_causationid", origin.encode()))
         return Message(topic, key_of(event) or b"", encode(event), constant + own, partition)
 
-    def _renew_snapshots(self, fold: Fold, start: int) -> None:
-        """Drop what is older than the last few snapshots, the newest of which begins at `start`."""
-        fold.snapshot_starts.append(start)
+    def _renew_snapshots(self, fold: Fold, chunks: Sequence[Message]) -> None:
+        """Append a snapshot and drop what is older than the last few. Where none can be written the work goes on: nothing depends on it."""
+        try:
+            fold.snapshot_starts.append(write_snapshot(self._log, fold.partition, chunks))
+        except LogDamaged as problem:
+            self._tell(f"no snapshot of {topics.CLAIMS}/{fold.partition} is written, so a start folds more records: {problem}")
+            return
         if len(fold.snapshot_starts) > SNAPSHOTS_KEPT:
             fold.snapshot_starts = fold.snapshot_starts[-SNAPSHOTS_KEPT:]
             self._log.truncate(topics.SNAPSHOTS, fold.partition, fold.snapshot_starts[0])

@@ -18,6 +18,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.nodes import unknown_node
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import teller
 from streams.cli.state import Begun, State, moment_of, state_at
 from streams.cli.timegrammar import GRAMMAR
 from streams.log.base import Log
@@ -50,15 +51,16 @@ def diff(names: NodeNames = (), /, *, at: AtFlag = (), why: WhyFlag = False, log
         raise UsageProblem(f"diff needs --at once or twice (from when, to when), not {len(at)} times; for example --at -1h --at now")
     now_ms = time.time_ns() // 1_000_000
     start, end = moment_of(at[0], now_ms), moment_of(at[1], now_ms) if len(at) > 1 else None
+    tell = teller(sys.stderr)
     with opened(log) as source:
-        first = state_at(source, start, now_ms=now_ms)
+        first = state_at(source, start, now_ms=now_ms, tell=tell)
         before = _rows(first)
-        base = state_at(source, start, pending=False, now_ms=now_ms) if first.pending else first
-        _check_order(source, base, state_at(source, end, views=False, pending=False, now_ms=now_ms), at)
+        base = state_at(source, start, pending=False, now_ms=now_ms, tell=tell) if first.pending else first
+        _check_order(source, base, state_at(source, end, views=False, pending=False, now_ms=now_ms, tell=tell), at)
         changes = Changes(_rows(base))
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
         begun = {number: _begun(base, number) for number in base.ledgers}
-        last = state_at(source, end, each=changes.apply, begun=begun, now_ms=now_ms)
+        last = state_at(source, end, each=changes.apply, begun=begun, now_ms=now_ms, tell=tell)
     after = _rows(last)
     chosen = _chosen(names, sorted({*before, *after}))
     found = [change for change in changes.found if change.node_id in chosen]

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
+from streams.cli.printable import printable, teller
 from streams.cli.state import State, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
@@ -29,8 +29,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     """
     if yes:
         check_writable(log)
-    items = []
-    state = state_at(log, stderr=sys.stderr)
+    items, tell = [], teller(sys.stderr)
+    state = state_at(log, tell=tell)
     for finding in chosen:
         now = _found(state, finding.finding_id)
         if now is None:
@@ -43,7 +43,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             items.append(_item(mends, "would write", None))
         else:
             position, outcome = _written(log, mends.messages)
-            state = state_at(log, stderr=sys.stderr)
+            state = state_at(log, tell=tell)
             left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)

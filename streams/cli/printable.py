@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TextIO
+
 
 def printable(text: str) -> str:
     """One line: whatever is no visible character or space, a line break too, is written as its escape."""
     return text if text.isprintable() else "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
+def teller(stderr: TextIO) -> Callable[[str], None]:
+    """Says a sentence on a line of its own on `stderr`, the same one only once: several partitions and processes may come to it."""
+    told: set[str] = set()
+
+    def tell(sentence: str) -> None:
+        if sentence not in told:
+            told.add(sentence)
+            stderr.write(f"{printable(sentence)}\n")
+
+    return tell
 
 
 def printable_lines(text: str) -> str:

@@ -20,7 +20,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.history import ArchiveFlag, with_archive
 from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
+from streams.cli.printable import printable, teller
 from streams.cli.progress import Progress
 from streams.cli.state import moment_of
 from streams.cli.timegrammar import Instant
@@ -49,10 +49,11 @@ def replay_verb(
     at, apart = moment_of(until), Apart(Source(log, archive), jobs_of(jobs))
     moment: Until = at.time_ms if isinstance(at, Instant) else at
     with with_archive(opened(log), archive) as source:
-        tasks = _tasks(source, moment, twice=verify, from_snapshots=from_snapshots)
+        tell = teller(sys.stderr)
+        tasks = _tasks(source, ends_of(source, moment, tell), twice=verify, from_snapshots=from_snapshots)
         total = sum(task.records for task in tasks)
         with Progress("replay", total, sys.stderr, time.monotonic) as progress:
-            done = run_apart(apart, source, tasks, _work, added=progress.add, tell=_tell)
+            done = run_apart(apart, source, tasks, _work, added=progress.add, tell=tell)
         found = [partition for partition, _ in done]
         cut = cut_at(source, {partition.partition: partition.next_offset for partition in found})
     checks = Checks() if verify else None
@@ -60,7 +61,7 @@ def replay_verb(
         if checks is not None and compared is not None:
             checks.add(compared)
     if isinstance(at, Cut) and (left_out := sorted({place.topic for place in at.places} - {CLAIMS})):
-        _tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
+        tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
     items = [_item(partition) for partition in found]
     summary = None if checks is None else _summary(checks)
     write(Answer(columns=_columns(), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
@@ -70,14 +71,10 @@ def replay_verb(
     return Exit.FINDINGS if checks.differences else Exit.DONE
 
 
-def _tell(reason: str) -> None:
-    sys.stderr.write(f"{printable(reason)}\n")
-
-
-def _tasks(log: Log, until: Until, *, twice: bool, from_snapshots: bool) -> list[Task]:
+def _tasks(log: Log, ends: Mapping[int, int], *, twice: bool, from_snapshots: bool) -> list[Task]:
     """A task a partition. A verification folds from the first record, and again from a snapshot or from half-way."""
     tasks = []
-    for number, end in ends_of(log, until).items():
+    for number, end in ends.items():
         begun = newest_offset(log, number) if twice or from_snapshots else 0
         begun = begun if begun <= end else 0
         records = end + (end - (begun or end // 2)) if twice else end - begun

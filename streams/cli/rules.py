@@ -25,6 +25,7 @@ from schemas.topics import CLAIMS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import teller
 from streams.cli.progress import Progress
 from streams.cli.state import ledger_partitions
 from streams.cli.units_in import whole
@@ -104,7 +105,8 @@ def standings(log: Log) -> Iterator[Standing]:
     """Every partition, folded from its newest snapshot. Raises as `replay.fold` does, but for rules that are not known here."""
     partitions = ledger_partitions(log)
     ends = dict(log.ends(CLAIMS)) if CLAIMS in log.topics() else {}
-    ledgers = [load_newest(log, number, at_most=end) or Ledger(number, partitions) for number, end in sorted(ends.items())]
+    tell = teller(sys.stderr)
+    ledgers = [load_newest(log, number, at_most=end, tell=tell) or Ledger(number, partitions) for number, end in sorted(ends.items())]
     total = sum(end - ledger.next_offset for ledger, end in zip(ledgers, ends.values(), strict=True))
     with Progress("fold", total, sys.stderr, time.monotonic) as progress:
         for ledger in ledgers:

@@ -19,18 +19,19 @@ from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.projection import ProjectionError
 from projections.replay import cut_at, ends_of, fold
-from projections.snapshots import Listed, chunks_of, encoded, listed, load_newest, load_newest_with, state_hash
+from projections.snapshots import Listed, chunks_of, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
 from schemas.codec import encode, key_of
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
+from streams.cli.printable import teller
 from streams.cli.progress import Progress
 from streams.cli.state import State, state_at
 from streams.cli.writing import check_writable
 from streams.log.base import Log, Message, TopicSpec
+from streams.snapshot_writer import write_snapshot
 
 app = App(name="snapshot", help="Snapshots of the ledger: which there are and whether a start can begin at them; write one.")
 
@@ -64,28 +65,29 @@ def list_(
 ) -> int:
     """Every snapshot on `ledger-snapshots`, how many records came after it, and whether a start can begin at it; if not, why.
 
-    Usable means: whole, readable, of this log, and its last record is the log's. Exits 3 if one is not usable, or with --verify not what
-    the log gives. One that is not complete is being written, or leaves the log, and is no finding.
+    Usable means: whole, readable, of this log, and its last record is the log's. Exits 3 if one is not usable or damaged, or with
+    --verify not what the log gives. One that is not complete is being written, or leaves the log, and is no finding.
     """
     with opened(log) as source:
         ends = _chosen(source, partition)
-        found = [entry for number in ends for entry in listed(source, number, tell=_tell)]
+        found = [entry for number in ends for entry in listed(source, number, tell=teller(sys.stderr))]
         said = [entry.trouble or USABLE for entry in found]
         if verify:
             said = _verified(source, found)
         cut = cut_at(source, ends)
+        damaged = [number for number in ends if damaged_at(source, number)]
     items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
     write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     bad = any(says not in {USABLE, VERIFIED} for entry, says in zip(found, said, strict=True) if entry.is_complete)
-    return Exit.FINDINGS if bad else Exit.DONE
+    return Exit.FINDINGS if bad or damaged else Exit.DONE
 
 
 @app.command(name="write")
 def write_(*, partition: PARTITIONS_FLAG = (), log: LogFlag = None) -> int:
     """Write a snapshot of each partition as it is now, folded from the first record and read back; views and findings are in it.
 
-    Where the newest includes every record already it is verified instead. History that was archived is read with CLAIMLOG_ARCHIVE; without
-    it nothing is written and the exit code is 6.
+    Where the newest includes every record already it is verified instead; where one is damaged, a new one replaces all. History that was
+    archived is read with CLAIMLOG_ARCHIVE; without it nothing is written and the exit code is 6.
     """
     with opened(log) as source:
         check_writable(source)
@@ -107,13 +109,14 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
     """Make sure that `ledger-snapshots` has a snapshot that includes all below the offset `below` and is what the log says.
 
     It must carry views and findings too: answers about the present begin there, and after an archive must. `whole` is the state of all
-    partitions folded from the first record, asked for only if a snapshot is made. Returns the offset after it. Raises ProjectionError if
-    the one there is something else.
+    partitions folded from the first record, asked for only if a snapshot is made, as it is where one is damaged: the new one replaces all.
+    Returns the offset after it. Raises ProjectionError if the one there is something else.
     """
     partitions, place = log.topics()[CLAIMS], f"{SNAPSHOTS}/{number}"
-    found = load_newest_with(log, number)
+    found = load_newest_with(log, number, tell=teller(sys.stderr))
     newest = found[0] if found is not None else None
-    if found is not None and newest is not None and newest.next_offset >= below:
+    damaged = damaged_at(log, number)
+    if not damaged and found is not None and newest is not None and newest.next_offset >= below:
         ledger = fold(log, Ledger(number, partitions), newest.next_offset, None, progress).ledger
         if encoded(newest) != encoded(ledger):
             said = "`claimlog replay --verify` says what differs"
@@ -126,7 +129,10 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
     doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open)
     extras = all_rows(state.observed[number], state.leaks[number], doubles)
     log.create([TopicSpec(SNAPSHOTS, partitions)])
-    log.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger, extras=extras)])
+    chunks = [Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger, extras=extras)]
+    first = write_snapshot(log, number, chunks)
+    if damaged:
+        log.truncate(SNAPSHOTS, number, first)
     written = load_newest(log, number)
     if written is None or encoded(written) != encoded(ledger):
         raise ProjectionError(f"{place}: the snapshot just written reads back differently; nothing else was done. Run `claimlog doctor`")
@@ -190,7 +196,3 @@ def _item(entry: Listed, end: int, says: str) -> dict[str, Any]:
         "rules_version": entry.rules_version,
         "state_version": entry.state_version,
     }
-
-
-def _tell(reason: str) -> None:
-    sys.stderr.write(f"{printable(reason)}\n")

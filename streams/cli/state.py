@@ -40,6 +40,7 @@ from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apar
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import past_moment
 from streams.cli.pending import READ_RECORDS, Each, lay_pending, say_pending
+from streams.cli.printable import teller
 from streams.cli.progress import Progress
 from streams.cli.records import ARCHIVED, at_time
 from streams.cli.timegrammar import Instant, Moment
@@ -188,33 +189,35 @@ def state_at(
     now_ms: int | None = None,
     apart: Apart | None = None,
     begun: Mapping[int, Begun] | None = None,
+    tell: Tell | None = None,
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
-    answer includes beyond the ledger are said on `stderr`. The fold begins at the newest snapshots, unless `each` wants every step, or
-    where an earlier state of the same log, `begun`, ends; who asks for claims and settings only needs no `views`. With `apart` a long
-    fold is shared by processes; the state is the same.
+    answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed over. The fold begins at
+    the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who asks for claims and
+    settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
     stderr = sys.stderr if stderr is None else stderr
+    tell = tell or teller(stderr)
     partitions = ledger_partitions(log)
     if isinstance(at, Cut):
         check_cut(log, at)
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
-    sources = {topic: _ends(log, topic, at) for topic in SOURCES}
-    ends = _ends(log, CLAIMS, at)
+    sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
+    ends = _ends(log, CLAIMS, at, tell)
     ends = {number: ends.get(number, 0) for number in range(partitions)}
     from_snapshots = each is None and CLAIMS in there
     begins = dict(begun or {})
     if apart is not None and from_snapshots and not begins:
-        begins = _folded_apart(log, ends, apart, views=views, stderr=stderr)
+        begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
     for number, end in ends.items():
         if number not in begins:
-            begins[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots)
+            begins[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots, tell=tell)
     state = _state(begins, ends, has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, calm_collector():
@@ -236,9 +239,9 @@ def state_at(
     return state
 
 
-def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool) -> Begun:
+def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool, tell: Tell) -> Begun:
     """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log and has what is asked, or empty."""
-    found = load_newest_with(log, number, at_most=end) if from_snapshots else None
+    found = load_newest_with(log, number, at_most=end, tell=tell) if from_snapshots else None
     if found is None or (views and not found[1]):
         return Begun(Ledger(number, partitions), Observed(number), Leaks(number), None)
     return Begun(found[0], *taken(number, found[1]))
@@ -264,7 +267,7 @@ def _newest_doubles(begun: Mapping[int, Begun]) -> dict[str, OpenFinding]:
     return max(kept, key=lambda doubles: doubles.changes).open if kept else {}
 
 
-def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: bool, stderr: TextIO) -> dict[int, Begun]:
+def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: bool, stderr: TextIO, tell: Tell) -> dict[int, Begun]:
     """Partitions folded to their ends by processes of their own; none where that does not pay.
 
     Doubles span partitions, and what is said of one depends on the moment it is looked at. So partitions that hold an instance twice
@@ -277,7 +280,7 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
     if not apart.pays(tasks):
         return {}
     with Progress("fold", sum(task.records for task in tasks), stderr, time.monotonic) as progress:
-        done = run_apart(apart, log, tasks, _encoded_state, added=progress.add, tell=lambda _: None)
+        done = run_apart(apart, log, tasks, _encoded_state, added=progress.add, tell=tell)
     begun = {}
     for number, (data, doubles) in enumerate(done):
         ledger, rows = restored_with(data)
@@ -285,17 +288,17 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
     if views:
         homes = DoubleClaims({number: each.ledger for number, each in begun.items()}).shared()
         for number in {partition_of(node_id.encode(), len(ends)) for nodes in homes.values() for node_id in nodes}:
-            begun[number] = _begun(log, number, len(ends), ends[number], views=views, from_snapshots=True)
+            begun[number] = _begun(log, number, len(ends), ends[number], views=views, from_snapshots=True, tell=tell)
         for each in begun.values():
             if each.doubles is not None:
                 each.doubles.open = {name: finding for name, finding in each.doubles.open.items() if name in homes}
     return begun
 
 
-def _encoded_state(log: Log, task: Task, added: Added, _tell: Tell) -> tuple[bytes, Doubles | None]:
+def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[bytes, Doubles | None]:
     """In another process: a partition folded to its end, as bytes, and the doubles of the snapshot that it began at."""
     partitions, views = task.options
-    begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True)
+    begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True, tell=tell)
     state = _state({task.partition: begun}, {task.partition: task.end}, has_views=views)
     state.fold(log, task.partition, task.end, added)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
@@ -319,7 +322,7 @@ def ledger_partitions(log: Log) -> int:
     return max(known)
 
 
-def _ends(log: Log, topic: str, at: Moment | None) -> dict[int, int]:
+def _ends(log: Log, topic: str, at: Moment | None, tell: Tell) -> dict[int, int]:
     """The next offset of each partition at a moment; a cut has none of a topic that its answer did not read."""
     count = log.topics().get(topic)
     if count is None:
@@ -329,7 +332,7 @@ def _ends(log: Log, topic: str, at: Moment | None) -> dict[int, int]:
     if isinstance(at, Instant):
         found = {number: at_time(log, topic, number, at.time_ms) for number in range(count)}
         if topic == CLAIMS:
-            check_at_hand(log, found, at.time_ms)
+            check_at_hand(log, found, at.time_ms, tell)
         return found
     ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
     if topic == CLAIMS and not ends:

@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
+from projections.projection import RecordsDamaged
+
 Headers = tuple[tuple[str, bytes], ...]
 ClockMs = Callable[[], int]
 
@@ -104,7 +106,7 @@ class LogUnreachable(LogError):
     """The log cannot be opened or reached, now (command line: exit 5)."""
 
 
-class LogDamaged(LogError):
+class LogDamaged(LogError, RecordsDamaged):
     """Bytes in the log are not what was written. The message names the first bad position; nothing is served from there on."""
 
     def __init__(self, message: str, position: Position | None = None) -> None:

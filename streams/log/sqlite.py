@@ -8,7 +8,7 @@ the torn end of an unacknowledged commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -248,18 +248,17 @@ class SqliteLog:
             with self._file.writing("truncate"):
                 count, done = self._shelf.drop_below(place, before, TRUNCATE_STEP)
                 dropped += count
-        known = self._reader.damage.get((topic, partition))
-        if known is not None and known.position is not None and known.position.offset < before:
-            del self._reader.damage[topic, partition]
         return dropped
 
-    def verify(self, progress: Progress | None = None) -> int:
-        """Read every record of every topic; returns how many. Raises LogDamaged for the first bad position.
+    def verify(self, progress: Progress | None = None, *, without: Collection[str] = ()) -> int:
+        """Read every record of every topic, but of those `without`; returns how many. Raises LogDamaged for the first bad position.
 
         `progress` is called now and then with a partition, the offset reached there and its end.
         """
         count = 0
         for topic, partitions in self.topics().items():
+            if topic in without:
+                continue
             for number in range(partitions):
                 at, end = self.start(topic, number), self.end(topic, number)
                 while at < end:
@@ -301,7 +300,7 @@ class SqliteLog:
 
     def _refuse_if_damaged(self, place: Place, state: State) -> None:
         """Before the first append to a partition its last record is read; later ones cost nothing more."""
-        known = self._reader.damage.get((place.topic, place.number))
+        known = self._reader.known_damage(place, state)
         if known is not None:
             raise known
         if place.id in self._tails_checked:

@@ -35,7 +35,7 @@ class Reader:
         with self._file.guarded(f"{place.topic}/{place.number}"):
             state = self.state(place)
             _check_offset(place, offset, state)
-            known = self.damage.get((place.topic, place.number))
+            known = self.known_damage(place, state)
             if known is not None and known.position is not None and offset >= known.position.offset:
                 raise known
             while offset < state.end:
@@ -84,6 +84,14 @@ class Reader:
                     break
                 good += [record for record in found if record.offset >= offset]
         return _bounded(good[: max(records_max, 1)], bytes_max), at
+
+    def known_damage(self, place: Place, state: State) -> LogDamaged | None:
+        """What was met in a partition and is still there: another process may have dropped the records in question meanwhile."""
+        known = self.damage.get((place.topic, place.number))
+        if known is not None and known.position is not None and known.position.offset < state.start:
+            del self.damage[place.topic, place.number]
+            return None
+        return known
 
     def mark_damaged(self, place: Place, offset: int, problem: Exception) -> LogDamaged:
         """Remember the first bad offset of a partition, and what to raise for it."""

@@ -151,9 +151,14 @@ class Shelf:
     def _held_below(self, place: Place, offset: int) -> int:
         """How many records are in the file below `offset`."""
         ((whole,),) = self._file.rows(f"SELECT ifnull(sum(count), 0) {_WHOLE_BELOW}", (place.base, place.base + offset))
-        last = self._last_block(place, offset)
+        try:
+            last = self._last_block(place, offset)
+        except BlockDamaged:
+            return int(whole)  # nobody knows how many it held, and to drop it is what mends the partition
         if last is None or last.end <= offset:
             return int(whole)
+        if last.held == last.span:
+            return int(whole) + offset - last.first
         return int(whole) + sum(record.offset < offset for record in opened([last], place.seed))
 
 

@@ -1,0 +1,21 @@
+"""Writes snapshots to `ledger-snapshots`, also where what stands there is damaged: then it goes, since all it says is in `claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.topics import SNAPSHOTS
+from streams.log.base import Log, LogDamaged, Message
+
+
+def write_snapshot(log: Log, partition: int, chunks: Sequence[Message]) -> int:
+    """Append one snapshot of a partition, all its chunks as messages, and return the offset of the first.
+
+    A log takes nothing more into a partition that is damaged, so there everything older is dropped first. Raises as `append` does:
+    LogDamaged only if that did not help.
+    """
+    try:
+        return log.append(chunks)[0]
+    except LogDamaged:
+        log.truncate(SNAPSHOTS, partition, log.end(SNAPSHOTS, partition))
+        return log.append(chunks)[0]
