@@ -237,7 +237,7 @@ class Watcher:
             if place not in self._damaged:
                 self._damaged.add(place)
                 bad = problem.position or place
-                self._tell(f"{bad}: the bytes are not what was written; {place} is not looked through until a new snapshot is written there")
+                self._tell(f"{bad}: the bytes are not what was written; {place} is not looked through until a new one is written there")
             return []
         self._damaged.discard(place)
         return records
