@@ -49,12 +49,12 @@ setup: $(VENV)/.dev
 
 # Tries each candidate by running it: a shim on the PATH may stand for a Python that is not installed.
 $(PY):
-	@for python in python3.13 python3.12 python3.11 python3; do \
+	@for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	        $$python -m venv $(VENV) && exit 0; \
 	        rm -rf $(VENV); echo "$$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
 	    fi; \
-	done; echo "claimlog needs Python 3.11 or newer; none of python3.13, python3.12, python3.11, python3 on the PATH is" >&2; exit 1
+	done; echo "claimlog needs Python 3.11 or newer; none of python3.14, python3.13, python3.12, python3.11, python3 on the PATH is" >&2; exit 1
 
 $(VENV)/.runtime: pyproject.toml | $(PY)
 	@echo "installing claimlog into $(VENV) ..." >&2

@@ -62,8 +62,10 @@ def read_hypervisors(text: bytes) -> list[ListedHost]:
     """The hypervisors of a list. Raises ValueError that says what was expected and where."""
     try:
         document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"expected JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("expected a list of hypervisors, this is nested too deep to be one") from None
     entries = document.get("hypervisors") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise ValueError('expected {"hypervisors": [...]} as GET /os-hypervisors/detail answers, or a list of hypervisors')

@@ -10,6 +10,8 @@ import msgspec
 
 from streams.cli.exits import UsageProblem
 
+TOO_DEEP = "nested too deep to be read; look for brackets that are never closed"
+
 _Kind = TypeVar("_Kind")
 
 
@@ -17,13 +19,17 @@ def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -
     """The document that messages call `name`. Raises UsageProblem."""
     try:
         return tomllib.loads(text, parse_float=parse_float)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except tomllib.TOMLDecodeError as problem:
         raise UsageProblem(f"{name}: {problem}") from None
+    except RecursionError:
+        raise UsageProblem(f"{name}: {TOO_DEEP}") from None
 
 
 def read_json(text: bytes | str, name: str, kind: type[_Kind]) -> _Kind:
     """The document that messages call `name`, which must be a `kind`. Raises UsageProblem."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except msgspec.DecodeError as problem:
         raise UsageProblem(f"{name}: {problem}") from None
+    except RecursionError:
+        raise UsageProblem(f"{name}: {TOO_DEEP}") from None

@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
@@ -185,6 +185,9 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
 def _find(path: Path, *, create: bool) -> None:
     """Raises LogUnreachable in plain words for what SQLite would only call 'unable to open database file'."""
     mine = os.access in os.supports_effective_ids
+    # Asked first, as Python says from 3.14 on that nothing is there of what this user may not look at.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()
     if path.is_dir():
         raise LogUnreachable(f"this is a folder; a log is a file, such as {path}/claimlog.db")
     if not path.parent.is_dir():

@@ -37,8 +37,10 @@ def from_toml(text: str, *, source: str) -> Policy:
     """The policy in a TOML text; keys left out have their defaults. `source` is its name in messages. Raises PolicyError."""
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"{source}: not TOML: {error}") from None
+    except RecursionError:
+        raise PolicyError(f"{source}: nested too deep to be a policy") from None
     return from_dict(values, source=source)
 
 

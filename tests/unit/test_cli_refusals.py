@@ -51,12 +51,12 @@ def test_what_would_be_passed_over_in_silence_exits_2(
     ("arguments", "text", "says"),
     [
         (("place", "-", "--vcpus", "3"), REQUEST, "--vcpus: the request is given already; no flag of an instance goes with it"),
-        (("place", "-"), DEEP, "stdin: maximum recursion depth"),
-        (("what-if", "-"), DEEP, "stdin: maximum recursion depth"),
+        (("place", "-"), DEEP, "stdin: nested too deep"),
+        (("what-if", "-"), DEEP, "stdin: nested too deep"),
         (("what-if", "-", "--zone", "z"), REQUEST, "--zone: the request is given already; of the flags of an instance only --count"),
-        (("capacity", "-"), '{"flavor": ' * 100_000, "stdin: maximum recursion depth"),
-        (("capacity", "-"), '[{"Name": ' + DEEP, "stdin: maximum recursion depth"),
-        (("capacity", "-"), f"flavors = {DEEP}", "stdin: maximum recursion depth"),
+        (("capacity", "-"), '{"flavor": ' * 100_000, "stdin: nested too deep"),
+        (("capacity", "-"), '[{"Name": ' + DEEP, "stdin: nested too deep"),
+        (("capacity", "-"), f"flavors = {DEEP}", "stdin: nested too deep"),
         (("capacity", "-", "--zone", "z"), REQUEST, "--zone: the request is given already"),
     ],
 )
@@ -79,7 +79,7 @@ def test_files_that_nest_too_deep_exit_2(fleet: FleetLog, capsys: pytest.Capture
     said = [fleet.run(capsys, *arguments) for arguments in verbs]
 
     assert [each.code for each in said] == [2, 2, 2]
-    assert ["maximum recursion depth" in each.err for each in said] == [True, True, True]
+    assert ["nested too deep" in each.err for each in said] == [True, True, True]
 
 
 def test_what_no_reader_would_take_is_not_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

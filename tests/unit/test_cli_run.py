@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -119,5 +120,8 @@ def answered(url: str) -> int:
         with urlopen(url) as page:
             status: int = page.status
             return status
+    except HTTPError as refused:
+        with refused:
+            return refused.code
     except OSError:
         return 0
