@@ -51,7 +51,7 @@ class Asking:
     zone: Annotated[Given, Parameter(help="Availability zone.")] = ""
     group: Annotated[Given, Parameter(help="Server group.")] = ""
     policy: Annotated[
-        GroupPolicy, Parameter(help="Policy of --group; soft ones weigh where the scheduler's policy has their weighers, as nova has.")
+        GroupPolicy, Parameter(help="Policy of --group; soft ones are weighed by schedulers of spread, pack and nova, not absolute ones.")
     ] = "anti-affinity"
     hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = ()
     trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = ()

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections.ledger import Ledger
 from schemas.claims import ClaimItem
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
-from schemas.results import Decision
+from schemas.results import Decision, Weighed
 from streams.scheduling import overlay
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
@@ -107,8 +108,11 @@ def rerun(
         )
     ask = asked_again(fleet, request, index, recorded, policy)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
-    fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused"}]
-    return Rerun(recorded, again, tuple(name for name in fields if getattr(recorded, name) != getattr(again, name)))
+    fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused", "best"}]
+    different = [name for name in fields if getattr(recorded, name) != getattr(again, name)]
+    if _telling(recorded) != _telling(again):
+        different.append("best")
+    return Rerun(recorded, again, tuple(different))
 
 
 def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
@@ -129,6 +133,11 @@ def funnel(decision: Decision) -> list[FunnelLine]:
         )
         for each in decision.rejections
     ]
+
+
+def _telling(decision: Decision) -> list[Weighed]:
+    """Its best few without the weights that say nothing: earlier versions recorded those of weighers that are left out today."""
+    return [replace(each, weights=tuple([w for w in each.weights if w.raw or w.multiplied])) for each in decision.best]
 
 
 def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimItem], policy: Policy) -> ClaimItem:

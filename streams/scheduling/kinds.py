@@ -73,7 +73,7 @@ NAMES = frozenset(
 """They tell a few nodes, which the ask names, apart from all others."""
 KNOWN = STATIC | TOPOLOGY | AMOUNTS.keys() | PROFILED | ANYWHERE | NAMES | {LAST.name}
 
-GROUP_WEIGHERS = frozenset({"ServerGroupSoftAffinityWeigher", "ServerGroupSoftAntiAffinityWeigher"})
+GROUP_WEIGHERS = frozenset(weigher.name for weigher in WEIGHERS.values() if weigher.of_groups)
 CROSS_CELL = "CrossCellWeigher"
 ABSOLUTE = frozenset({"PackWeigher", "SpreadWeigher", "BestFitWeigher", "BinPackWeigher"})
 _IN_KEY = frozenset({"RAMWeigher", "CPUWeigher", "HypervisorVersionWeigher"})

@@ -83,10 +83,11 @@ def matrix(fleet: Fleet, ask: Ask, policy: Policy) -> Matrix:
 
 
 def without_each(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> Iterator[Without]:
-    """The choice without each weigher in turn, by the plain scan; nothing for a decision that weighed nothing or found nothing."""
+    """The choice without each weigher in turn that weighed, by the plain scan; nothing for a decision that weighed or found nothing."""
     if not decision.chosen or not decision.best or not decision.best[0].weights:
         return
-    for each in policy.weighers:
+    weighed = {weight.weigher for weight in decision.best[0].weights}
+    for each in [each for each in policy.weighers if each.weigher in weighed]:
         other = replace(policy, weighers=tuple([one for one in policy.weighers if one is not each]))
         yield Without(each.weigher, engine("reference")(fleet, ask, other, digest(other)).chosen)
 

@@ -55,15 +55,21 @@ class Multiplied(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return MULTIPLIERS.get(self.weigher, ("", 1.0))[1] if self.multiplier is None else self.multiplier
 
 
+AMOUNTS = (Multiplied(weigher="RAMWeigher"), Multiplied(weigher="CPUWeigher"), Multiplied(weigher="DiskWeigher"))
+SOFT_MULTIPLIER = 4.0
+SOFT_GROUPS = (
+    Multiplied(weigher="ServerGroupSoftAffinityWeigher", multiplier=SOFT_MULTIPLIER),
+    Multiplied(weigher="ServerGroupSoftAntiAffinityWeigher", multiplier=SOFT_MULTIPLIER),
+)
+"""Above what the three amounts can say together: with Nova's 1 each, a policy that spreads leaves a node that members have half filled, and
+one that packs prefers such a node for those that want to be apart. They are left out where an instance is in no such group."""
+
+
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How nodes are chosen. `loading.policy` checks one that comes from outside."""
 
     filters: tuple[str, ...] = FILTERS_DEFAULT
-    weighers: tuple[Multiplied, ...] = (
-        Multiplied(weigher="RAMWeigher"),
-        Multiplied(weigher="CPUWeigher"),
-        Multiplied(weigher="DiskWeigher"),
-    )
+    weighers: tuple[Multiplied, ...] = (*AMOUNTS, *SOFT_GROUPS)
     alternates_max: int = ALTERNATES_MAX
     options: Options = OPTIONS
 
@@ -76,7 +82,7 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 DEFAULT = Policy()
 SPREAD = DEFAULT
 PACK = Policy(
-    weighers=tuple(Multiplied(weigher=each.weigher, multiplier=-each.factor) for each in DEFAULT.weighers),
+    weighers=(*(Multiplied(weigher=each.weigher, multiplier=-each.factor) for each in AMOUNTS), *SOFT_GROUPS),
     alternates_max=PACKING_ALTERNATES_MAX,
 )
 """Fill nodes up before taking new ones."""

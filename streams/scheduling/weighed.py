@@ -86,7 +86,8 @@ class Led:
 class Followed:
     """Sums that follow the profiles, over the candidates where `floor` is 0 (None: all) but those `emptied`, and the profiles `beside`.
 
-    `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score.
+    `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score,
+    None for one that is left out.
     """
 
     __slots__ = ("_bounds", "_emptied", "_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_told", "_view", "single")
@@ -99,7 +100,7 @@ class Followed:
         emptied: Sequence[int],
         beside: Sequence[int],
         shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
-        flats: list[Weight],
+        flats: list[Weight | None],
         told: Told,
     ) -> None:
         self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
@@ -146,6 +147,6 @@ class Followed:
             weights[i] = share.known.get(figures[row]) or share.weight_of(figures[row])
         if len(self._told) >= TOLD_MAX:
             self._told.clear()
-        told = tuple(weights)
+        told = tuple([weight for weight in weights if weight is not None])
         self._told[profile.slot] = figures, self._bounds, told
         return told

@@ -30,7 +30,8 @@ class Weigher(Struct, frozen=True, gc=False):
 
     `reads` makes the figure for one ask and the policy's options where it depends on them; `raw` is the figure without an ask. With
     both bounds a weigher is absolute: what it says of a node does not depend on the others. `negated`: its multiplier counts against.
-    `costly`: not worked out where its multiplier is 0.
+    `costly`: not worked out where its multiplier is 0. `of_groups`: it has something to say of members of a group only, and is left out,
+    of the evidence too, where an instance is in none of its kind.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Weigher(Struct, frozen=True, gc=False):
     reads: Callable[[Ask | None, Options], Raw] | None = None
     negated: bool = False
     costly: bool = False
+    of_groups: bool = False
 
 
 WEIGHERS: Mapping[str, Weigher] = {
@@ -52,8 +54,8 @@ WEIGHERS: Mapping[str, Weigher] = {
         Weigher("NumInstancesWeigher", raws.num_instances),
         Weigher("HypervisorVersionWeigher", raws.hypervisor_version),
         Weigher("PCIWeigher", raws.pci),
-        Weigher("ServerGroupSoftAffinityWeigher", raws.nothing, reads=raws.soft_affinity),
-        Weigher("ServerGroupSoftAntiAffinityWeigher", raws.nothing, reads=raws.soft_anti_affinity),
+        Weigher("ServerGroupSoftAffinityWeigher", raws.nothing, reads=raws.soft_affinity, of_groups=True),
+        Weigher("ServerGroupSoftAntiAffinityWeigher", raws.nothing, reads=raws.soft_anti_affinity, of_groups=True),
         Weigher("BuildFailureWeigher", raws.failed_builds, negated=True),
         Weigher("CrossCellWeigher", raws.nothing, reads=raws.cross_cell),
         Weigher("MetricsWeigher", raws.nothing, reads=raws.metrics),
@@ -127,6 +129,8 @@ def weigh(
     overridden = any(map(has_overrides, rooms)) if crowd is None else crowd.figures(has_overrides).most()
     for name, multiplier in weighers:
         weigher = weigher_of(name)
+        if weigher.of_groups and read_by(weigher, ask, options) is raws.nothing:
+            continue
         column = _column(weigher, -multiplier if weigher.negated else multiplier, _figures(weigher, multiplier, rooms, crowd, ask, options))
         if overridden and name in MULTIPLIERS:
             sign = -1.0 if weigher.negated else 1.0
@@ -158,8 +162,13 @@ def _custom(name: str) -> Weigher:
     return Weigher(name, raws.nothing, lowest, highest, reads=reads)
 
 
+def read_by(weigher: Weigher, ask: Ask | None, options: Options) -> Raw:
+    """The figure that a weigher reads of a node for this ask; `raws.nothing` if it tells no nodes apart."""
+    return weigher.raw if weigher.reads is None else weigher.reads(ask, options)
+
+
 def _figures(weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: Crowd | None, ask: Ask | None, options: Options) -> Figures:
-    raw = weigher.raw if weigher.reads is None else weigher.reads(ask, options)
+    raw = read_by(weigher, ask, options)
     if weigher.costly and not multiplier:
         raw = raws.nothing
     # A figure that is made for one ask is nobody else's: only those that stand for themselves are kept.

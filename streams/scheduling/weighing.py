@@ -24,13 +24,13 @@ from streams.scheduling.scores import Absolute, Floats, Share, bounded
 from streams.scheduling.spans import Spans, lowered
 from streams.scheduling.view import AT, View
 from streams.scheduling.weighed import Followed, Led, Listed, Slots, Told, Weighed
-from streams.scheduling.weighers import Weigher, multiplier_of
+from streams.scheduling.weighers import Weigher, multiplier_of, read_by
 
 
 class Plan(Struct):
     """Which weighers can move a score: by number, the first `counting` of them do. With their columns, their bounds, and other weights.
 
-    `constants` are those it was made for, `flats` the weights of a weigher that moves none, by static class.
+    `constants` are those it was made for, `flats` the weights of a weigher that moves none, by static class; None for one that is left out.
     """
 
     constants: list[float | None]
@@ -42,7 +42,8 @@ class Plan(Struct):
     spans: Spans
     names: list[str]
     multipliers: list[float]
-    flats: dict[int, list[Weight]] = field(default_factory=dict)
+    left_out: frozenset[int]
+    flats: dict[int, list[Weight | None]] = field(default_factory=dict)
     told: Told = field(default_factory=dict)
     _over: list[tuple[int, int, Share]] = field(default_factory=list)
     _lows: list[float] | None = None
@@ -130,7 +131,7 @@ class Weighing:
         """Whether a weigher makes figures for this ask alone."""
         if self._are_of_groups and ask.item.group is None and not ask.request.cross_cell_move:
             return False
-        return any(_raw(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
+        return any(read_by(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
 
     def _followed(self, candidates: Candidates) -> Weighed:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
@@ -139,7 +140,7 @@ class Weighing:
         return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1), plan.told)
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
-        made = [(weigher, multiplier, _raw(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
+        made = [(weigher, multiplier, read_by(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
         is_one = len(made) == 1 and made[0][1] == 1.0
         rooms = self._view.rooms
 
@@ -213,7 +214,8 @@ class Weighing:
         lowest, highest = ([getattr(self._weighers[i][0], name) for i in shares] for name in ("lowest", "highest"))
         names, multipliers = [self._weighers[i][0].name for i in shares], [self._weighers[i][1] for i in shares]
         spans = Spans(view.profiles, rows, lowest, highest, multipliers[: len(counting)], AT["partition"])
-        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting), spans, names, multipliers)
+        left_out = frozenset([i for i in self._askers if self._weighers[i][0].of_groups and i not in asked])
+        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting), spans, names, multipliers, left_out)
         self._plans[asked] = plan
         return plan
 
@@ -229,7 +231,7 @@ class Weighing:
     def _asked(self, weigher: Weigher, ask: Ask, single: list[Room], slots: Slots | None, count: int) -> Floats | None:
         """The figures of a weigher that depends on the ask; None if it makes no difference for this one."""
         view = self._view
-        raw = _raw(weigher, ask, self._options)
+        raw = read_by(weigher, ask, self._options)
         if raw is raws.nothing:
             return None
         rest = np.arange(count) if slots is None else slots[:count]
@@ -298,16 +300,22 @@ class Weighing:
                 row = self._row[i]
                 raw = float(floats[row, slot]) if row is not None else float(kept[k, column]) if kept is not None else 0.0
                 weights[i] = shares[k].weight(raw, self._by_class(i)[number] if number >= 0 else None)
-            return tuple(weights)
+            return tuple([weight for weight in weights if weight is not None])
 
         return tell
 
-    def _flats(self, plan: Plan, number: int) -> list[Weight]:
-        """The weights of all weighers as they are where they move no score; `number` is the static class, if aggregates multiply."""
+    def _flats(self, plan: Plan, number: int) -> list[Weight | None]:
+        """The weights of all weighers as they are where they move no score; `number` is the static class, if aggregates multiply.
+
+        None stands for one that is left out: so each is at its weigher's number.
+        """
         known = plan.flats.get(number)
         if known is None:
             known = plan.flats[number] = []
             for i, (weigher, multiplier, _) in enumerate(self._weighers):
+                if i in plan.left_out:
+                    known.append(None)
+                    continue
                 row = self._row[i]
                 raw = 0.0 if row is None else self._view.constants[row - len(RESOURCES)] or 0.0
                 factor = self._by_class(i)[number] if number >= 0 else multiplier
@@ -322,10 +330,6 @@ def _without(slots: Slots | None, count: int) -> Slots | None:
 
 def _nothing(_best: Best, _apart: Mapping[int, Room]) -> tuple[Weight, ...]:
     return ()
-
-
-def _raw(weigher: Weigher, ask: Ask, options: Options) -> Raw:
-    return weigher.raw if weigher.reads is None else weigher.reads(ask, options)
 
 
 def _absolute_weight(name: str, multiplier: float, raw: float) -> Weight:
