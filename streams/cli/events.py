@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from projections.cut import Cut
-from projections.ledger_id import ledger_id_of
 from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
@@ -22,7 +20,7 @@ from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.never_named import check_named
 from streams.cli.output import Answer, Column, write, write_on
-from streams.cli.records import Range, begins_late, records_of
+from streams.cli.records import Range, begins_late, cut_of, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record
 
@@ -65,6 +63,10 @@ def events(
             raise UsageProblem(f"there is no topic {name!r}; there are: {', '.join(TOPICS)}")
     if watch and until:
         raise UsageProblem("--until and --watch do not go together: a watch has no end")
+    if watch and show.output == "json":
+        raise UsageProblem("-o json is one document, and a watch has no end: -o jsonl prints an object a line, as records come")
+    if watch and show.sort:
+        raise UsageProblem("--sort and --watch do not go together: records are printed as they come")
     now_ms = time.time_ns() // 1_000_000
     within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
     subject = _subject(about)
@@ -75,10 +77,12 @@ def events(
         if watch:
             _watch(source, topics, within.since, chosen, show)
         else:
-            items = [record_item(record) for record in records_of(source, topics, within, READ_RECORDS) if chosen(record, None)]
+            cut = cut_of(source, topics, within)
+            records = records_of(source, topics, Range(within.since, cut), READ_RECORDS)
+            items = [record_item(record) for record in records if chosen(record, None)]
             if subject is not None and not items:
                 check_named(source, subject)
-            write(Answer(columns=columns(), items=items, cut=_cut(source, topics, within)), show.style(sys.stdout), sys.stdout, sys.stderr)
+            write(Answer(columns=columns(), items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0
 
@@ -160,17 +164,11 @@ def _subject(text: str) -> Subject | None:
         raise UsageProblem(f"--for {text}: {problem}") from None
 
 
-def _cut(log: Log, topics: tuple[str, ...], within: Range) -> Cut:
-    there = log.topics()
-    ends = {(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))}
-    return Cut.of(ends, ledger_id_of(log))
-
-
 def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
     """Print records as they come, a batch at a time; ends only by an interrupt (exit 130)."""
     style = show.style(sys.stdout)
     headers = style.headers
-    for batch in _coming(log, topics, since):
+    for batch in coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record, None)]
         if items:
             write_on(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
@@ -178,17 +176,15 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
             headers = False
 
 
-def _coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
+def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
     """Batches of records from `since` on (None: from the end), without an end."""
     within = Range(since, None)
     within.check(log, topics)
-    there = log.topics()
-    places = [Partition(topic, number) for topic in topics for number in range(there.get(topic, 0))]
-    offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places}
+    offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in _places(log, topics)}
     while True:
         found: list[Record] = []
-        for place in places:
-            records = log.read(place.topic, place.number, offsets[place], READ_RECORDS)
+        for place, start in offsets.items():
+            records = log.read(*place, start, READ_RECORDS)
             if records:
                 found += records
                 offsets[place] = records[-1].offset + 1
@@ -196,3 +192,10 @@ def _coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Reco
             yield sorted(found, key=lambda record: record.time_ms)
         else:
             log.wait(offsets, WAIT_SECONDS)
+            # Topics that are made while somebody waits for them (`topics apply`) are read from their first record.
+            offsets = {place: log.start(*place) for place in _places(log, topics)} | offsets
+
+
+def _places(log: Log, topics: tuple[str, ...]) -> list[Partition]:
+    there = log.topics()
+    return [Partition(topic, number) for topic in topics for number in range(there.get(topic, 0))]

@@ -7,7 +7,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from projections.cut import Cut
-from projections.ledger_id import check_cut
+from projections.ledger_id import check_cut, ledger_id_of
 from projections.projection import HistoryMissing
 from schemas.topics import TOPICS
 from streams.cli.exits import UsageProblem
@@ -59,6 +59,17 @@ class Range(NamedTuple):
         return not _before(self.since, topic, partition, offset, time_ms) and (
             self.until is None or _before(self.until, topic, partition, offset, time_ms)
         )
+
+
+def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
+    """Where a range of `topics` ends, as a cut: whoever reads up to it reads the same, however much is appended meanwhile.
+
+    Raises as `Range.check`.
+    """
+    within.check(log, topics)
+    there = log.topics()
+    ends = {(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))}
+    return Cut.of(ends, ledger_id_of(log))
 
 
 def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from projections.cut import Cut
 from projections.ledger import Ledger, Step
+from projections.ledger_id import ledger_id_of
 from projections.observed import Observed
 from projections.subjects import subject_of
 from projections.timeline import AROUND, Entry, Timeline
@@ -24,9 +25,8 @@ from streams.cli.nodes import TITLES, amount_text
 from streams.cli.output import Answer, Column, write
 from streams.cli.pending import READ_RECORDS
 from streams.cli.printable import printable
-from streams.cli.records import Range, records_of
+from streams.cli.records import Range, cut_of, records_of
 from streams.cli.state import moment_of, state_at
-from streams.log.base import Log, Record
 
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 
@@ -51,24 +51,22 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
         end = moment_of(until, now_ms)
         start = moment(since, now_ms) if since else None
         Range(start, end).check(source, (CLAIMS, *AROUND))
+        around = cut_of(source, AROUND, Range(None, end))
         state = state_at(source, end, each=each)
-        for record in _around(source, Range(None, end)):
+        for record in records_of(source, AROUND, Range(None, around), READ_RECORDS):
             event = decode_keyed(record.topic, record.key, record.value)
             if not isinstance(event, Unreadable):
                 about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
+        cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
         within = Range(start, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
-    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=columns(), items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not about.entries:
         sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
     return 0
-
-
-def _around(log: Log, within: Range) -> Iterator[Record]:
-    return records_of(log, AROUND, within, READ_RECORDS)
 
 
 def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:

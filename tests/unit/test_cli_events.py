@@ -1,0 +1,93 @@
+"""`claimlog events` and `timeline` beside writers: an answer has what its cut says, and a watch misses nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from projections.cut import Cut
+from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
+from schemas.topics import REQUESTS
+from streams.cli.events import coming
+from streams.log.sqlite import SqliteLog
+from streams.topology import open_ledger
+from tests.cli_log import PARTITIONS, FleetLog
+
+
+def requested(number: int) -> PlacementRequested:
+    """The n-th request."""
+    return PlacementRequested(request_id=f"r{number}", flavor=Flavor(memory_mib=512), instance_ids=(f"i-{number}",))
+
+
+def test_events_have_every_record_of_their_cut_and_no_other_while_others_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(300):
+        fleet.append(REQUESTS, requested(number))
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 300
+        while not stop.is_set():
+            fleet.append(REQUESTS, requested(number))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        answers = [fleet.run(capsys, "events", "--topic", REQUESTS, "-o", "json").json for _ in range(5)]
+    finally:
+        stop.set()
+        writer.join()
+
+    for answer in answers:
+        told = Counter(int(item["position"].partition("/")[2].partition("@")[0]) for item in answer["items"])
+        cut = Cut.parse(answer["cut"])
+        assert {number: cut.next_offset(REQUESTS, number) for number in range(PARTITIONS)} == dict(told)
+
+
+def test_a_timeline_until_its_own_cut_is_the_same_whatever_came_since(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.append(REQUESTS, requested(1))
+    before = fleet.run(capsys, "timeline", "request/r1", "-o", "json").json
+    fleet.append(REQUESTS, PlacementCancelled(request_id="r1", record_id="k1", reason="not needed"))
+
+    now = fleet.run(capsys, "timeline", "request/r1", "-o", "json").json
+    again = fleet.run(capsys, "timeline", "request/r1", "--until", before["cut"], "-o", "json").json
+
+    assert [item["event"] for item in before["items"]] == ["placement-requested"]
+    assert [item["event"] for item in now["items"]] == ["placement-requested", "placement-cancelled"]
+    assert again == before
+
+
+@pytest.mark.parametrize(("flags", "said"), [(("-o", "json"), "jsonl"), (("--sort", "key"), "as they come")])
+def test_a_watch_refuses_what_needs_an_end(
+    flags: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+
+    refused = fleet.run(capsys, "events", "-w", *flags)
+
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_a_watch_reads_topics_that_are_made_after_it_began_from_their_first_record(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path, opened=False)
+    reader = SqliteLog.open(tmp_path / "log.db")
+    watch = coming(reader, (REQUESTS,), None)
+
+    def begin() -> None:
+        open_ledger(fleet.log, ledger_partitions=PARTITIONS, request_partitions=PARTITIONS)
+        fleet.append(REQUESTS, requested(1))
+
+    later = threading.Timer(0.2, begin)
+    later.start()
+    first = next(watch)
+    later.join()
+    reader.close()
+
+    assert [record.key for record in first] == [b"r1"]
