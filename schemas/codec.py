@@ -21,6 +21,13 @@ class Unreadable(Struct, frozen=True, gc=False):
     reason: str
 
 
+UNREADABLE_KINDS = (
+    "cut-short", "damaged", "invalid", "misplaced", "not-a-letter", "not-a-record", "too-large", "unknown-topic", "unknown-type",
+    "unreadable", "wrong-key", "wrong-partition",
+)  # fmt: skip
+"""Every `kind` there is, for who asks by name; a test holds that no other is made."""
+
+
 class _Typed(Struct):
     type: str
 

@@ -20,6 +20,9 @@ from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 Given = Annotated[str, Parameter(show_default=False)]
+Size = Annotated[str | None, Parameter(show_default=False)]
+"""An amount. One of 0 is an answer, and none at all (`--memory "$UNSET"`) is a mistake; neither is as if the flag were left out."""
+SIZES = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap")
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
@@ -39,12 +42,12 @@ def file_or_stdin(says: str, name: str | None = None) -> Parameter:
 class Asking:
     """One kind of instance, and where it may go."""
 
-    vcpus: Annotated[int, Parameter(converter=whole, help="vCPUs of one instance.")] = 0
-    pcpus: Annotated[int, Parameter(converter=whole, help="Dedicated CPUs of one instance.")] = 0
-    memory: Annotated[Given, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = ""
-    disk: Annotated[Given, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = ""
-    ephemeral: Annotated[Given, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = ""
-    swap: Annotated[Given, Parameter(help="Swap: 512MiB or 512 (MiB).")] = ""
+    vcpus: Annotated[int | None, Parameter(converter=whole, show_default=False, help="vCPUs of one instance.")] = None
+    pcpus: Annotated[int | None, Parameter(converter=whole, show_default=False, help="Dedicated CPUs of one instance.")] = None
+    memory: Annotated[Size, Parameter(help="Memory of one instance: 4GiB, 512MiB or 512 (MiB).")] = None
+    disk: Annotated[Size, Parameter(help="Root disk of one instance: 40GiB or 40 (GiB).")] = None
+    ephemeral: Annotated[Size, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = None
+    swap: Annotated[Size, Parameter(help="Swap: 512MiB or 512 (MiB).")] = None
     flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = ""
     count: Annotated[int | None, Parameter(converter=whole, show_default=False, help="How many instances, all or none; default 1.")] = None
     instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
@@ -59,18 +62,23 @@ class Asking:
     on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = ()
     avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = ()
     volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False
-    ttl: Annotated[Given, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = ""
+    ttl: Annotated[Size, Parameter(help="How long its claims may wait for their instances, such as 10m.")] = None
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether some size of an instance was given, be it 0."""
+        return any(getattr(self, name) is not None for name in SIZES)
 
     def sizes(self) -> Flavor:
-        """The flavor of these flags; all 0 if none of them was given. Raises UsageProblem."""
+        """The flavor of these flags; what was not given is 0. Raises UsageProblem."""
         return Flavor(
             name=self.flavor,
-            vcpus=_at_least_0(self.vcpus, "--vcpus"),
-            pcpus=_at_least_0(self.pcpus, "--pcpus"),
-            memory_mib=amount_mib(self.memory or "0", "--memory"),
-            root_gib=amount_gib(self.disk or "0", "--disk"),
-            ephemeral_gib=amount_gib(self.ephemeral or "0", "--ephemeral"),
-            swap_mib=amount_mib(self.swap or "0", "--swap"),
+            vcpus=_at_least_0(self.vcpus or 0, "--vcpus"),
+            pcpus=_at_least_0(self.pcpus or 0, "--pcpus"),
+            memory_mib=amount_mib("0" if self.memory is None else self.memory, "--memory"),
+            root_gib=amount_gib("0" if self.disk is None else self.disk, "--disk"),
+            ephemeral_gib=amount_gib("0" if self.ephemeral is None else self.ephemeral, "--ephemeral"),
+            swap_mib=amount_mib("0" if self.swap is None else self.swap, "--swap"),
         )
 
     def only(self, *allowed: str) -> None:
@@ -84,10 +92,11 @@ class Asking:
         """The request of these flags, with another flavor if one is given, whatever it asks for. Raises UsageProblem."""
         flavor = self.sizes() if sizes is None else sizes
         if sizes is None and flavor == Flavor(name=flavor.name):
-            raise UsageProblem("nothing is asked for: give --vcpus, --memory or --disk, or a JSON file")
+            given = "every size is 0; " if self.has_sizes else ""
+            raise UsageProblem(f"nothing is asked for: {given}give --vcpus, --memory or --disk, or a JSON file")
         if self.policy != ASKING.policy and not self.group:
             raise UsageProblem(f"--policy {self.policy}: a policy is that of a server group; name it with --group")
-        said: dict[str, Any] = {"ttl_ms": duration_ms(self.ttl)} if self.ttl else {}
+        said: dict[str, Any] = {} if self.ttl is None else {"ttl_ms": duration_ms(self.ttl)}
         if said.get("ttl_ms") == 0:
             raise UsageProblem(f"--ttl {self.ttl}: its claims would be gone before an instance could start; expected a time such as 10m")
         said |= {"group": ServerGroup(group_id=self.group, policy=self.policy)} if self.group else {}

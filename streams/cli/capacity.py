@@ -82,11 +82,10 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Placem
     for name in ("count", "instance", "ttl"):
         if getattr(asking, name) != getattr(ASKING, name):
             raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
-    own = asking.sizes()
-    if own != Flavor(name=own.name):
+    if asking.has_sizes:
         if file:
             raise UsageProblem("give a file of flavors or the sizes of one as flags, not both")
-        return {own.name or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
+        return {asking.flavor or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
     found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
     if isinstance(found, PlacementRequested):
         asking.only()

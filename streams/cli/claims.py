@@ -50,22 +50,25 @@ COLUMNS = [
 @app.command(name="list")
 def list_(
     *,
-    node: Annotated[str, Parameter(help="Only those on this node.", show_default=False)] = "",
-    instance: Annotated[str, Parameter(help="Only those of this instance.", show_default=False)] = "",
-    request: Annotated[str, Parameter(help="Only those of this request.", show_default=False)] = "",
+    node: Annotated[str | None, Parameter(help="Only those on this node.", show_default=False)] = None,
+    instance: Annotated[str | None, Parameter(help="Only those of this instance.", show_default=False)] = None,
+    request: Annotated[str | None, Parameter(help="Only those of this request.", show_default=False)] = None,
     state: Annotated[ClaimStates, Parameter(help="overdue: unconfirmed after its deadline.")] = "held",
     at: MomentFlag = "now",
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
     """The claims held at a moment, oldest first."""
+    for flag, name in (("--node", node), ("--instance", instance), ("--request", request)):
+        if name == "":
+            raise UsageProblem(f"{flag} '': expected a name; leave it out for all")
     with opened(log) as source:
         folded = state_at(source, moment_of(at), views=False)
     claims = [claim for ledger in folded.ledgers.values() for claim in ledger.claims.values()]
     claims = [
         claim
         for claim in sorted(claims, key=lambda claim: (claim.granted_ms, claim.claim_id))
-        if node in {"", claim.node_id} and instance in {"", claim.instance_id} and request in {"", claim.request_id}
+        if node in {None, claim.node_id} and instance in {None, claim.instance_id} and request in {None, claim.request_id}
     ]
     if node and not claims and folded.node(node) is None:
         raise UsageProblem(unknown_node(node, folded.node_ids()))
@@ -73,7 +76,7 @@ def list_(
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
     write(Answer(columns=COLUMNS, items=items, cut=folded.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
-    for subject in (Subject("instance", instance), Subject("request", request)):
+    for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.
             sys.stderr.write(printable(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known") + "\n")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
-from schemas.codec import Unreadable
-from schemas.topics import DEAD_LETTERS
+from schemas.codec import UNREADABLE_KINDS, Unreadable
+from schemas.topics import DEAD_LETTERS, TOPICS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
@@ -46,8 +46,8 @@ COLUMNS = [
 @app.command(name="list")
 def list_(
     *,
-    topic: Annotated[str, Parameter(help="Only originals of this topic.", show_default=False)] = "",
-    kind: Annotated[str, Parameter(help="Only of this kind, such as unreadable or wrong-partition.", show_default=False)] = "",
+    topic: Annotated[str | None, Parameter(help="Only originals of this topic.", show_default=False)] = None,
+    kind: Annotated[str | None, Parameter(help="Only of this kind, such as unreadable or wrong-partition.", show_default=False)] = None,
     since: MomentFlag = "",
     until: MomentFlag = "now",
     log: LogFlag = None,
@@ -57,10 +57,12 @@ def list_(
     with opened(log) as source:
         cut = Cut.of({(DEAD_LETTERS, number): end for number, end in _ends(source).items()}, ledger_id_of(source))
         within = Range(moment(since, _now_ms()) if since else None, moment_of(until))
+        _check_known(source, "topic", topic, TOPICS)
+        _check_known(source, "kind", kind, UNREADABLE_KINDS)
         items = [
             item
             for record in records_of(source, (DEAD_LETTERS,), within, BATCH_RECORDS)
-            if (item := _item(record)) and topic in {"", item["topic"]} and kind in {"", item["kind"]}
+            if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
     write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
@@ -90,7 +92,7 @@ def redrive_(
     /,
     *,
     every: Annotated[bool, Parameter(name="--all", negative=(), help="All of them, oldest first.")] = False,
-    topic: Annotated[str, Parameter(help="With --all: only originals of this topic.", show_default=False)] = "",
+    topic: Annotated[str | None, Parameter(help="With --all: only originals of this topic.", show_default=False)] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Say what would be appended and append nothing.")] = False,
     log: LogFlag = None,
 ) -> int:
@@ -100,9 +102,12 @@ def redrive_(
     """
     if bool(letters) == every:
         raise UsageProblem("name the letters to redrive, or pass --all")
+    if topic is not None and not every:
+        raise UsageProblem(f"--topic {topic}: it goes with --all; letters that are named are redriven whatever their topic")
     with opened(log) as source:
+        _check_known(source, "topic", topic, TOPICS)
         if every:
-            records = [record for record in _letters(source) if topic in {"", _item(record)["topic"]}]
+            records = [record for record in _letters(source) if topic in {None, _item(record)["topic"]}]
         else:
             records = [_letter(source, name) for name in letters]
         messages: list[tuple[Record, Message]] = []
@@ -131,6 +136,15 @@ def _item(record: Record) -> dict[str, Any]:
         return said | {"key": _text(record.key), "cut_short": []}
     said |= {"original": letter.position, "topic": letter.topic, "kind": letter.kind, "size_bytes": letter.size_bytes}
     return said | {"reason": letter.reason, "key": _text(letter.key), "cut_short": list(letter.cut_short)}
+
+
+def _check_known(log: Log, field: str, name: str | None, known: Iterable[str]) -> None:
+    """Raises UsageProblem for a name that is neither one of ours nor that of any letter: letters may be of other topics and versions."""
+    if name is None or name in known:
+        return
+    found = {_item(record)[field] for record in _letters(log)} - {""}
+    if name not in found:
+        raise UsageProblem(f"--{field} {name!r}: there is no such {field}; there are: {', '.join(sorted(found.union(known)))}")
 
 
 def _letters(log: Log) -> Iterator[Record]:

@@ -10,7 +10,7 @@ from schemas.audits import AuditFailed
 from schemas.codec import Unreadable, encode
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS
 from streams.dead_letters import dead_letter
-from streams.log.base import Message
+from streams.log.base import Message, Record
 from tests.cli_log import PARTITIONS, FleetLog
 
 
@@ -45,6 +45,17 @@ def test_list_chooses(fleet: FleetLog, capsys: pytest.CaptureFixture[str], flags
     said = fleet.run(capsys, "dead-letters", "list", *flags, "-o", "json")
 
     assert len(said.json["items"]) == count
+
+
+def test_letters_of_a_topic_that_is_none_of_ours_are_found_by_its_name(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    original = Record("versioned_notifications", 0, 7, fleet.now_ms, b"", b"{")
+    fleet.log.append([dead_letter(original, Unreadable("made-later", "a newer version found it"))])
+
+    by_topic = fleet.run(capsys, "dead-letters", "list", "--topic", "versioned_notifications", "-o", "json")
+    by_kind = fleet.run(capsys, "dead-letters", "list", "--kind", "made-later", "-o", "json")
+
+    assert [item["original"] for item in by_topic.json["items"]] == ["versioned_notifications/0@7"]
+    assert by_kind.json["items"] == by_topic.json["items"]
 
 
 def test_show_has_the_bytes_by_the_letters_position_or_the_originals(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,22 @@ def fleet(tmp_path: Path) -> FleetLog:
         (("claims", "list", "--node", "c09"), "node 'c09' is not known; known: c01"),
         (("events", "--type", "claim-asked"), "--type 'claim-asked': there is no such type; there are: audit-failed, "),
         (("events", "--type", "claim-*", "--type", ""), "--type '': there is no such type"),
+        (("events", "--topic", "cliams"), "there is no topic 'cliams'; there are: hypervisor-audits, "),
+        (("dead-letters", "list", "--topic", "cliams"), "--topic 'cliams': there is no such topic; there are: claim-verdicts, claims, "),
+        (("dead-letters", "list", "--topic", ""), "--topic '': there is no such topic"),
+        (("dead-letters", "list", "--kind", "unreadible"), "--kind 'unreadible': there is no such kind; there are: cut-short, damaged, "),
+        (("dead-letters", "redrive", "--all", "--topic", "cliams"), "--topic 'cliams': there is no such topic"),
+        (("dead-letters", "redrive", "--all", "--topic", ""), "--topic '': there is no such topic"),
+        (("dead-letters", "redrive", "dead-letters/0@0", "--topic", "claims"), "--topic claims: it goes with --all"),
+        (("claims", "list", "--node", ""), "--node '': expected a name"),
+        (("claims", "list", "--request", ""), "--request '': expected a name"),
+        (("capacity", "--vcpus", "0"), "nothing is asked for: every size is 0; give --vcpus"),
+        (("capacity", "--memory", "0", "--flavor", "m1"), "nothing is asked for: every size is 0"),
+        (("capacity", "--disk", ""), "--disk '': write an amount"),
+        (("what-if", "--pcpus", "0"), "nothing is asked for: every size is 0"),
+        (("what-if", "--vcpus", "1", "--ttl", ""), "'' is no length of time"),
+        (("place", "--memory", "0GiB", "--vcpus", "0"), "nothing is asked for: every size is 0"),
+        (("place", "--vcpus", "1", "--memory", ""), "--memory '': write an amount"),
         (("what-if", "--vcpus", "1", "--ratio", "vcpus=1", "--ratio", "vcpus=2"), "a resource has one ratio; name each once"),
         (("node", "retire", "--unheard-for", "0s"), "--unheard-for 0s: every node is unheard of for no time"),
         (("archive", "", "--below", "now"), "DIRECTORY '': expected the folder"),
@@ -51,6 +67,9 @@ def test_what_would_be_passed_over_in_silence_exits_2(
     ("arguments", "text", "says"),
     [
         (("place", "-", "--vcpus", "3"), REQUEST, "--vcpus: the request is given already; no flag of an instance goes with it"),
+        (("place", "-", "--vcpus", "0"), REQUEST, "--vcpus: the request is given already; no flag of an instance goes with it"),
+        (("what-if", "-", "--memory", "0"), REQUEST, "--memory: the request is given already"),
+        (("capacity", "-", "--disk", "0"), REQUEST, "give a file of flavors or the sizes of one as flags, not both"),
         (("place", "-"), DEEP, "stdin: nested too deep"),
         (("what-if", "-"), DEEP, "stdin: nested too deep"),
         (("what-if", "-", "--zone", "z"), REQUEST, "--zone: the request is given already; of the flags of an instance only --count"),
@@ -112,3 +131,10 @@ def test_nothing_held_and_nothing_known_are_told_apart(fleet: FleetLog, capsys: 
     assert "nothing is held for instance/i1; `claimlog timeline instance/i1` says whether it is known" in listed[1].err
     assert "nothing is held for request/r9" in listed[2].err
     assert (before.code, before.err.splitlines()[-1]) == (0, "nothing found: no node is known, so there is nothing to compare")
+
+
+def test_a_size_of_0_beside_another_is_an_amount_like_any(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "capacity", "--vcpus", "0", "--memory", "1GiB", "--disk", "0", "-o", "json")
+
+    assert said.code == 0
+    assert [(item["vcpus"], item["memory_mib"], item["disk_mib"], item["fits"]) for item in said.json["items"]] == [(0, 1024, 0, 7)]

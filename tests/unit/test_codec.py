@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.audits import HypervisorAudited
 from schemas.claims import ClaimRenewed
-from schemas.codec import Unreadable, decode, decode_keyed, encode, event_type, key_of, known_types, record_types
+from schemas.codec import UNREADABLE_KINDS, Unreadable, decode, decode_keyed, encode, event_type, key_of, known_types, record_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, REQUESTS, TOPICS
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records.jsonl"
@@ -179,3 +180,12 @@ def test_what_a_record_refuses_itself_is_a_value_too() -> None:
 def test_a_topic_without_records_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(KeyError):
         decode(DEAD_LETTERS, b"{}")
+
+
+def test_every_kind_of_what_cannot_be_read_is_among_those_that_people_may_ask_for() -> None:
+    root = GOLDEN.parent.parent.parent
+    files = [file for package in ("schemas", "projections", "streams", "producers") for file in (root / package).rglob("*.py")]
+
+    made = {kind for file in files for kind in re.findall(r"\bUnreadable\(\s*\"([a-z-]+)\"", file.read_text())}
+
+    assert made == set(UNREADABLE_KINDS)
