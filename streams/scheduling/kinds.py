@@ -17,7 +17,7 @@ from streams.scheduling.filters.capabilities import SCOPE
 from streams.scheduling.options import settings
 from streams.scheduling.policy import Policy
 from streams.scheduling.raws import Raw
-from streams.scheduling.weighers import WEIGHERS, Weigher
+from streams.scheduling.weighers import WEIGHERS, Weigher, read_by
 
 STATIC = frozenset(
     {
@@ -104,7 +104,7 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
         if weigher.costly and multiplier:
             raise Unprofiled(f"{name} reads every instance's image")
         asked = name in GROUP_WEIGHERS or name in ABSOLUTE or name == CROSS_CELL
-        raw = None if asked else weigher.raw if weigher.reads is None or weigher.costly else weigher.reads(None, policy.options)
+        raw = None if asked else weigher.raw if weigher.costly else read_by(weigher, multiplier, None, policy.options)
         if raw is not None and name == "MetricsWeigher":
             raw = quiet(raw)
         found.append((weigher, -multiplier if weigher.negated else multiplier, raw))

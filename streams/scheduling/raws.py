@@ -14,8 +14,9 @@ from projections.pci import available
 from projections.room import UNLIMITED, Room
 from schemas.inventory import Hypervisor
 from schemas.resources import RESOURCES
+from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask
-from streams.scheduling.options import Options, settings
+from streams.scheduling.options import MULTIPLIERS, Options, settings
 
 Raw = Callable[[Room], float]
 
@@ -100,15 +101,18 @@ def cross_cell(ask: Ask | None, _: Options) -> Raw:
     return lambda room: 1.0 if _host(room).cell == request.preferred_cell else -1.0
 
 
-def metrics(ask: Ask | None, options: Options) -> Raw:
+def metrics(ask: Ask | None, options: Options, multiplier: float) -> Raw:
     """The sum of metric × ratio of the weight setting; metrics are whole thousandths.
 
     With a `metrics_step_milli` above 1 the sum is rounded down to multiples of so many thousandths.
     A node without one of the metrics counts `weight_of_unavailable`, or raises MetricMissing where they are required; forced requests
-    have passed no filter that would have seen to it, so nothing is required for them.
+    have passed no filter that would have seen to it, so nothing is required for them. What is multiplied by 0, by its ratio or by the
+    weigher's multiplier on that node, may be missing: with −10000 there it would flatten the differences between all others (Nova's
+    MetricsWeigher).
     """
     wanted, step = settings(options.weight_setting), max(options.metrics_step_milli, 1)
     required = options.required and not (ask is not None and ask.item.forced)
+    key, _ = MULTIPLIERS["MetricsWeigher"]
     if not wanted:
         return nothing
 
@@ -120,7 +124,7 @@ def metrics(ask: Ask | None, options: Options) -> Raw:
                 total += found[name] * ratio
             elif required:
                 raise MetricMissing(f"{room.node_id} does not report {name}; ask for it by MetricsFilter, or set required = false")
-            elif ratio:
+            elif ratio and override(room.node.aggregates, key, multiplier, float):
                 return options.weight_of_unavailable
         return total / 1000 if step == 1 else floor(total / step) * step / 1000
 

@@ -28,7 +28,8 @@ from streams.scheduling.raws import Raw
 class Weigher(Struct, frozen=True, gc=False):
     """One weigher: the raw figure of a node, larger is better, and its own bounds if it has any.
 
-    `reads` makes the figure for one ask and the policy's options where it depends on them; `raw` is the figure without an ask. With
+    `reads` makes the figure for one ask and the policy's options where it depends on them, `reads_by` where it depends on the weigher's
+    multiplier too; `raw` is the figure without an ask. With
     both bounds a weigher is absolute: what it says of a node does not depend on the others. `negated`: its multiplier counts against.
     `costly`: not worked out where its multiplier is 0. `of_groups`: it has something to say of members of a group only, and is left out,
     of the evidence too, where an instance is in none of its kind.
@@ -39,6 +40,7 @@ class Weigher(Struct, frozen=True, gc=False):
     lowest: float | None = None
     highest: float | None = None
     reads: Callable[[Ask | None, Options], Raw] | None = None
+    reads_by: Callable[[Ask | None, Options, float], Raw] | None = None
     negated: bool = False
     costly: bool = False
     of_groups: bool = False
@@ -58,7 +60,7 @@ WEIGHERS: Mapping[str, Weigher] = {
         Weigher("ServerGroupSoftAntiAffinityWeigher", raws.nothing, reads=raws.soft_anti_affinity, of_groups=True),
         Weigher("BuildFailureWeigher", raws.failed_builds, negated=True),
         Weigher("CrossCellWeigher", raws.nothing, reads=raws.cross_cell),
-        Weigher("MetricsWeigher", raws.nothing, reads=raws.metrics),
+        Weigher("MetricsWeigher", raws.nothing, reads_by=raws.metrics),
         Weigher("ImagePropertiesWeigher", raws.nothing, reads=raws.image_properties, costly=True),
         Weigher("PackWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.pack),
         Weigher("SpreadWeigher", raws.nothing, lowest=0.0, highest=1.0, reads=raws.spread),
@@ -129,7 +131,7 @@ def weigh(
     overridden = any(map(has_overrides, rooms)) if crowd is None else crowd.figures(has_overrides).most()
     for name, multiplier in weighers:
         weigher = weigher_of(name)
-        if weigher.of_groups and read_by(weigher, ask, options) is raws.nothing:
+        if weigher.of_groups and read_by(weigher, multiplier, ask, options) is raws.nothing:
             continue
         column = _column(weigher, -multiplier if weigher.negated else multiplier, _figures(weigher, multiplier, rooms, crowd, ask, options))
         if overridden and name in MULTIPLIERS:
@@ -162,13 +164,15 @@ def _custom(name: str) -> Weigher:
     return Weigher(name, raws.nothing, lowest, highest, reads=reads)
 
 
-def read_by(weigher: Weigher, ask: Ask | None, options: Options) -> Raw:
+def read_by(weigher: Weigher, multiplier: float, ask: Ask | None, options: Options) -> Raw:
     """The figure that a weigher reads of a node for this ask; `raws.nothing` if it tells no nodes apart."""
+    if weigher.reads_by is not None:
+        return weigher.reads_by(ask, options, multiplier)
     return weigher.raw if weigher.reads is None else weigher.reads(ask, options)
 
 
 def _figures(weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: Crowd | None, ask: Ask | None, options: Options) -> Figures:
-    raw = read_by(weigher, ask, options)
+    raw = read_by(weigher, multiplier, ask, options)
     if weigher.costly and not multiplier:
         raw = raws.nothing
     # A figure that is made for one ask is nobody else's: only those that stand for themselves are kept.

@@ -131,7 +131,7 @@ class Weighing:
         """Whether a weigher makes figures for this ask alone."""
         if self._are_of_groups and ask.item.group is None and not ask.request.cross_cell_move:
             return False
-        return any(read_by(self._weighers[i][0], ask, self._options) is not raws.nothing for i in self._askers)
+        return any(read_by(*self._weighers[i][:2], ask, self._options) is not raws.nothing for i in self._askers)
 
     def _followed(self, candidates: Candidates) -> Weighed:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
@@ -140,7 +140,7 @@ class Weighing:
         return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1), plan.told)
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
-        made = [(weigher, multiplier, read_by(weigher, ask, self._options)) for weigher, multiplier, _ in self._weighers]
+        made = [(weigher, multiplier, read_by(weigher, multiplier, ask, self._options)) for weigher, multiplier, _ in self._weighers]
         is_one = len(made) == 1 and made[0][1] == 1.0
         rooms = self._view.rooms
 
@@ -223,15 +223,15 @@ class Weighing:
         """The figures of the weighers that depend on the ask, where they make a difference, by number."""
         found: dict[int, Floats] = {}
         for i in self._askers:
-            figures = self._asked(self._weighers[i][0], ask, single, slots, count)
+            figures = self._asked(i, ask, single, slots, count)
             if figures is not None:
                 found[i] = figures
         return found
 
-    def _asked(self, weigher: Weigher, ask: Ask, single: list[Room], slots: Slots | None, count: int) -> Floats | None:
+    def _asked(self, i: int, ask: Ask, single: list[Room], slots: Slots | None, count: int) -> Floats | None:
         """The figures of a weigher that depends on the ask; None if it makes no difference for this one."""
-        view = self._view
-        raw = read_by(weigher, ask, self._options)
+        view, (weigher, multiplier, _) = self._view, self._weighers[i]
+        raw = read_by(weigher, multiplier, ask, self._options)
         if raw is raws.nothing:
             return None
         rest = np.arange(count) if slots is None else slots[:count]

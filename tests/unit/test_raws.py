@@ -97,6 +97,23 @@ def test_metrics_are_summed_by_their_ratios_in_steps_and_a_missing_one_is_said()
     assert scores(rooms, "MetricsWeigher", asked=forced, weight_setting=("idle=1", "user=1"))[2] == 0.0
 
 
+def test_a_metric_may_be_missing_where_it_is_multiplied_by_nothing() -> None:
+    def measured(name: str, multiplier: str, **milli: int) -> Room:
+        aggregates = (Aggregate(name="a", metadata={"metrics_weight_multiplier": multiplier} if multiplier else {}),)
+        return host(name, metrics=tuple(Metric(name=key, value_milli=value) for key, value in milli.items()), aggregates=aggregates)
+
+    def raw(rooms: list[Room], multiplier: float, *setting: str) -> list[float]:
+        options = Options(weight_setting=setting, required=False)
+        _, (column,) = weigh(rooms, [("MetricsWeigher", multiplier)], ask=ask(), options=options)
+        return column.raw
+
+    rooms = [measured("a", "", idle=1000), measured("b", "", user=3000), measured("c", "0", user=3000), measured("d", "2", user=3000)]
+
+    assert raw(rooms, 1.0, "idle=1", "user=0.5") == [-10_000.0, -10_000.0, 1.5, -10_000.0]
+    assert raw(rooms, 0.0, "idle=1", "user=0.5") == [1.0, 1.5, 1.5, -10_000.0]
+    assert raw(rooms, 1.0, "idle=0", "user=1") == [-10_000.0, 3.0, 3.0, 3.0]
+
+
 def test_instances_of_like_images_draw_together_if_somebody_asks_for_it() -> None:
     def shown(name: str, *systems: str) -> Room:
         there = host(name)
