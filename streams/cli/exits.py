@@ -14,6 +14,7 @@ from typing import TextIO
 
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.cli.printable import printable_lines
+from streams.cli.stdout import NAME
 from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
 from streams.scheduling.custom_error import CustomError
 
@@ -74,6 +75,8 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         return exit_of(problem)
     except OSError as problem:
         # The disk behind stdout is full, a port is taken, a folder cannot be made: nothing of ours.
+        if problem.filename == NAME:
+            hush_stdout()
         said = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem.strerror or problem)
         stderr.write(f"claimlog: {printable_lines(said)}\n")
         return exit_of(problem)
@@ -93,7 +96,7 @@ def _flush_stdout() -> None:
 
 
 def hush_stdout() -> None:
-    """The reader has gone (`claimlog events | head`): keep the interpreter from complaining when it flushes at its end."""
+    """Nobody gets the rest (`claimlog events | head`, a full disk): keep the interpreter from complaining when it flushes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
+from streams.cli.stdout import named
+
 if TYPE_CHECKING:
     from cyclopts import App
 
@@ -203,10 +205,11 @@ def _open_closed_streams() -> None:
 
 
 def _speak_utf8() -> None:
-    """What is said is UTF-8 whatever the locale: JSON is nothing else, and a table has signs that Latin-1 or ASCII cannot say."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
+    """What is said is UTF-8 whatever the locale, and what becomes of it is said of stdout by its name."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout = named(sys.stdout)
+    if isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr.reconfigure(encoding="utf-8")
 
 
 def main() -> None:

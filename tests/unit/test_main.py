@@ -188,6 +188,21 @@ def test_a_stream_that_the_caller_closed_is_no_mistake_and_takes_no_file(closed:
     assert ran.stdout.count("as needed") >= 12
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("verb", ["--version", "--help", "topics check", "topics --help", "schemas show claim-requested"])
+def test_a_full_disk_behind_stdout_is_named_and_exits_1(verb: str, unbuffered: str, tmp_path: Path) -> None:
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    assert run(["topics", "apply", "--log", log]) == 0
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "CLAIMLOG_LOG": log}
+
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "streams.cli.main", *verb.split()], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, env=environ
+        )
+
+    assert (ran.returncode, ran.stderr) == (1, "claimlog: stdout: No space left on device\n")
+
+
 def test_an_argument_that_is_no_text_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["explain", "caf\udce9", "--log", "sqlite:nowhere.db"])
 
