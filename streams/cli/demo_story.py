@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import sys
 import time
@@ -190,8 +191,8 @@ class Story:
         from streams.cli.main import run
 
         words = [verb, *arguments]
-        text = " ".join(f"'{word}'" if " " in word else word for word in words)
-        self._commands.append(f"{_program()} {text} --log {self._stage.spec}")
+        text = shlex.join(words)
+        self._commands.append(f"{shlex.quote(_program())} {text} --log {shlex.quote(self._stage.spec)}")
         say(f"$ claimlog {text}")
         code = run([*words, "--log", self._stage.spec])
         sys.stderr.flush()

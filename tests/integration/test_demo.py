@@ -25,7 +25,11 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo")
-    ended = run([str(SCRIPT), "demo", "--seed", "7"], folder)
+    # The command stands where people may have it: in a folder with a space in its name.
+    script = folder / "my tools" / "claimlog"
+    script.parent.mkdir()
+    script.symlink_to(SCRIPT)
+    ended = run([str(script), "demo", "--seed", "7"], folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder, ended.stdout
 
@@ -82,7 +86,7 @@ def test_the_first_line_names_the_log_and_the_last_says_that_all_held(story: tup
 
 def test_the_commands_to_paste_work_as_printed_on_the_log_that_was_left(story: tuple[Path, str]) -> None:
     folder, text = story
-    commands = re.findall(r"^  (\S*claimlog .*)$", text.split("Try these")[1], re.MULTILINE)
+    commands = re.findall(r"^  (\S.*)$", text.split("Try these")[1], re.MULTILINE)
 
     codes = {command: run(shlex.split(command), folder).returncode for command in commands}
 
