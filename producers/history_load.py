@@ -14,8 +14,8 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from producers.ledger_load import HOST, PRODUCER, SCHEDULER, SIZES, START_MS, TTL_MS
-from producers.source import AuditSource, EventSource, said
+from producers.ledger_load import HOST, SCHEDULER, SIZES, START_MS, TTL_MS, Guest, GuestHost
+from producers.source import said
 from schemas.audits import AuditRecord, InstanceReport
 from schemas.claims import ClaimItem, ClaimReleased, ClaimRenewed, ClaimRequested, ReleaseReason
 from schemas.codec import encode, event_type
@@ -63,32 +63,15 @@ class HistoryRecord(NamedTuple):
     headers: Headers
 
 
-class _Guest(NamedTuple):
-    claim_id: str
-    report: InstanceReport
-    resources: Resources
+class _Node(GuestHost):
+    """A node on which some guests run `unclaimed`, and others are `coming`: their claims are on their way."""
 
-
-class _Node:
-    """One node as its producers know it. `coming` counts guests whose claims are on their way."""
-
-    __slots__ = ("audits", "changed", "coming", "events", "free", "held", "key", "node_id", "partition", "unclaimed")
+    __slots__ = ("coming", "unclaimed")
 
     def __init__(self, node_id: str, partition: int) -> None:
-        self.node_id, self.key, self.partition = node_id, node_id.encode(), partition
-        self.audits = AuditSource(node_id, PRODUCER, START_MS, FULL_EVERY)
-        self.events = EventSource(node_id, PRODUCER, START_MS)
-        self.held: list[_Guest] = []
+        super().__init__(node_id, partition, START_MS, FULL_EVERY)
         self.unclaimed: list[InstanceReport] = []
-        self.coming, self.changed = 0, True
-        self.free = [HOST.vcpus or 0, HOST.memory_mib or 0, HOST.disk_mib or 0]
-
-    def take(self, size: Resources, sign: int = 1) -> None:
-        for r, amount in enumerate((size.vcpus, size.memory_mib, size.disk_mib)):
-            self.free[r] -= sign * amount
-
-    def fits(self, size: Resources) -> bool:
-        return size.vcpus <= self.free[0] and size.memory_mib <= self.free[1] and size.disk_mib <= self.free[2]
+        self.coming = 0
 
 
 def history_records(seed: int, *, nodes: int, records: int, partitions: int) -> Iterator[HistoryRecord]:
@@ -174,7 +157,7 @@ class _Maker:
         other = others[life % len(others)]
         lost, given_back, kept = (claim_id_of(f"load-{life:08d}", 0, SCHEDULER, START_MS, 3 * life + attempt) for attempt in range(3))
         observed = ObservedResources(vcpus=size.vcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
-        guest = _Guest(kept, InstanceReport(instance_id=name, resources=observed), size)
+        guest = Guest(kept, InstanceReport(instance_id=name, resources=observed), size)
         refused = life % REFUSED_EVERY == 0
         elsewhere: list[Callable[[], HistoryRecord]] = [
             *([partial(self.claim, other, node, lost, name, _TOO_LARGE)] if refused else []),
@@ -190,7 +173,7 @@ class _Maker:
         started = partial(self.started, node, guest, stays=leak is None)
         return self.follow([*elsewhere, partial(self.claim, node, other, kept, name, size), *renewals, started])
 
-    def goes(self, node: _Node, guest: _Guest) -> HistoryRecord:
+    def goes(self, node: _Node, guest: Guest) -> HistoryRecord:
         """A guest goes by its owner's final word or by a departure; its claim is given back in either case."""
         kind = InstanceDeleted if self.random.random() < 0.5 else InstanceDeparted
         return self.follow([partial(self.event, node, kind, guest), partial(self.released, node, guest)])
@@ -221,19 +204,19 @@ class _Maker:
         record_id = f"release/{claim_id}"
         return self.of_claims(node, record_id, ClaimReleased(node_id=node.node_id, record_id=record_id, claim_id=claim_id, reason=reason))
 
-    def released(self, node: _Node, guest: _Guest) -> HistoryRecord:
+    def released(self, node: _Node, guest: Guest) -> HistoryRecord:
         """Only now is there room again: a departure alone closes no claim at once."""
         node.take(guest.resources, -1)
         return self.release(node, guest.claim_id, "deleted")
 
-    def started(self, node: _Node, guest: _Guest, *, stays: bool) -> HistoryRecord:
+    def started(self, node: _Node, guest: Guest, *, stays: bool) -> HistoryRecord:
         """The guest runs; one that does not stay is destroyed before an audit has seen it."""
         node.coming -= 1
         if stays:
             node.held.append(guest)
         return self.event(node, InstanceStarted, guest)
 
-    def event(self, node: _Node, kind: type[LifecycleEvent], guest: _Guest) -> HistoryRecord:
+    def event(self, node: _Node, kind: type[LifecycleEvent], guest: Guest) -> HistoryRecord:
         """One life-cycle event, as the host's producer writes it."""
         node.changed = True
         return self.observed(LIFECYCLE, node, node.events.event(kind, guest.report, self.now_ms, claim_id=guest.claim_id))

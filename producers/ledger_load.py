@@ -57,31 +57,35 @@ class LedgerRecord(NamedTuple):
     value: bytes
 
 
-class _Held(NamedTuple):
+class Guest(NamedTuple):
+    """One guest: its claim, and how its host shows it."""
+
     claim_id: str
     report: InstanceReport
     resources: Resources
 
 
-class _Node:
-    """One node as its producers and its scheduler know it."""
+class GuestHost:
+    """One node as its producers and its scheduler know it. `held` are the guests there, `changed`: since its last audit."""
 
     __slots__ = ("audits", "changed", "events", "free_disk", "free_memory", "free_vcpus", "held", "key", "node_id", "partition")
 
-    def __init__(self, node_id: str, partition: int, epoch: int) -> None:
+    def __init__(self, node_id: str, partition: int, epoch: int, full_every: int = FULL_EVERY) -> None:
         self.node_id, self.key, self.partition = node_id, node_id.encode(), partition
-        self.audits = AuditSource(node_id, PRODUCER, epoch, FULL_EVERY)
+        self.audits = AuditSource(node_id, PRODUCER, epoch, full_every)
         self.events = EventSource(node_id, PRODUCER, epoch)
-        self.held: list[_Held] = []
+        self.held: list[Guest] = []
         self.changed = True
         self.free_vcpus, self.free_memory, self.free_disk = HOST.vcpus or 0, HOST.memory_mib or 0, HOST.disk_mib or 0
 
     def take(self, size: Resources, sign: int = 1) -> None:
+        """Its scheduler counts a guest of this size here; with a negative sign no more."""
         self.free_vcpus -= sign * size.vcpus
         self.free_memory -= sign * size.memory_mib
         self.free_disk -= sign * size.disk_mib
 
     def fits(self, size: Resources) -> bool:
+        """Whether its scheduler finds room for that."""
         return size.vcpus <= self.free_vcpus and size.memory_mib <= self.free_memory and size.disk_mib <= self.free_disk
 
 
@@ -110,8 +114,8 @@ class _Maker:
         self.made = 0
         self.next_offsets = [0] * partitions
         names = [f"node-{number:06d}" for number in range(nodes)]
-        self.nodes = [_Node(name, partition_of(name.encode(), partitions), start_ms) for name in names]
-        self.by_partition: list[list[_Node]] = [[] for _ in range(partitions)]
+        self.nodes = [GuestHost(name, partition_of(name.encode(), partitions), start_ms) for name in names]
+        self.by_partition: list[list[GuestHost]] = [[] for _ in range(partitions)]
         for node in self.nodes:
             self.by_partition[node.partition].append(node)
         self.followups: deque[tuple[int, Callable[[], LedgerRecord]]] = deque()
@@ -147,13 +151,13 @@ class _Maker:
             return self.leave(node)
         return self.audit(node)
 
-    def busy_node(self) -> _Node:
+    def busy_node(self) -> GuestHost:
         count = len(self.nodes)
         width = max(1, count // BUSY_SHARE)
         first = self.made * count // BUSY_ROUND_RECORDS
         return self.nodes[(first + self.random.randrange(width)) % count]
 
-    def claim(self, node: _Node, size: Resources) -> LedgerRecord:
+    def claim(self, node: GuestHost, size: Resources) -> LedgerRecord:
         """Claim on the node, with the node after it in its partition as alternate; renewal (every other time) and start follow."""
         self.requests += 1
         self.held += 1
@@ -165,7 +169,7 @@ class _Maker:
         names = (node.node_id,) if alternate is node else (node.node_id, alternate.node_id)
         node.take(size)
         observed = ObservedResources(vcpus=size.vcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
-        held = _Held(claim_id, InstanceReport(instance_id=instance_id, resources=observed), size)
+        held = Guest(claim_id, InstanceReport(instance_id=instance_id, resources=observed), size)
         if self.requests % 2:
             self.followups.append((self.made + 40, lambda: self.renewal(node, held)))
         self.followups.append((self.made + 80, lambda: self.started(node, held)))
@@ -175,15 +179,15 @@ class _Maker:
             node.partition, node.key, ClaimRequested(request_id=request_id, owner=SCHEDULER, basis=basis, ttl_ms=TTL_MS, items=(item,))
         )
 
-    def renewal(self, node: _Node, held: _Held) -> LedgerRecord:
+    def renewal(self, node: GuestHost, held: Guest) -> LedgerRecord:
         renewed = ClaimRenewed(node_id=node.node_id, record_id=f"renew/{held.claim_id}", claim_id=held.claim_id, ttl_ms=TTL_MS)
         return self.record(node.partition, node.key, renewed)
 
-    def started(self, node: _Node, held: _Held) -> LedgerRecord:
+    def started(self, node: GuestHost, held: Guest) -> LedgerRecord:
         node.held.append(held)
         return self.event(node, InstanceStarted, "started", held)
 
-    def leave(self, node: _Node) -> LedgerRecord:
+    def leave(self, node: GuestHost) -> LedgerRecord:
         """An instance goes: by the owner's final word, or by a departure and a release."""
         held = node.held.pop(self.random.randrange(len(node.held)))
         self.held -= 1
@@ -193,13 +197,13 @@ class _Maker:
         self.followups.append((self.made + 20, lambda: self.released(node, held)))
         return self.event(node, InstanceDeparted, "departed", held)
 
-    def released(self, node: _Node, held: _Held) -> LedgerRecord:
+    def released(self, node: GuestHost, held: Guest) -> LedgerRecord:
         """Only now is there room again: a departure alone closes no claim at once."""
         node.take(held.resources, -1)
         gone = ClaimReleased(node_id=node.node_id, record_id=f"release/{held.claim_id}", claim_id=held.claim_id, reason="deleted")
         return self.record(node.partition, node.key, gone)
 
-    def event(self, node: _Node, kind: type[LifecycleEvent], change: Change, held: _Held) -> LedgerRecord:
+    def event(self, node: GuestHost, kind: type[LifecycleEvent], change: Change, held: Guest) -> LedgerRecord:
         node.changed = True
         made = node.events.event(kind, held.report, self.now_ms)
         observed = InstanceObserved(
@@ -214,7 +218,7 @@ class _Maker:
         )
         return self.record(node.partition, node.key, observed)
 
-    def audit(self, node: _Node) -> LedgerRecord:
+    def audit(self, node: GuestHost) -> LedgerRecord:
         now_ms = self.now_ms
         mono_ms = now_ms - self.start_ms
         made = None if node.changed else node.audits.unchanged(taken_at_ms=now_ms, mono_ms=mono_ms)
