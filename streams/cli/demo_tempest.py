@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
+from shlex import quote
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -193,8 +194,9 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     told = run(["leaks", "--kind", "stale-instance", "--log", spec])
     print(f"\n4. The life of the first of them, of which the last event is missing:\n\n$ claimlog timeline {left[0].instance_id}")
     code = run(["timeline", left[0].instance_id, "--log", spec])
-    print(f"\nTry these on the log that this left:\n  claimlog nodes -o wide --log {spec}\n  claimlog leaks --explain --log {spec}")
-    print(f"  claimlog diff {NODE} --at {facts.rfc3339(start_ms)} --why --log {spec}")
+    print("\nTry these on the log that this left:")
+    for words in ("nodes -o wide", "leaks --explain", f"diff {NODE} --at {facts.rfc3339(start_ms)} --why"):
+        print(f"  claimlog {words} --log {quote(spec)}")
     if wrong or code or told != Exit.FINDINGS:
         return Exit.ERROR
     print("\nThe figures are the published ones, and the instances add up to the gap in every column.")

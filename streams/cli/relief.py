@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 
 from msgspec import Struct
 
@@ -38,7 +39,7 @@ class Relief(Struct, frozen=True):
         one = self.leaks == 1
         what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
         fits = f"; without {'it' if one else 'them'} the request would fit there" if self.fits else ""
-        return f"{what}{fits} -> claimlog leaks --node {self.node_id} --explain"
+        return f"{what}{fits} -> claimlog leaks --node {quote(self.node_id)} --explain"
 
 
 def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> list[Relief]:
