@@ -4,6 +4,7 @@
 #   make soak KILLS=100     fault tests with full counts
 #   make check              ruff and mypy only
 #   make bench              every benchmark                   ARGS=--json for an object a line
+#   make bench-large        the leak audit of 10,000,000 records: a quarter of an hour
 #   make wheel              build, install the wheel in a clean environment, run it
 
 SHELL    := /bin/bash
@@ -18,7 +19,7 @@ PACKAGES := schemas projections streams producers
 # Benchmarks and examples are checked as soon as there are some; mypy refuses an empty folder.
 SCRIPTS  := $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
 
-.PHONY: demo test soak check bench wheel setup clean
+.PHONY: demo test soak check bench bench-large wheel setup clean
 
 demo: $(VENV)/.runtime
 	@$(VENV)/bin/claimlog demo
@@ -35,6 +36,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) $(ARGS) || exit 1; done
+
+bench-large: $(VENV)/.dev
+	@$(PY) -m benchmarks.bench_leak_audit --records 10000000 $(ARGS)
 
 wheel: $(VENV)/.dev
 	@rm -rf dist build/wheel-check
