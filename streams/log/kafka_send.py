@@ -97,11 +97,8 @@ class Sender:
         `times_ms` are theirs where the topic takes the writers' times (CreateTime).
         """
         batch = self.begin(messages, numbers, times_ms)
-        try:
-            self._await(batch)
-        except BaseException:
-            self._give_up()
-            raise
+        while not self.has_landed(batch, min(POLL_SECONDS, max(batch.until - time.monotonic(), 0.0))):
+            pass
         return batch.offsets()
 
     def begin(self, messages: Sequence[Message], numbers: Sequence[int], times_ms: Sequence[int] | None = None) -> Batch:
@@ -125,7 +122,10 @@ class Sender:
         return batch
 
     def has_landed(self, batch: Batch, timeout_seconds: float) -> bool:
-        """Whether a batch is acknowledged, now or in so many seconds. Raises LogError where everything under way is given up."""
+        """Whether a batch is acknowledged, now or in so many seconds. Raises LogError, and then everything under way is given up.
+
+        So it is where the caller is interrupted while it waits: nothing is sent that nobody waits for.
+        """
         if batch.lost is not None:
             raise batch.lost
         if not batch.is_whole():
@@ -134,7 +134,7 @@ class Sender:
                 self._refuse_errors()
                 if not batch.is_whole() and time.monotonic() > batch.until:
                     raise self._late("not acknowledged")
-            except LogError:
+            except BaseException:
                 self._give_up()
                 raise
         return batch.is_whole()
@@ -155,16 +155,6 @@ class Sender:
                 producer.poll(0.05)
             except KafkaException as problem:
                 raise self._clients.fatal or self._error(error_of(problem)) from None
-
-    def _await(self, batch: Batch) -> None:
-        while True:
-            self._refuse_errors()
-            if batch.is_whole():
-                return
-            left = batch.until - time.monotonic()
-            if left <= 0:
-                raise self._late("not acknowledged")
-            self._hear(min(left, POLL_SECONDS))
 
     def _refuse_errors(self) -> None:
         for batch in self._under_way:
