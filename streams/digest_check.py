@@ -18,7 +18,7 @@ from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
-from streams.log.base import Log, Message, Partition
+from streams.log.base import Log, Message, Partition, partition_count
 from streams.snapshot_writer import write_snapshot
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class DigestCheck:
     def turn(self, partitions: frozenset[int]) -> int:
         """Look for digests that differ, now and then; fold on again if some do. Returns how many records that were."""
         if self._everything:
-            partitions = frozenset(range(self._log.topics()[CLAIMS]))
+            partitions = frozenset(range(partition_count(self._log, CLAIMS)))
         for lost in self._partitions.keys() - partitions:
             del self._partitions[lost]
             if self._judging is not None and self._judging[0].ledger.partition == lost:

@@ -13,7 +13,7 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
 from streams.dead_letters import dead_letter
-from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record
+from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, partition_count
 from streams.reconciler import SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
@@ -127,7 +127,7 @@ class Carrier:
         lost, self._owned = self._owned - partitions, partitions
         for reader in self.readers:
             reader.forget(lost)
-            total = self._log.topics()[reader.topic]
+            total = partition_count(self._log, reader.topic)
             messages: list[Message] = []
             batches: list[list[Record]] = []
             for partition in sorted(partitions):
@@ -193,7 +193,7 @@ class Watcher:
         for reader in self.readers:
             letters: list[Message] = []
             batches: list[list[Record]] = []
-            for partition in range(self._log.topics()[reader.topic]):
+            for partition in range(partition_count(self._log, reader.topic)):
                 records = self._read(reader, partition)
                 if records:
                     letters.extend(self._letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
@@ -213,8 +213,8 @@ class Watcher:
         """See `Engine`."""
         if 0 not in partitions:
             return {}
-        topics = self._log.topics()
-        waits = {Partition(r.topic, number): r.waits_for(number) for r in self.readers for number in range(topics[r.topic])}
+        places = [(r, Partition(r.topic, number)) for r in self.readers for number in range(partition_count(self._log, r.topic))]
+        waits = {place: reader.waits_for(place.number) for reader, place in places}
         return {place: offset for place, offset in waits.items() if place not in self._damaged}
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class Watcher:
 
     def _forget(self) -> None:
         for reader in self.readers:
-            reader.forget(frozenset(range(self._log.topics()[reader.topic])))
+            reader.forget(frozenset(range(partition_count(self._log, reader.topic))))
 
     def _read(self, reader: Reader, partition: int) -> list[Record]:
         """The next batch; none of snapshots that are damaged, which nobody needs."""
@@ -252,7 +252,7 @@ class Watcher:
         if isinstance(event, Unreadable):
             return event
         if record.topic in KEYED_TOPICS:
-            belongs = partition_of(record.key, self._log.topics()[record.topic])
+            belongs = partition_of(record.key, partition_count(self._log, record.topic))
             if belongs != record.partition:
                 return Unreadable("wrong-partition", f"key {record.key[:80]!r} belongs to partition {belongs}, got {record.partition}")
         return None

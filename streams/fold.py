@@ -16,7 +16,7 @@ from projections.snapshots import load_newest_with, misfit, newest_offset
 from projections.table import Table
 from schemas import topics
 from streams.leak_audit import LeakAudit
-from streams.log.base import Log, Message
+from streams.log.base import Log, Message, partition_count
 
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
@@ -81,7 +81,7 @@ class Fold:
             self.table.store(ledger, dict(extras))
             return ledger, *self._taken(extras)
         self.table.clear()
-        return Ledger(self.partition, log.topics()[topics.CLAIMS]), Observed(self.partition), Leaks(self.partition)
+        return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition)
 
     def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
         observed, leaks, self.doubles = companions.taken(self.partition, rows)

@@ -9,7 +9,7 @@ from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, REQUESTS
 from streams.clock import Clock
 from streams.digest_check import digest_message, digest_name
-from streams.log.base import Log, Partition
+from streams.log.base import Log, Partition, partition_count
 from streams.metrics import Metrics
 from streams.scheduler import READ_BACK_SECONDS, Clocks, Scheduler
 from streams.scheduling.policy import Policy
@@ -100,5 +100,5 @@ class SchedulerEngine:
 
 def materialized(log: Log, tell: Callable[[str], None]) -> list[Ledger]:
     """The ledgers of all partitions, each from its newest snapshot where there is one."""
-    partitions = log.topics()[CLAIMS]
+    partitions = partition_count(log, CLAIMS)
     return [load_newest(log, number, tell=tell) or Ledger(number, partitions) for number in range(partitions)]

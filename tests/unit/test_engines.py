@@ -8,7 +8,7 @@ import pytest
 
 from schemas.topics import LIFECYCLE, REQUESTS
 from streams.engines import COMMIT_EVERY_SECONDS, Carrier, Reader, Watcher
-from streams.log.base import LogUnreachable, Message
+from streams.log.base import LogUnreachable, Message, TopicMismatch
 from streams.log.memory import MemoryLog
 from streams.topology import open_ledger
 
@@ -132,3 +132,13 @@ def test_a_group_at_the_end_has_nothing_to_say() -> None:
 
     assert Reader(log, GROUP, REQUESTS, tell=told.append).read(0) == []
     assert told == []
+
+
+@pytest.mark.parametrize("engine", [Carrier, Watcher])
+def test_a_topic_that_is_gone_is_named_by_engines_that_read_it(engine: type[Carrier] | type[Watcher]) -> None:
+    without = MemoryLog()
+
+    with pytest.raises(TopicMismatch, match="is missing"):
+        engine(without).turn(frozenset({0}))
+    with pytest.raises(TopicMismatch, match="is missing"):
+        Watcher(without).waits(frozenset({0}))
