@@ -230,5 +230,5 @@ def partition_count(log: Log, topic: str) -> int:
     """The number of partitions of a topic. Raises TopicMismatch for one that is not there, or not any more."""
     count = log.topics().get(topic)
     if count is None:
-        raise TopicMismatch(f"topic {topic} is missing: it was never made, or somebody deleted it; `claimlog topics check` says what is there")
+        raise TopicMismatch(f"topic {topic} is missing: it was never made, or was deleted; `claimlog topics check` says what is there")
     return count

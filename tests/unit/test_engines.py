@@ -135,7 +135,7 @@ def test_a_group_at_the_end_has_nothing_to_say() -> None:
 
 
 @pytest.mark.parametrize("engine", [Carrier, Watcher])
-def test_a_topic_that_is_gone_is_named_by_engines_that_read_it(engine: type[Carrier] | type[Watcher]) -> None:
+def test_a_topic_that_is_gone_is_named_by_engines_that_read_it(engine: type[Carrier | Watcher]) -> None:
     without = MemoryLog()
 
     with pytest.raises(TopicMismatch, match="is missing"):
