@@ -21,6 +21,7 @@ from schemas.resources import RESOURCES, Resources
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
 from streams.scheduling.gathering import Gathering
+from streams.scheduling.moving import with_its_pages
 from streams.scheduling.options import OPTIONS, Options
 
 GATHERING = "groups"
@@ -190,15 +191,21 @@ class Fleet:
         """
         group = request.group
         if group is None or group.policy != "affinity":
-            return ask_of(request, index, seed=seed, attempt=attempt, options=options)
+            return self._moving(ask_of(request, index, seed=seed, attempt=attempt, options=options))
         home = self.home_of(group.group_id)
         found = ask_of(request, index, seed=seed, attempt=attempt, group_epoch=home.epoch, group_nodes=home.nodes, options=options)
+        found = self._moving(found)
         if home.nodes or index or request.count == 1:
             return found
         item, count = found.item, request.count
         size = Resources(**{name: getattr(item.resources, name) * count for name in RESOURCES})
         pci = tuple([replace(want, count=want.count * count) for want in item.pci])
         return replace(found, item=replace(item, resources=size, pci=pci))
+
+    def _moving(self, ask: Ask) -> Ask:
+        """With what a running guest takes along from where it is."""
+        source = ask.request.source_node
+        return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
 
     def home_of(self, group_id: str) -> GroupHome:
         """An affinity group's open home; without one, the nodes where members are and that no home was closed on."""

@@ -293,6 +293,8 @@ def test_engine_and_full_scan_decide_alike(seed: int, nodes: int) -> None:
         for _ in range(rng.randrange(6)):
             cloud.step()
         policy, request = rng.choice(POLICIES), cloud.request()
+        if request.action == "migrate" and other.random() < 0.5:
+            request = structs.replace(request, live=True)
         ask = cloud.fleet.ask(request, 0, owner="s", options=policy.options)
         if other.random() < 0.2:  # A former owner's claims, some of which are gone by now.
             there = [room.node_id for room in cloud.fleet.rooms() if ask.instance_id in room.instances]

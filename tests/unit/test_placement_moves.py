@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimReleased, ClaimRequested, InstanceObserved
+from schemas.claims import ClaimReleased, ClaimRequested, InstanceObserved, NodeObserved
 from schemas.codec import decode
-from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.inventory import HugePages, Hypervisor, NumaCell
+from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.scheduler import Scheduler
-from tests.scheduling_world import World, world, wrongs
+from tests.scheduling_world import START_MS, World, world, wrongs
 
 GUEST = "11111111-1111-1111-1111-111111111111"
 
@@ -67,11 +68,11 @@ def used(here: World) -> dict[str, int]:
     return {node.node_id: node.used[0] for ledger in here.ledgers() for node in ledger.nodes.values()}
 
 
-def move(here: World, request_id: str = "move", **options: Any) -> Any:
+def move(here: World, request_id: str = "move", engine_name: str = "auto", **options: Any) -> Any:
     """Ask for a move of the guest, and the result."""
     given: dict[str, Any] = {"vcpus": 4, "memory_mib": 4096, "action": "migrate", "source_node": "n1", "instance_ids": (GUEST,)} | options
     here.request(request_id, **given)
-    settle(here.scheduler())
+    settle(here.scheduler(engine_name=engine_name))
     (result,) = [each for each in said(here, RESULTS, InstancesPlaced, PlacementFailed) if each.request_id == request_id]
     return result
 
@@ -130,6 +131,60 @@ def test_a_live_migration_keeps_nothing_because_it_cannot_be_reverted() -> None:
     assert [placement.node_id for placement in result.placements] == ["n2"]
     assert result.kept == ()
     assert used(here) == {"n1": 4, "n2": 4}
+
+
+PAGES = {"small": 4, "large": 2048, "huge": 1_048_576}
+
+
+def paged(here: World, node_id: str, *sizes: str) -> None:
+    """A host whose one cell has 8 GiB in pages of each of these sizes."""
+    pages = tuple(HugePages(size_kib=PAGES[size], total=8 * 1024 * 1024 // PAGES[size]) for size in sizes)
+    cell = NumaCell(cell_id=0, cpus=tuple(range(8)), memory_mib=32_768, pages=pages)
+    has = Hypervisor(vcpus=8, pcpus=0, memory_mib=32_768, disk_mib=1024, numa_cells=(cell,))
+    seen = NodeObserved(node_id=node_id, producer="p", epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=has, instances=())
+    here.say(CLAIMS, seen)
+
+
+def with_pages(name: str = "", size_kib: int | None = None) -> dict[str, Any]:
+    return {"numa": (NumaWant(cpus=(0, 1, 2, 3), memory_mib=4096, page_size=name, page_size_kib=size_kib),)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+@pytest.mark.parametrize("name", ["large", "any"])
+def test_a_live_migration_takes_pages_of_the_size_that_its_guest_has(name: str, engine_name: str) -> None:
+    here = world(claims=2, requests=1)
+    paged(here, "n1", "small", "large")
+    here.request("first", vcpus=4, memory_mib=4096, instance_ids=(GUEST,), **with_pages(name))
+    settle(here.scheduler(engine_name=engine_name))
+    for node_id, sizes in (("n2", ("small", "huge")), ("n3", ("small", "large", "huge")), ("n4", ("small",))):
+        paged(here, node_id, *sizes)
+
+    given: dict[str, Any] = with_pages(name) | {"engine_name": engine_name}
+    live, cold = (move(here, f"live {each}", live=each, dry_run=True, **given) for each in (True, False))
+    moved = move(here, live=True, **given)
+
+    (claim,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == "move"]
+    assert ([each.passed for each in live.decisions], live.decisions[0].chosen) == ([1], "n3")
+    assert cold.decisions[0].passed > 1
+    assert [placement.node_id for placement in moved.placements] == ["n3"]
+    assert [want.page_size_kib for want in claim.items[0].numa] == [2048]
+
+
+@pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+def test_a_live_migration_to_pages_of_another_size_is_refused_and_says_why(engine_name: str) -> None:
+    here = world(claims=2, requests=1)
+    for node_id in ("n1", "n2"):
+        paged(here, node_id, "small", "large", "huge")
+    here.request("first", vcpus=4, memory_mib=4096, instance_ids=(GUEST,), requested_nodes=("n1",), **with_pages(size_kib=2048))
+    settle(here.scheduler(engine_name=engine_name))
+
+    other = move(here, "other", live=True, engine_name=engine_name, **with_pages(size_kib=1_048_576))
+    same = move(here, "same", live=True, engine_name=engine_name, **with_pages(size_kib=2048))
+
+    assert other.decisions[0].rejections[0].reason == (
+        "a live migration keeps its pages: the instance has 2048 KiB on n1 and asks for 1048576 KiB"
+    )
+    assert [placement.node_id for placement in same.placements] == ["n2"]
 
 
 def test_an_evacuation_leaves_its_node_and_keeps_nothing() -> None:
