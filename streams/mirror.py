@@ -7,7 +7,7 @@ again until nothing is left. A copy made under load is one moment of the ledger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     check_topics(source)
     counts = source.topics()
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
-    ends = {topic: source.ends(topic) for topic in EFFECTS_FIRST}
+    ends = one_moment(source)
     target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copied: dict[Partition, int] = {}
     if isinstance(target, TakesTimes):
@@ -77,16 +77,19 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     return copied
 
 
-def told(source: Log, progress: Progress = lambda _: None) -> Iterator[Record]:
-    """What `mirror` copies, record by record with the times that every fold takes them for, as one moment of the ledger.
-
-    Raises TopicMismatch if `source` is no ledger, OffsetOutOfRange for history that left it.
-    """
+def one_moment(source: Log) -> dict[str, dict[int, int]]:
+    """The ends of all that is copied, in which nothing lacks what it rests on. Raises TopicMismatch if `source` is no ledger."""
     check_topics(source)
-    counts = source.topics()
-    ends = {topic: source.ends(topic) for topic in EFFECTS_FIRST}
+    return {topic: source.ends(topic) for topic in EFFECTS_FIRST}
+
+
+def told(source: Log, ends: Mapping[str, Mapping[int, int]], progress: Progress = lambda _: None) -> Iterator[Record]:
+    """What `mirror` copies up to `ends`, record by record with the times that every fold takes them for.
+
+    Raises OffsetOutOfRange for history that left `source`.
+    """
     for topic in COPIED:
-        for number in range(counts[topic]):
+        for number in sorted(ends[topic]):
             yield from _told(source, Partition(topic, number), ends[topic][number], progress)
 
 

@@ -18,7 +18,7 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
-from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS
 from streams.cli import units
 from streams.cli.state import GROUP, State
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
@@ -48,7 +48,7 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
     """Every record but those of snapshots, read and checked; `progress` hears how many more are done."""
     verify = getattr(log, "verify", None)
     if verify is None:
-        return Check("ok", "integrity", "this kind of log checks what it reads; there is no file of its own to check")
+        return Check("ok", "integrity", "this kind of log checks what it reads; there is nothing of its own to check")
     seen: dict[Partition, int] = {}
 
     def told(partition: Partition, offset: int, _: int) -> None:
@@ -61,6 +61,24 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
         fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
         return Check("fail", "integrity", str(problem), fix)
     return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+
+
+def file_topics(log: Log) -> Check:
+    """Topics of a file: whoever wrote it chose some, so those that are there have to belong together and no more."""
+    there = log.topics()
+    known = [there[topic] for topic in (CLAIMS, AUDITS, LIFECYCLE) if topic in there]
+    if not known:
+        says = f"neither {CLAIMS} nor observations are in it, so nothing can be folded"
+        return Check("fail", "topics", says, "`claimlog copy FILE.jsonl` writes a whole history")
+    other = sorted(there.keys() - TOPICS.keys())
+    says = f"{len(there)} of {len(TOPICS)} topics, as it is a file" + (f"; none of ours: {', '.join(other)}" if other else "")
+    return Check("ok", "topics", f"{says}; {max(known)} partitions of the ledger")
+
+
+def file_lags() -> Check:
+    """What there is to say of who is behind in a file: nothing."""
+    says = "nobody works on a file: who is behind, published rows and snapshots do not apply"
+    return Check("ok", "work", says)
 
 
 def topic_set(log: Log) -> Check:
@@ -93,6 +111,8 @@ def ledger_opened(log: Log) -> Check:
     if len(ids) > 1:
         fix = "restore all partitions from one backup"
         return Check("fail", "ledger", f"partitions of {len(ids)} ledgers: {', '.join(sorted(ids))}", fix)
+    if not count:
+        return Check("ok", "ledger", f"{CLAIMS} is not in it: observations are folded as they would be carried")
     return Check("ok", "ledger", f"opened, id {next(iter(ids), 'archived')}")
 
 

@@ -20,7 +20,7 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.log.base import Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
-from streams.mirror import COPIED, Target, mirror, told
+from streams.mirror import COPIED, Target, mirror, one_moment, told
 
 
 def copy_verb(
@@ -37,7 +37,8 @@ def copy_verb(
     Answers, digests and cuts are the same there. What is derived is not copied: a stream processor makes it anew. Stop all writers first,
     or copy again once they are stopped; every record is read back and compared. What was archived has to be at hand (CLAIMLOG_ARCHIVE).
 
-    A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests.
+    A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests. Its first line
+    says how far each partition goes: a file that was cut short is refused (exit 6); without that line its records are read as they are.
     """
     if not target:
         raise UsageProblem("TARGET '': expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl")
@@ -63,11 +64,12 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
         raise UsageProblem(f"{path} exists; a copy never replaces a file, so delete it or choose another name")
     partial, copied = path.with_name(f"{path.name}.partial"), Counter[Partition]()
     with opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
-        records = told(source, progress.add)
+        ends = one_moment(source)
+        records = told(source, ends, progress.add)
         topics = [TopicSpec(name, count) for name, count in source.topics().items() if name in COPIED]
         try:
             with partial.open("wb") as lines:
-                write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""))
+                write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""), ends)
             partial.rename(path)
         except OSError as problem:
             raise UsageProblem(f"{path} cannot be written: {problem.strerror or problem}") from None

@@ -23,7 +23,8 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.cli.records import ARCHIVED
 from streams.cli.state import state_at
-from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.cli.writing import check_writable
+from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
@@ -43,7 +44,8 @@ def doctor(
 
     Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
     letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers and copies,
-    the settings of topics, and who is in the groups of workers and schedulers.
+    the settings of topics, and who is in the groups of workers and schedulers. Of a file of JSON lines: all that does not need somebody at
+    work on it.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -75,7 +77,8 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield sound
         if sound.status == "fail":
             return
-    topics = checks.topic_set(log)
+    is_file = _is_file(log)
+    topics = checks.file_topics(log) if is_file else checks.topic_set(log)
     yield topics
     if topics.status == "fail":
         return
@@ -83,10 +86,22 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield checks.ledger_opened(log)
     yield checks.clock(log, time.time_ns() // 1_000_000)
     folded = () if quick else tuple(_folded(log))
-    yield from checks.lags(log)
-    yield checks.snapshots(log, quick=quick)
+    if is_file:
+        yield checks.file_lags()
+    else:
+        yield from checks.lags(log)
+        yield checks.snapshots(log, quick=quick)
     yield checks.dead_letters(log)
     yield from folded
+
+
+def _is_file(log: Log) -> bool:
+    """Whether it is lines of JSON, from a file or stdin: what can only be read."""
+    try:
+        check_writable(log)
+    except LogReadOnly:
+        return True
+    return False
 
 
 def _folded(log: Log) -> Iterator[Check]:

@@ -15,7 +15,7 @@ from typing import TextIO
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.cli.printable import printable_lines
 from streams.cli.stdout import NAME
-from streams.log.base import LogError, LogUnreachable, OffsetOutOfRange
+from streams.log.base import LogCutShort, LogError, LogUnreachable, OffsetOutOfRange
 from streams.scheduling.custom_error import CustomError
 
 
@@ -51,7 +51,7 @@ def exit_of(problem: BaseException) -> Exit:
             return Exit.USAGE
         case LogUnreachable():
             return Exit.UNREACHABLE
-        case OffsetOutOfRange() | HistoryMissing() | OffsetGap() | AnswerIncomplete():
+        case LogCutShort() | OffsetOutOfRange() | HistoryMissing() | OffsetGap() | AnswerIncomplete():
             return Exit.INCOMPLETE
         case _:
             return Exit.ERROR

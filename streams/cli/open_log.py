@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
 from streams.cli.exits import UsageProblem
+from streams.cli.printable import teller
 from streams.log.base import ClockMs, Log, LogUnreachable, wall_clock_ms
 
 ENVIRONMENT = "CLAIMLOG_LOG"
@@ -37,7 +39,8 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
 
     With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
     takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
-    Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged.
+    Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged; LogCutShort for a file that lacks
+    lines, of stdin it is only said.
     """
     if spec == "":
         raise UsageProblem(f"--log '' is no log: pass {FORMS}, or leave it out for {ENVIRONMENT}")
@@ -52,11 +55,11 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
     if scheme == "kafka" and separator:
         return _kafka(spec, environ)
     if spec == "-":
-        return _jsonl(stdin, "stdin")
+        return _jsonl(stdin, "stdin", tell=teller(sys.stderr))
     if spec.endswith(".jsonl"):
         try:
             with Path(spec).open("rb") as lines:
-                return _jsonl(lines, spec)
+                return _jsonl(lines, spec, tell=None)
         except OSError as problem:
             raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
     hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
@@ -73,7 +76,7 @@ def _kafka(spec: str, environ: Mapping[str, str]) -> Log:
         raise UsageProblem(str(problem)) from None
 
 
-def _jsonl(lines: BinaryIO, name: str) -> Log:
+def _jsonl(lines: BinaryIO, name: str, tell: Callable[[str], None] | None) -> Log:
     from streams.log.jsonl import read_jsonl
 
-    return read_jsonl(lines, name)
+    return read_jsonl(lines, name, tell)

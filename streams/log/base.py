@@ -114,6 +114,10 @@ class LogDamaged(LogError, RecordsDamaged):
         self.position = position
 
 
+class LogCutShort(LogDamaged):
+    """A copy lacks records that it says it has (command line: exit 6)."""
+
+
 class LogFull(LogError):
     """There is no room left. Nothing acknowledged is lost; appends go through again when there is room."""
 

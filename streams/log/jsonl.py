@@ -5,22 +5,23 @@ rpk's form is read as well: `timestamp`, `value` and `headers` of `{"key", "valu
 otherwise, indented over several. Topics that all carry one ledger's prefix (`fleet.claims`) are read without it.
 
 JSON holds text only. What is not UTF-8 is written by this module as `payload_base64` or `key_base64` beside an empty `payload` or `key`,
-and a header's value as `{"base64": ...}`. A first line `{"claimlog": 1, "ledger_id", "topics": [...]}` tells how many partitions topics
-have; without it a topic has as many as were seen.
+and a header's value as `{"base64": ...}`. A first line `{"claimlog": 1, "ledger_id", "topics": [...], "ends": {...}}` tells how many
+partitions topics have and where each ends, so that a copy that was cut short is noticed; without it a topic has what was seen.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
 
 from schemas.topics import TOPICS
-from streams.log.base import Headers, LogDamaged, Record, TopicSpec
+from streams.log.base import Headers, LogCutShort, LogDamaged, Record, TopicSpec
 from streams.log.memory import MemoryLog
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -32,6 +33,7 @@ class _Head(Struct, frozen=True, kw_only=True):
     claimlog: int
     ledger_id: str = ""
     topics: tuple[TopicSpec, ...] = ()
+    ends: dict[str, tuple[_Natural, ...]] = {}
 
 
 class _Line(Struct, frozen=True, kw_only=True):
@@ -50,21 +52,23 @@ class _Line(Struct, frozen=True, kw_only=True):
     headers: list[str | dict[str, str | None] | None] = []
 
 
+_HEAD = re.compile(rb'\s*{\s*"claimlog"')  # also as `jq .` prints it
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_line = msgspec.json.Decoder(_Line).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
+def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | None = None) -> MemoryLog:
     """A read-only log of the records in `lines`; `name` says in messages where they are from.
 
-    Raises LogDamaged for a line that is no record, or if the offsets of a partition do not rise.
+    `tell` hears that a first line promises more records than there are: who pipes lines through `head` wants so many. Without it that
+    raises LogCutShort. Raises LogDamaged for a line that is no record, or if the offsets of a partition do not rise.
     """
     head = _Head(claimlog=1)
     records: list[Record] = []
     for number, line in _documents(lines):
         try:
-            if number == 1 and line.lstrip().startswith(b'{"claimlog"'):
+            if number == 1 and _HEAD.match(line):
                 head = _decode_head(line)
             else:
                 records.append(_record(_decode_line(line)))
@@ -76,7 +80,24 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> MemoryLog:
         counts[record.topic] = max(counts.get(record.topic, 1), record.partition + 1)
     compacted = {spec.name for spec in head.topics if spec.compacted}
     specs = [TopicSpec(topic, count, topic in compacted) for topic, count in counts.items()]
-    return MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id)
+    log = MemoryLog.of(records, specs, name=name, ledger_id=head.ledger_id)
+    if missing := _missing(log, head):
+        if tell is None:
+            raise LogCutShort(f"{name}: {missing}. Copy it again, or leave out its first line to read the records that are there")
+        tell(f"{name}: {missing}; answers are about the records that are there")
+    return log
+
+
+def _missing(log: MemoryLog, head: _Head) -> str:
+    """What the first line promises and the records do not keep; empty if they do."""
+    found = []
+    for topic, ends in head.ends.items():
+        for number, end in enumerate(ends):
+            there = log.end(topic, number) if number < log.topics().get(topic, 0) else 0
+            if there < end:
+                found.append(f"{topic}/{number} ends at {there}, its first line says {end}")
+    more = f" (and {len(found) - 1} partitions more)" if len(found) > 1 else ""
+    return f"it was cut short: {found[0]}{more}" if found else ""
 
 
 def _documents(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -105,10 +126,17 @@ def _without_prefix(records: list[Record]) -> list[Record]:
     return [msgspec.structs.replace(record, topic=parted[record.topic][2]) for record in records]
 
 
-def write_jsonl(records: Iterable[Record], stream: BinaryIO, topics: Sequence[TopicSpec] = (), ledger_id: str = "") -> int:
-    """Write `records` to `stream`, one a line, and return how many. With `topics` a first line tells their partitions."""
+def write_jsonl(
+    records: Iterable[Record],
+    stream: BinaryIO,
+    topics: Sequence[TopicSpec] = (),
+    ledger_id: str = "",
+    ends: Mapping[str, Mapping[int, int]] | None = None,
+) -> int:
+    """Write `records` to `stream`, one a line, and return how many. With `topics` a first line tells their partitions, and `ends`."""
     if topics:
-        stream.write(_encode(_Head(claimlog=1, ledger_id=ledger_id, topics=tuple(topics))) + b"\n")
+        said = {topic: tuple(numbers[number] for number in sorted(numbers)) for topic, numbers in (ends or {}).items()}
+        stream.write(_encode(_Head(claimlog=1, ledger_id=ledger_id, topics=tuple(topics), ends=said)) + b"\n")
     count = 0
     for line in map(_line, records):
         stream.write(_encode(line) + b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_an
     fleet.audit("c2", {"i2": 512}, carry=False)
     file = tmp_path / "history.jsonl"
     form = ("-o", "json")
-    verbs = (["replay", *form], ["leaks", *form], ["nodes", *form], ["events", "-o", "jsonl"], ["timeline", "node/c1", *form])
+    # Cuts of events and timelines name derived topics as well, which a copy does not have.
+    verbs = (["replay", *form], ["leaks", *form], ["nodes", *form], ["events", "-o", "jsonl"], ["timeline", "node/c1", "-o", "jsonl"])
 
     said = fleet.run(capsys, "copy", str(file), "-o", "json")
 
@@ -56,6 +58,51 @@ def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_an
     fleet.spec = str(file)
     after = [fleet.run(capsys, *verb) for verb in verbs]
     assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
+
+
+def test_a_file_that_was_cut_at_the_end_of_a_line_exits_6_and_lines_through_a_pipe_say_what_is_missing(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.run(capsys, "copy", str(tmp_path / "whole.jsonl"))
+    head, *lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    cut, old = tmp_path / "cut.jsonl", tmp_path / "old.jsonl"
+    cut.write_bytes(b"".join([head, *lines[:3]]))
+    told_by_none = {name: value for name, value in json.loads(head).items() if name != "ends"}
+    old.write_bytes(b"".join([json.dumps(told_by_none).encode() + b"\n", *lines[:3]]))
+
+    refused = [run([*verb, "--log", str(cut)]) for verb in (["nodes"], ["replay"], ["events"])]
+    said = capsys.readouterr()
+    doctor = run(["doctor", "--log", str(cut)])
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(cut.read_bytes())))
+    piped = run(["replay", "--log", "-", "-o", "json"])
+    answered = capsys.readouterr()
+    as_before = [run(["replay", "--log", str(old), "-o", "json"])]
+    older = capsys.readouterr()
+
+    assert (refused, said.out, doctor) == ([6, 6, 6], "", 3)
+    assert f"{cut}: it was cut short: claims/1 ends at 2, its first line says 3" in said.err
+    assert "or leave out its first line" in said.err
+    assert (piped, sum(item["next_offset"] for item in json.loads(answered.out)["items"])) == (0, 3)
+    assert "stdin: it was cut short: claims/1 ends at 2" in answered.err
+    assert (as_before, older.out, older.err) == ([0], answered.out, "")
+
+
+def test_what_jq_makes_of_a_copy_is_read_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.run(capsys, "copy", str(tmp_path / "whole.jsonl"))
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines()
+    indented, chosen = tmp_path / "indented.jsonl", tmp_path / "chosen.jsonl"
+    indented.write_text("".join(json.dumps(json.loads(line), indent=2) + "\n" for line in lines))
+    chosen.write_text("".join(f"{line}\n" for line in lines if json.loads(line).get("topic") == CLAIMS))
+
+    said = []
+    for file in (tmp_path / "whole.jsonl", indented, chosen):
+        assert run(["replay", "--log", str(file), "-o", "json"]) == 0
+        said.append(json.loads(capsys.readouterr().out)["items"])
+
+    assert said[1:] == said[:1] * 2
 
 
 def ageless(text: str) -> str:

@@ -91,6 +91,44 @@ def test_damage_fails_and_names_the_place(fleet: FleetLog, capsys: pytest.Captur
     assert "@0" in " ".join(item["says"] for item in said.json["items"])
 
 
+@pytest.mark.parametrize("quick", [(), ("--quick",)])
+def test_a_copy_in_a_file_is_judged_by_what_a_file_can_have(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: tuple[str, ...]
+) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    fleet.run(capsys, "copy", str(tmp_path / "copy.jsonl"))
+    fleet.spec = str(tmp_path / "copy.jsonl")
+
+    said = fleet.run(capsys, "doctor", *quick, "-o", "json")
+
+    assert said.code == 0
+    assert set(statuses(said).values()) <= {"ok", "warn"}
+    assert says(said, "topics").startswith("6 of 12 topics, as it is a file; 2 partitions of the ledger")
+    assert "do not apply" in says(said, "work")
+    assert not {"reconciler", "schedulers", "node rows", "snapshots"} & statuses(said).keys()
+    assert quick or says(said, "findings").startswith("0 confirmed, 1 suspected")
+
+
+def test_a_file_without_anything_to_fold_or_with_a_ledger_of_two_logs_fails(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.run(capsys, "copy", str(tmp_path / "copy.jsonl"))
+    lines = [line for line in (tmp_path / "copy.jsonl").read_text().splitlines(keepends=True) if '"topic"' in line]
+    (tmp_path / "requests.jsonl").write_text('{"topic":"placement-requests","partition":0,"offset":0,"key":"r","payload":"{}"}\n')
+    opened = [line for line in lines if '"topic":"claims"' in line and '"offset":0' in line]
+    other = opened[1].replace('\\"ledger_id\\":\\"', '\\"ledger_id\\":\\"other')
+    (tmp_path / "mixed.jsonl").write_text(opened[0] + other)
+
+    found = {}
+    for name in ("requests", "mixed"):
+        fleet.spec = str(tmp_path / f"{name}.jsonl")
+        found[name] = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert [said.code for said in found.values()] == [3, 3]
+    assert "nothing can be folded" in says(found["requests"], "topics")
+    assert "partitions of 2 ledgers" in says(found["mixed"], "ledger")
+
+
 def test_quick_leaves_out_what_reads_the_whole_log(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     found = statuses(fleet.run(capsys, "doctor", "--quick", "-o", "json"))
 
