@@ -144,10 +144,18 @@ def quick_fit(item: ClaimItem) -> RoomTest:
 
 def keep_fitting(item: ClaimItem) -> Callable[[list[Room]], list[Room]]:
     """`quick_fit` over many rooms; the plain case is spelled out, because it runs for every node of every decision."""
-    takes = quick_fit(item)
     others = item.limits is not None or item.numa or item.pci or (item.group is not None and item.group.policy == "anti-affinity")
     if item.forced or others:
-        return lambda rooms: [room for room in rooms if takes(room)]
+        fitting = quick_fit(item)
+        return lambda rooms: [room for room in rooms if fitting(room)]
+    made: list[RoomTest] = []
+
+    def takes(room: Room) -> bool:
+        # Made for the first room that is not plain, and most fleets have none.
+        if not made:
+            made.append(quick_fit(item))
+        return made[0](room)
+
     vcpus, pcpus, memory_mib, disk_mib = (asked or -2 * UNLIMITED for asked in amounts_of(item.resources))
     return lambda rooms: [
         room

@@ -125,8 +125,8 @@ def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
 def prepare(ask: Ask, policy: Policy) -> list[Prepared]:
     """The filters that have something to test for this ask, in order. A forced request skips those of the policy, as in Nova."""
     chosen = () if ask.item.forced else filters_of(policy)
-    checks = [(filter_, filter_.prepare(ask)) for filter_ in (*RESTRICTIONS, *chosen, LAST)]
-    return [(filter_, check) for filter_, check in checks if check is not None]
+    # Each filter's `prepare`, spelled out: it runs for every filter of every decision.
+    return [(each, check) for each in (*RESTRICTIONS, *chosen, LAST) if (check := each.test(ask, each.options)) is not None]
 
 
 def pass_all(crowd: Crowd, ask: Ask, policy: Policy) -> frozenset[str]:

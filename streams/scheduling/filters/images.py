@@ -50,6 +50,8 @@ _VERSION_PARTS = 8
 
 def image_properties(ask: Ask, options: Options) -> Check | None:
     """Hypervisors that run this kind of guest, in a version and with physical addresses as the image needs them."""
+    if not ask.request.image.properties and not options.image_properties_default_architecture:
+        return None
     properties = properties_of(ask.request)
     kind = tuple(wanted for name in ALIASES if (wanted := _canonical(name, properties, options)))
     if not kind:

@@ -48,6 +48,8 @@ def required_traits(ask: Ask) -> frozenset[str]:
 
 def _asked(ask: Ask, word: str) -> frozenset[str]:
     texts = (ask.request.flavor.extra_specs, ask.request.image.properties)
+    if not any(texts):
+        return frozenset()
     keys = [key for said in texts for key, text in said.items() if text == word and key.startswith("trait:")]
     return frozenset(key.removeprefix("trait:") for key in keys)
 

@@ -20,21 +20,27 @@ def unusable(ask: Ask, _: Options) -> Check | None:
 
 def ignored(ask: Ask, _: Options) -> Check | None:
     """Nova's ignore_hosts, by node."""
+    if not ask.request.ignored_nodes:
+        return None
     names = frozenset(ask.request.ignored_nodes)
-    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "the request ignores it") if names else None
+    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "the request ignores it")
 
 
 def ignored_hosts(ask: Ask, _: Options) -> Check | None:
     """Nova's ignore_hosts where a compute service has several nodes: by the service's host, in any case of letters."""
+    if not ask.request.ignored_hosts:
+        return None
     names = frozenset(name.lower() for name in ask.request.ignored_hosts)
-    return per_node(lambda room: f"the request ignores host {host_of(room)}" if host_of(room).lower() in names else None) if names else None
+    return per_node(lambda room: f"the request ignores host {host_of(room)}" if host_of(room).lower() in names else None)
 
 
 def forced_hosts(ask: Ask, _: Options) -> Check | None:
     """Nova's force_hosts, in any case of letters."""
+    if not ask.request.forced_hosts:
+        return None
     names = frozenset(name.lower() for name in ask.request.forced_hosts)
     text = _listed(ask.request.forced_hosts, "forced to host")
-    return per_node(lambda room: None if host_of(room).lower() in names else text) if names else None
+    return per_node(lambda room: None if host_of(room).lower() in names else text)
 
 
 def forced(ask: Ask, _: Options) -> Check | None:
@@ -49,13 +55,15 @@ def requested(ask: Ask, _: Options) -> Check | None:
 
 def held(ask: Ask, _: Options) -> Check | None:
     """Where the request holds the instance already, as whoever answered it before left it."""
-    return _only(tuple(sorted(ask.held_nodes)), "held already, by an earlier claim of this request, on")
+    return _only(tuple(sorted(ask.held_nodes)), "held already, by an earlier claim of this request, on") if ask.held_nodes else None
 
 
 def tried(ask: Ask, _: Options) -> Check | None:
     """Nova's RetryFilter: not where it was tried before."""
+    if not ask.request.retry_nodes:
+        return None
     names = frozenset(ask.request.retry_nodes)
-    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "it was tried there before") if names else None
+    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "it was tried there before")
 
 
 def moved(ask: Ask, _: Options) -> Check | None:
