@@ -18,7 +18,6 @@ import msgspec
 
 from projections.ledger import Step
 from projections.placements import Answered, Asked, Cancel, Named, Placements
-from projections.rules import SKEW_MS
 from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.ids import claim_id as make_claim_id
 from schemas.partitioner import partition_of
@@ -28,6 +27,7 @@ from streams.evidence import shortened
 from streams.log.base import Message
 from streams.placement_cancels import cancelled, released
 from streams.placement_checks import gave_up, no_valid_node, unfit
+from streams.placement_doubles import Doubles
 from streams.placement_homes import Homes
 from streams.placement_keeps import kept_item
 from streams.placement_messages import Sender
@@ -69,6 +69,7 @@ class Placer:
         self._request_partitions = request_partitions
         self._send = Sender(owner)
         self._homes = Homes(fleet, self._send)
+        self._doubles = Doubles(fleet)
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._in_flight = InFlight(self.process)
         self._counter = 0
@@ -145,8 +146,9 @@ class Placer:
         """A record of `claims` was folded: an own claim's verdict, a release read back, somebody else's claim."""
         self.fleet.touch(partition, step.node_ids)
         event = step.event
-        if type(event) is ClaimRequested and event.owner == self.owner:
-            for item in event.items:
+        if type(event) is ClaimRequested:
+            self._doubles.claimed(event)
+            for item in event.items if event.owner == self.owner else ():
                 self._lift(item)
         elif type(event) is ClaimReleased:
             for desk in self.desks.values():
@@ -235,10 +237,12 @@ class Placer:
         """What a work needs next: give up, decide refused seats again, or commit."""
         if work.late or boot_ms - work.taken_up_boot_ms > work.give_up_ms:
             if work.restarts >= RESTARTS_MAX or not (work.late or self._awake_ms - work.taken_up_awake_ms <= work.give_up_ms):
-                return [self._fail(work, "gave-up", gave_up(work, self._commit_by_ms(work)), now_ms)]
+                return [self._fail(work, "gave-up", gave_up(work), now_ms)]
             self._forget(work)
             work.begin_again(now_ms, boot_ms, self._awake_ms)
         if self._homes.is_awaited(work) or self.fleet.is_any_laid(work.behind) or (work.is_stale and self._is_stale(work)):
+            return ()
+        if work.is_delayed and self._doubles.delay(work, boot_ms):
             return ()
         for seat in work.seats:
             if seat.state == "held" and not seat.is_held_by(self.fleet.ledgers):
@@ -322,7 +326,7 @@ class Placer:
             work.waits += 1
             work.behind = in_flight
             return []
-        if self._is_stale(work):
+        if self._is_stale(work) or self._doubles.delay(work, self._acted_ms):
             return []
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:
@@ -355,8 +359,7 @@ class Placer:
     def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True
         request_id = work.asked.request.request_id
-        by_ms = self._commit_by_ms(work)
-        return self._send.placed(request_id, work.taken_up_ms, by_ms, placements, self._evidence(work), now_ms, kept=kept)
+        return self._send.placed(request_id, work.taken_up_ms, work.commit_by_ms, placements, self._evidence(work), now_ms, kept=kept)
 
     def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
         work.result_sent = True
@@ -395,6 +398,3 @@ class Placer:
 
     def _home_id(self, request: PlacementRequested) -> str:
         return f"{self._claim_id(request, 0)}/home"
-
-    def _commit_by_ms(self, work: Work) -> int:
-        return work.taken_up_ms + work.give_up_ms + SKEW_MS

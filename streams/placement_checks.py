@@ -40,11 +40,12 @@ def _misdirected(request: PlacementRequested) -> str:
     return ""
 
 
-def gave_up(work: Work, commit_by_ms: int) -> str:
+def gave_up(work: Work) -> str:
     """The sentence for a request that took too long, or whose result came too late, and that was begun again often enough."""
     again = f", begun again {work.restarts} times" if work.restarts else ""
     if work.late:
-        return f"its result was appended after its commit_by of {commit_by_ms} ms{again}: this scheduler is held up, or its clock is behind"
+        by = f"its commit_by of {work.commit_by_ms} ms"
+        return f"its result was appended after {by}{again}: this scheduler is held up, or its clock is behind"
     states = [seat.state for seat in work.seats]
     counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
     return f"not placed within {work.give_up_ms} ms{again}: {counts}"

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from projections.ledger import Ledger
 from projections.placements import Asked, Cancel, Named, Placements
+from projections.rules import SKEW_MS
 from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
@@ -59,7 +60,8 @@ class Work(Struct):
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
     the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, or were made for it before
     it was begun; `waits`: how often it waited for those in its way. `restarts`: how often it was begun again. `ends` are those of `claims`
-    that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it waits for that.
+    that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it waits for that. `is_delayed`: it
+    waits for room that others hold twice, until `delayed_until_ms` on the boot-time clock at most (−1: it never did).
     """
 
     asked: Asked
@@ -78,6 +80,8 @@ class Work(Struct):
     behind: frozenset[str] = frozenset()
     waits: int = 0
     restarts: int = 0
+    is_delayed: bool = False
+    delayed_until_ms: int = -1
 
     def begin_again(self, now_ms: int, boot_ms: int, awake_ms: int) -> None:
         """Take it up once more, as a new owner would: with claims of its own, made from now on; the old ones go when they are not named."""
@@ -91,6 +95,11 @@ class Work(Struct):
     def give_up_ms(self) -> int:
         """How long it may take: a quarter of the time that claims may stay unconfirmed, so that the rest is left for the start."""
         return self.asked.request.ttl_ms // 4
+
+    @property
+    def commit_by_ms(self) -> int:
+        """When its result has to be appended to count."""
+        return self.taken_up_ms + self.give_up_ms + SKEW_MS
 
 
 def placements_of(work: Work, *, keeps: bool) -> list[Placement]:

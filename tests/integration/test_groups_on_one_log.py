@@ -121,8 +121,8 @@ def members(here: World, group_id: str) -> set[str]:
 def play(where: Site | SharedSite, log: Log, count: int) -> World:
     """`count` concurrent requests of a group each time: that go together and that stay apart, while homes empty, leave and die."""
     here, processes = World(log, Clock()), where.site if isinstance(where, SharedSite) else where
-    # While schedulers come and share the requests, one that changes hands has claims of both owners for a moment: on two nodes.
-    for number in range(2 * count + 2):
+    # As many as those that stay apart need: none is to spare for requests that change hands while schedulers come and share them.
+    for number in range(count):
         here.host(f"n{number}", vcpus=2 * count, memory_mib=2048 * count)
     for name in SCHEDULERS:
         where.scheduler(name, "--engine", "profiles")
