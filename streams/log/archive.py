@@ -7,9 +7,11 @@ and read back, and only then the log lets go of what it holds.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -38,6 +40,10 @@ class SnapshotMissing(LogError):  # noqa: N818 - see streams.log.base
     """History may only leave the log below a verified snapshot."""
 
 
+class ArchiveBusy(LogError):  # noqa: N818 - see streams.log.base
+    """Somebody else archives into the same folder right now."""
+
+
 def archive(
     log: IdentifiedLog,
     directory: Path,
@@ -51,8 +57,8 @@ def archive(
 
     `verified` gives the offset up to which a partition need not be read from the log again: that of its newest verified snapshot.
 
-    Raises SnapshotMissing if one of `below` is above that, before anything is moved; OffsetOutOfRange above the end of the log;
-    LogDamaged if what was written reads back differently (the log then keeps everything).
+    Raises SnapshotMissing if one of `below` is above that, before anything is moved; OffsetOutOfRange above the end of the log; ArchiveBusy
+    while another process archives into `directory`; LogDamaged if what was written reads back differently (the log then keeps everything).
     """
     for partition, before in below.items():
         if before > verified(partition):
@@ -60,10 +66,26 @@ def archive(
         if before > log.end(*partition):
             raise OffsetOutOfRange(f"{partition}@{before}: the log ends at {log.end(*partition)}")
     moved: dict[Partition, int] = {}
-    for partition, before in below.items():
-        _write_files(log, directory, partition, before, file_records_max, progress)
-        moved[partition] = log.truncate(*partition, before)
+    with _alone(directory):
+        for partition, before in below.items():
+            _write_files(log, directory, partition, before, file_records_max, progress)
+            moved[partition] = log.truncate(*partition, before)
     return moved
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Keep others from writing here: two at once would write into each other's files, and the log lets go of what they hold."""
+    directory.mkdir(parents=True, exist_ok=True)
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveBusy(f"{directory}: another process archives into it; wait until it has ended, then do it again") from None
+        yield
+    finally:
+        os.close(fd)
 
 
 def _write_files(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.log.archive import ArchivedLog, SnapshotMissing, archive
+from streams.log.archive import ArchiveBusy, ArchivedLog, SnapshotMissing, archive
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
@@ -171,3 +171,22 @@ def test_without_an_archive_it_is_the_log(tmp_path: Path) -> None:
         assert everything(whole, CLAIMS_0) == everything(log, CLAIMS_0)
         with pytest.raises(OffsetOutOfRange):
             whole.read(*CLAIMS_0, 4)
+
+
+def test_two_archives_into_one_folder_at_once_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    log = SqliteLog.open(tmp_path / "log.db", create=True, clock=Ticks())
+    filled(log)
+    before = everything(log, CLAIMS_0)
+    busy: list[str] = []
+
+    def other(_partition: Partition, _at: int, _before: int) -> None:
+        with pytest.raises(ArchiveBusy) as problem:
+            archive(log, tmp_path / "archive", {CLAIMS_0: 1000}, verified=anywhere)
+        busy.append(str(problem.value))
+
+    moved = archive(log, tmp_path / "archive", {CLAIMS_0: 1000}, verified=anywhere, progress=other, file_records_max=400)
+
+    assert busy == [f"{tmp_path / 'archive'}: another process archives into it; wait until it has ended, then do it again"] * 3
+    assert moved == {CLAIMS_0: 1000}
+    with ArchivedLog(log, tmp_path / "archive") as whole:
+        assert everything(whole, CLAIMS_0) == before
