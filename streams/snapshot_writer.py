@@ -12,10 +12,14 @@ def write_snapshot(log: Log, partition: int, chunks: Sequence[Message]) -> int:
     """Append one snapshot of a partition, all its chunks as messages, and return the offset of the first.
 
     A log takes nothing more into a partition that is damaged, so there everything older is dropped first. Raises as `append` does:
-    LogDamaged only if that did not help.
+    LogDamaged only if that did not help, as where it is the structure of SQLite's file that is damaged.
     """
     try:
         return log.append(chunks)[0]
     except LogDamaged:
-        log.truncate(SNAPSHOTS, partition, log.end(SNAPSHOTS, partition))
-        return log.append(chunks)[0]
+        try:
+            log.truncate(SNAPSHOTS, partition, log.end(SNAPSHOTS, partition))
+            return log.append(chunks)[0]
+        except LogDamaged as problem:
+            mends = f"{SNAPSHOTS}/{partition} takes no new snapshot; `claimlog copy` makes a sound log of all that people and machines said"
+            raise LogDamaged(f"{problem}. {mends}") from problem

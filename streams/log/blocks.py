@@ -125,6 +125,18 @@ def _check_places(records: Sequence[BareRecord], firsts: Sequence[int], spans: S
             raise BlockDamaged("a block holds other offsets than its place says")
 
 
+def is_whole(block: Block, seed: int) -> bool:
+    """Whether every byte of a block is what was written, the checksums of its records included."""
+    if crc32(block.records, (seed + block.span) & _MASK_32) != block.check or len(block.marks) != 8 * block.held:
+        return False
+    marks, at = struct.unpack(f"<{2 * block.held}I", block.marks), 0
+    for length, check in zip(marks[: block.held], marks[block.held :], strict=True):
+        if crc32(block.records[at : at + length], seed) != check:
+            return False
+        at += length
+    return at == len(block.records)
+
+
 def salvaged(block: Block, seed: int) -> list[Record]:
     """The records of a damaged block before its first bad one; none if the damage is in the block's own figures."""
     good: list[Record] = []

@@ -244,6 +244,8 @@ class SqliteLog:
         place = self._catalog.place(topic, partition)
         dropped, done = 0, False
         while not done:
+            with self._reading(f"{topic}/{partition}"):
+                self._shelf.check_below(place, before, TRUNCATE_STEP)
             self._file.fold_wal_back()
             with self._file.writing("truncate"):
                 count, done = self._shelf.drop_below(place, before, TRUNCATE_STEP)
@@ -268,7 +270,7 @@ class SqliteLog:
                     if progress is not None:
                         progress(Partition(topic, number), at, end)
         with self._file.guarded("structure"):
-            ((answer,),) = self._file.rows("PRAGMA quick_check(1)")
+            answer = self._file.structure()
             if answer != "ok":
                 raise LogDamaged(f"{self.path}: all records are sound, but not SQLite's structure: {answer}. Copy them to a new log")
         return count

@@ -92,6 +92,14 @@ class SqliteFile:
         """Run a statement once a row."""
         self._db.executemany(sql, rows)
 
+    def structure(self) -> str:
+        """What SQLite finds wrong in how pages hang together, `ok` if nothing. Reads the whole file."""
+        try:
+            ((found,),) = self.rows("PRAGMA quick_check(1)")
+        except apsw.CorruptError as problem:
+            return str(problem)
+        return str(found)
+
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
         """A write transaction: all of it is durable when the block is left, or nothing."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from streams.log.base import OffsetOutOfRange, Record
-from streams.log.blocks import RECORDS_MAX, Block, BlockDamaged, blocks_of, encode_record, opened
-from streams.log.sqlite_file import Row, SqliteFile, row_mark
+from streams.log.blocks import RECORDS_MAX, Block, BlockDamaged, blocks_of, encode_record, is_whole, opened
+from streams.log.sqlite_file import BROKEN, Row, SqliteFile, row_mark
 
 OFFSET_BITS: Final = 40  # 10^12 records a partition, 8 million partitions
 COMPACT_STEP: Final = 4_096  # records rewritten in one transaction, so that other writers get their turn
@@ -18,6 +18,7 @@ _BLOCKS_FROM = """SELECT id, span, count, mark, records FROM blocks
     WHERE id >= ifnull((SELECT max(id) FROM blocks WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id"""
 _BLOCK_AT = "SELECT id, span, count, mark, records, marks FROM blocks WHERE id BETWEEN ?1 AND ?2 ORDER BY id DESC LIMIT 1"
 _BLOCK_PUT = "INSERT INTO blocks (id, span, count, mark, records, marks) VALUES (?, ?, ?, ?, ?, ?)"
+_BLOCKS_BELOW = "SELECT id, span, count, mark, records, marks FROM blocks WHERE id BETWEEN ?1 AND ?2 AND id + span <= ?2 ORDER BY id"
 _WHOLE_BELOW = "FROM blocks WHERE id BETWEEN ?1 AND ?2 AND id + span <= ?2"
 
 
@@ -107,6 +108,23 @@ class Shelf:
         if low == state.end:
             return low
         return opened([self.block_at(place, low)], place.seed)[0].offset
+
+    def check_below(self, place: Place, before: int, step: int) -> None:
+        """Look at what `drop_below` is about to drop. Raises BlockDamaged where SQLite's own structure may be what is damaged.
+
+        A row that is longer than a page names the pages that it goes on in. One that names pages of other rows, dropped, would give
+        these away to be written over, perhaps pages of the ledger itself.
+        """
+        start = self.state(place).start
+        until = min(before, start + step)
+        try:
+            with self._file.rows_lazily(_BLOCKS_BELOW, (place.base, place.base + until)) as take:
+                while rows := take(RECORDS_MAX):
+                    if not all(is_whole(_block(place.base, row), place.seed) for row in rows):
+                        raise BlockDamaged("a checksum does not hold")
+        except (BlockDamaged, *BROKEN) as problem:
+            if (found := self._file.structure()) != "ok":
+                raise BlockDamaged(f"{problem}, and SQLite's structure does not hold: {found}. Nothing is dropped") from problem
 
     def drop_below(self, place: Place, before: int, step: int) -> tuple[int, bool]:
         """Move the start up to `before`, at most by `step` offsets; returns how many records that hides, and whether it is done."""

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from tests.ledger_history import START_MS, History
 Capture = pytest.CaptureFixture[str]
 
 MENDS = "`claimlog snapshot write`"
+PAGE_BYTES = 4096
 ASKED = [
     ("nodes", "-o", "json"),
     ("leaks", "-o", "json"),
@@ -271,3 +273,45 @@ def test_the_newest_whole_one_is_found_wherever_the_damage_is(holes: frozenset[i
     assert (found.next_offset if found is not None else None) == (whole[-1] if whole else None)
     assert (damaged_at(Holed(log, holes), 0) == "") == holes.isdisjoint(range(log.end(SNAPSHOTS, 0)))
     assert all(MENDS in said for said in told)
+
+
+def test_a_damaged_one_whose_pages_are_the_ledgers_is_not_dropped_since_that_would_give_the_ledgers_away(
+    fleet: FleetLog, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.audit("c09", {uuid4().hex: 1 for _ in range(400)})
+    fleet.run(capsys, "snapshot", "write")
+    number = fleet.log.partition(CLAIMS, b"c09")
+    fleet.audit("c01", {"i1": 2048})
+    link(fleet, number)
+    monkeypatch.setattr("streams.folder.SNAPSHOT_EVERY", 1)
+    before = fleet.run(capsys, "replay", "--no-from-snapshots", "-o", "json")
+
+    written = fleet.run(capsys, "snapshot", "write", "--partition", str(number))
+    ran = fleet.run(capsys, "run", "--until-idle")
+    for memory_mib in range(1, 30):
+        fleet.audit("c01", {uuid4().hex: memory_mib for _ in range(20)})
+    after = fleet.run(capsys, "replay", "--no-from-snapshots", "--until", before.json["cut"], "-o", "json")
+    copied = fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'sound.db'}")
+    fleet.spec = f"sqlite:{tmp_path / 'sound.db'}"
+
+    assert (written.code, ran.code) == (1, 0)
+    assert "SQLite's structure does not hold" in written.err
+    assert "`claimlog copy` makes a sound log" in written.err
+    assert "no snapshot of claims" in ran.err
+    assert [item["digest"] for item in after.json["items"]] == [item["digest"] for item in before.json["items"]]
+    assert (copied.code, fleet.run(capsys, "doctor").code) == (0, 0)
+
+
+def link(fleet: FleetLog, number: int) -> None:
+    """Have a page that a snapshot goes on in name a page with records of the ledger as the next one, as a few flipped bits may."""
+    snapshot = fleet.log.read(SNAPSHOTS, number, 0, 1)[0].value
+    (last,) = fleet.log.read(CLAIMS, number, fleet.log.end(CLAIMS, number) - 1, 1)
+    fleet.log.close()
+    data = bytearray(fleet.path.read_bytes())
+    ledgers = data.index(last.value[:60]) // PAGE_BYTES
+    pages = [data.find(snapshot[at : at + 60]) // PAGE_BYTES for at in range(0, len(snapshot) - 60, 500)]
+    # Not those of the tree itself; the first four bytes of any other name the next page, and one but the last is enough.
+    *_, page, _ = dict.fromkeys(page for page in pages if page >= 0 and data[page * PAGE_BYTES] == 0)
+    data[page * PAGE_BYTES : page * PAGE_BYTES + 4] = (ledgers + 1).to_bytes(4, "big")
+    fleet.path.write_bytes(data)
+    fleet.log = SqliteLog.open(fleet.path, clock=lambda: fleet.now_ms)
