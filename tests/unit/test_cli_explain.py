@@ -256,3 +256,24 @@ def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsy
     assert "20 nodes known, 16 looked at: first-fit ends where one fits" in said.out
     assert "16 = 0 rejected + 16 left" in said.out
     assert "made again, it gives the same choice" in said.out
+
+
+def test_a_request_that_changed_hands_says_that_its_node_was_held_and_stays_there_when_asked_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(turns=1, owner="leaves")
+    (held,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+    fleet.schedule()
+    there = held["node_id"]
+
+    explained = fleet.run(capsys, "explain", "r1")
+    unchanged = fleet.run(capsys, "what-if", "r1", "-o", "json").json["items"]
+    drained = fleet.run(capsys, "what-if", "r1", "--drain", there, "-o", "json").json["items"]
+
+    assert explained.code == 0
+    assert "made again, it gives the same choice" in explained.out
+    assert f"held already, by an earlier claim of this request, on {there}" in explained.out
+    assert f"chosen: {there}" in explained.out
+    assert [each["chosen"] for each in unchanged] == [there]
+    assert drained[0]["chosen"] in {"c01", "c02", "c03"} - {there}
