@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from msgspec import to_builtins
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from streams.cli.documents import read_json
 from streams.cli.exits import UsageProblem
+from streams.cli.nodes import unknown_node
 from streams.cli.units_in import amount_gib, amount_mib, duration_ms, whole
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
@@ -87,6 +89,15 @@ class Asking:
             if name not in allowed and getattr(self, name) != getattr(ASKING, name):
                 goes = f"of the flags of an instance only --{allowed[0]} goes with it" if allowed else "no flag of an instance goes with it"
                 raise UsageProblem(f"--{name}: the request is given already; {goes}")
+
+    def check_nodes(self, known: Collection[str]) -> None:
+        """Refuse a node named by a flag that the fleet asked about does not have: to avoid one that is not there says nothing.
+
+        Raises UsageProblem. A request that is published may name what comes later.
+        """
+        for name in (*self.force, *self.on, *self.avoid):
+            if name not in known:
+                raise UsageProblem(unknown_node(name, sorted(known)))
 
     def request(self, request_id: str, sizes: Flavor | None = None) -> PlacementRequested:
         """The request of these flags, with another flavor if one is given, whatever it asks for. Raises UsageProblem."""

@@ -63,6 +63,7 @@ def capacity_verb(
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     fleet = Fleet(ledgers)
+    asking.check_nodes({room.node.node_id for room in fleet.rooms()})
     zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
     items = [_item(name, request, capacity(fleet, request, policy), zones) for name, request in requests.items()]
     summary = {"changes": changing.told(), "policy_digest": digest(policy), "policy_source": origin, "nodes_known": len(fleet.rooms())}

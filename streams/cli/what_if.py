@@ -89,7 +89,7 @@ def what_if(
             if about.decisions and not at:
                 played = _on_the_record(source, about, changes, changing)
             else:
-                played = _at_a_moment(source, about, changes, changing, at or "now")
+                played = _at_a_moment(source, about, changes, changing, at or "now", asking)
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     request = about.request
@@ -169,8 +169,11 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
     return basis
 
 
-def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing, at: str) -> Played:
-    """Decide on the ledger as of a moment, what hosts reported and nobody has carried yet included."""
+def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing, at: str, asking: Asking) -> Played:
+    """Decide on the ledger as of a moment, what hosts reported and nobody has carried yet included.
+
+    Raises UsageProblem for a flag of `asking` that names a node which is not known then.
+    """
     state = state_at(log, moment_of(at), views=False)
     ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
     as_it_is, own = Changing().policy(log)
@@ -178,6 +181,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     differs = changes.any or policy != as_it_is
     unchanged = decide(about.request, _moment_basis(about, Fleet(ledgers)), as_it_is).decisions if differs else []
     change(ledgers, changes)
+    asking.check_nodes({node_id for ledger in ledgers for node_id in ledger.nodes})
     outcome = decide(about.request, _moment_basis(about, Fleet(ledgers)), policy)
     # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.
     ends = tuple(end for _, end in sorted(state.ends.items()))

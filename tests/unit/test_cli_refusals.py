@@ -39,6 +39,9 @@ def fleet(tmp_path: Path) -> FleetLog:
         (("dead-letters", "redrive", "dead-letters/0@0", "--topic", "claims"), "--topic claims: it goes with --all"),
         (("claims", "list", "--node", ""), "--node '': expected a name"),
         (("claims", "list", "--request", ""), "--request '': expected a name"),
+        (("capacity", "--vcpus", "1", "--avoid", "c09"), "node 'c09' is not known; known: c01"),
+        (("what-if", "--vcpus", "1", "--on", "c01", "--on", "c09"), "node 'c09' is not known; known: c01"),
+        (("what-if", "--vcpus", "1", "--force", "c09"), "node 'c09' is not known; known: c01"),
         (("capacity", "--vcpus", "0"), "nothing is asked for: every size is 0; give --vcpus"),
         (("capacity", "--memory", "0", "--flavor", "m1"), "nothing is asked for: every size is 0"),
         (("capacity", "--disk", ""), "--disk '': write an amount"),
@@ -138,3 +141,9 @@ def test_a_size_of_0_beside_another_is_an_amount_like_any(fleet: FleetLog, capsy
 
     assert said.code == 0
     assert [(item["vcpus"], item["memory_mib"], item["disk_mib"], item["fits"]) for item in said.json["items"]] == [(0, 1024, 0, 7)]
+
+
+def test_a_node_that_is_added_only_here_may_be_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--vcpus", "1", "--add", "c01", "--on", "c01+1")
+
+    assert [fleet.run(capsys, verb, *asked).code for verb in ("capacity", "what-if")] == [0, 0]
