@@ -7,11 +7,12 @@ from shlex import quote
 
 from msgspec import Struct
 
+from projections.fit import fits
 from projections.node import Amounts, Node, amounts_of
-from projections.numa_node import lacking
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
+from streams.cli.leaks import held_by
 from streams.cli.nodes import sized
 from streams.cli.state import State
 from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
@@ -38,8 +39,8 @@ class Relief(Struct, frozen=True):
         """`1 leak on c01 holds 4 GiB; without it the request would fit there -> claimlog leaks --node c01 --explain`."""
         one = self.leaks == 1
         what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
-        fits = f"; without {'it' if one else 'them'} the request would fit there" if self.fits else ""
-        return f"{what}{fits} -> claimlog leaks --node {quote(self.node_id)} --explain"
+        without = f"; without {'it' if one else 'them'} the request would fit there" if self.fits else ""
+        return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"
 
 
 def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> list[Relief]:
@@ -52,14 +53,14 @@ def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> lis
     fleet: Fleet | None = None
     for node_id, findings in by_node.items():
         node = state.node(node_id)
-        sums = [sum(getattr(finding.held, name) for finding in findings) for name in RESOURCES]
+        sums = held_by(findings)
         held: Amounts = (sums[0], sums[1], sums[2], sums[3])
-        fits = node is not None and any(held) and _enough(node, held, request)
-        if fits:
+        enough = node is not None and any(held) and _enough(node, held, request)
+        if enough:
             fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
-            fits = _may(fleet, node_id, request)
-        if fits or node_id == nearest:
-            found.append(Relief(node_id, len(findings), held, fits))
+            enough = _may(fleet, node_id, request)
+        if enough or node_id == nearest:
+            found.append(Relief(node_id, len(findings), held, enough))
     return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
 
 
@@ -82,13 +83,14 @@ def _enough(node: Node, held: Amounts, request: PlacementRequested) -> bool:
 
 
 def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
-    """Whether nothing but amounts is in the way there: zone, traits, groups, cells and devices, what the request says of nodes, its status.
+    """Whether amounts and nothing but amounts are in the way there: no zone, trait or group, no claim of a resize, not the node's status.
 
-    Cells and devices that leaks hold are not counted as freed: so much is never promised.
+    Cells and devices that leaks hold are not counted as freed: so much is never promised. Of several instances the first may fit as it is.
     """
     ask = fleet.ask_seeded(request, 0, seed=0)
     room = fleet.room_of(node_id)
     filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
-    return all(reason(each, ask, room) is None for each in filters) and not (
-        (ask.item.numa or ask.item.pci) and lacking(room.node, ask.item, room.overlay)
-    )
+    if any(reason(each, ask, room) is not None for each in filters):
+        return False
+    lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
+    return (bool(lacks) or request.count > 1) and all(lack.resource in RESOURCES for lack in lacks)

@@ -132,6 +132,28 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
     assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
 
 
+def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=1024, request_id="r0")
+    fleet.audit("c03", {"i1": 1024}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    fleet.claim("r2/0/s-1.2", "i2", "c03", memory_mib=1024, request_id="r2")
+    resize = fleet.path.with_name("resize.json")
+    resize.write_bytes(
+        json.encode(
+            PlacementRequested(request_id="r3", action="resize", instance_ids=("i2",), source_node="c03", flavor=Flavor(memory_mib=2048))
+        )
+    )
+
+    assert fleet.run(capsys, "place", str(resize), "--wait", "0s").code == 0
+    fleet.schedule()
+    said = fleet.run(capsys, "explain", "r3")
+
+    assert said.code == 4
+    assert "another request's claim of this instance is not confirmed yet" in said.out
+    assert "would fit there" not in said.out
+
+
 def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
 
