@@ -112,6 +112,9 @@ def record_text(event: Any, instance_id: str = "") -> str:
             return f"{event.count} x {size} wanted" + (f" in zone {event.availability_zone}" if event.availability_zone else "")
         case PlacementCancelled():
             return f"no longer wanted{': ' + event.reason if event.reason else ''}"
+        case InstancesPlaced(placements=()):
+            chosen = ", ".join(sorted({decision.chosen for decision in event.decisions})[:3])
+            return f"a dry run: it would be placed{' on ' if chosen else ''}{chosen}; nothing is claimed"
         case InstancesPlaced():
             placements = [placement for placement in event.placements if instance_id in {"", placement.instance_id}]
             nodes = ", ".join(placement.node_id for placement in placements[:3])

@@ -38,6 +38,8 @@ def cancel(
     counting, name = found.counting, printable(request)
     if counting is None:
         print(f"{name}: cancelled before it was answered")
+    elif isinstance(counting.result, InstancesPlaced) and not counting.result.placements:
+        print(f"{name}: was a dry run, answered at {counting.position}; nothing to take back")
     elif isinstance(counting.result, InstancesPlaced):
         print(f"{name}: placed at {counting.position}; claims that nobody uses yet are given back")
     else:

@@ -141,7 +141,7 @@ def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decisio
     ]
     took = f"{units.span(counting.time_ms - found.time_ms)} later, by {result.owner}"
     if isinstance(result, InstancesPlaced):
-        lines.append(f"placed   {counting.position}  {took}")
+        lines.append(f"placed   {counting.position}  {took}" + ("; a dry run, nothing was claimed" if request.dry_run else ""))
     else:
         lines.append(f"failed   {counting.position}  {took}: {result.reason}" + (f" ({result.message})" if result.message else ""))
     lines += [f"cancel   {position}" for position in found.cancels]

@@ -100,6 +100,8 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             )
             return 1
         if isinstance(found.result, InstancesPlaced):
+            if request.dry_run:
+                return _say_would(log, request.count, found, found.result, show)
             return _say_placed(log, found, found.result, show)
         return _say_failed(log, request, found, found.result, show)
 
@@ -140,6 +142,16 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
     answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=_summary(found))
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     sys.stderr.write(printable(f"placed at {found.position} by {result.owner}") + "\n")
+    return 0
+
+
+def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:
+    """Of a dry run the nodes that were chosen: nothing is claimed, so there are no claims to name."""
+    items = [{"instance_id": each.instance_id, "node_id": each.chosen, "claim_id": "", "partition": None} for each in result.decisions]
+    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary={**_summary(found), "outcome": "dry-run"})
+    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    told = "" if len(items) == count else f" (of {count} instances the first {len(items)} are told)"
+    sys.stderr.write(printable(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}") + "\n")
     return 0
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from schemas.codec import decode
-from schemas.requests import PlacementRequested
+from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
@@ -270,3 +270,27 @@ def test_cancel_of_an_unknown_request_is_refused(fleet: FleetLog, capsys: pytest
 
     assert said.code == 2
     assert "request 'r404' is not known" in said.err
+
+
+def test_a_dry_run_says_where_instances_would_go_and_that_nothing_is_claimed(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asks = fleet.path.with_name("ask.json")
+    asks.write_bytes(
+        msgspec.json.encode(PlacementRequested(request_id="r1", count=2, dry_run=True, flavor=Flavor(memory_mib=3072)))
+    )
+
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", str(asks))
+        document = fleet.run(capsys, "place", str(asks), "-o", "json").json
+    explained, cancelled = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "cancel", "r1")
+    claims, told = fleet.run(capsys, "claims", "list", "-o", "json").json, fleet.run(capsys, "timeline", "request/r1")
+
+    assert said.code == 0
+    assert "2 x 3 GiB  dry run" in said.err
+    assert "nothing is claimed" in said.err
+    assert [line.split()[1] for line in said.out.splitlines()] == ["node", *(item["node_id"] for item in document["items"])]
+    assert {item["node_id"] for item in document["items"]} <= {"c01", "c02"}
+    assert document["summary"]["outcome"] == "dry-run"
+    assert claims["items"] == []
+    assert "a dry run, nothing was claimed" in explained.out
+    assert "a dry run: it would be placed on c0" in told.out
+    assert "nothing to take back" in cancelled.out
