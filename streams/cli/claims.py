@@ -137,9 +137,14 @@ def release(
 
 
 def _node_of(state: State, claim_id: str, node: str) -> str | None:
-    """The node of a claim; the one the asker names if the ledger holds no such claim. Raises UsageProblem if they differ."""
+    """The node of a claim; the one the asker names if the ledger holds no such claim.
+
+    Raises UsageProblem if they differ, or if nobody knows the node: a word there would stand where the claim never comes.
+    """
     held = next((ledger.claims[claim_id] for ledger in state.ledgers.values() if claim_id in ledger.claims), None)
     if held is None:
+        if node and state.node(node) is None:
+            raise UsageProblem(unknown_node(node, state.node_ids()))
         return node or None
     if node and node != held.node_id:
         raise UsageProblem(f"claim {claim_id} is held on {held.node_id}, not on {node}; leave out --node")

@@ -121,3 +121,13 @@ def test_claims_are_known_from_a_snapshot_when_their_history_has_left_the_log(
     assert len(ages) == 4
     assert after == before
     assert fleet.run(capsys, "claims", "release", "r1/0/s-1.1").out == "released\n"
+
+
+@pytest.mark.parametrize("verb", ["hold", "release"])
+def test_a_word_about_a_claim_on_its_way_to_a_node_that_nobody_knows_is_not_written(
+    verb: str, fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fleet.run(capsys, "claims", verb, "r9/0/s-1.9", "--node", "c0l")
+
+    assert said.code == 2
+    assert "node 'c0l' is not known" in said.err
