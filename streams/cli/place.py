@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -11,7 +13,7 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import PlacementRequested
-from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
@@ -138,11 +140,17 @@ def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -
 
 
 def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
-    items = [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in result.placements]
-    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=_summary(found))
+    answer = Answer(columns=PLACED, items=_items(result.placements), cut=decided_at(log, found), summary=_summary(found))
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    for place in result.kept:
+        until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
+        sys.stderr.write(printable(f"{place.instance_id} keeps its place on {place.node_id} {until}") + "\n")
     sys.stderr.write(printable(f"placed at {found.position} by {result.owner}") + "\n")
     return 0
+
+
+def _items(placements: Sequence[Placement]) -> list[dict[str, Any]]:
+    return [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in placements]
 
 
 def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:
@@ -189,5 +197,5 @@ def _summary(found: Found) -> dict[str, Any]:
     result = found.result
     said = {"request_id": result.request_id, "owner": result.owner, "position": str(found.position), "time_ms": found.time_ms}
     if isinstance(result, InstancesPlaced):
-        return {"outcome": "placed", **said}
+        return {"outcome": "placed", **said} | ({"kept": _items(result.kept)} if result.kept else {})
     return {"outcome": "failed", "reason": result.reason, "message": result.message, **said}

@@ -294,3 +294,26 @@ def test_a_dry_run_says_where_instances_would_go_and_that_nothing_is_claimed(fle
     assert "a dry run, nothing was claimed" in explained.out
     assert "a dry run: it would be placed on c0" in told.out
     assert "nothing to take back" in cancelled.out
+
+
+def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c01", memory_mib=1024, request_id="r0")
+    fleet.audit("c01", {"i1": 1024}, memory_mib=8192)
+    move = fleet.path.with_name("move.json")
+    flavor = Flavor(memory_mib=1024)
+    move.write_bytes(
+        msgspec.json.encode(
+            PlacementRequested(request_id="m1", action="migrate", source_node="c01", instance_ids=("i1",), flavor=flavor)
+        )
+    )
+
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", str(move))
+        document = fleet.run(capsys, "place", str(move), "-o", "json").json
+
+    (kept,) = document["summary"]["kept"]
+    assert (said.code, kept["node_id"]) == (0, "c01")
+    assert [item["node_id"] for item in document["items"]] == ["c02"]
+    assert f"i1 keeps its place on c01 until `claimlog claims release {kept['claim_id']} --reason migrated`" in said.err
