@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from projections.cut import Cut
-from projections.ledger_id import ledger_id_of
 from schemas.codec import UNREADABLE_KINDS, Unreadable
 from schemas.topics import DEAD_LETTERS, TOPICS
 from streams.cli import units
@@ -19,7 +17,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
-from streams.cli.records import Range, records_of
+from streams.cli.records import Range, cut_of, records_of
 from streams.cli.state import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive
 from streams.log.base import Log, Message, Record
@@ -55,13 +53,13 @@ def list_(
 ) -> int:
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
-        cut = Cut.of({(DEAD_LETTERS, number): end for number, end in _ends(source).items()}, ledger_id_of(source))
         within = Range(moment(since, _now_ms()) if since else None, moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
+        cut = cut_of(source, (DEAD_LETTERS,), within)
         items = [
             item
-            for record in records_of(source, (DEAD_LETTERS,), within, BATCH_RECORDS)
+            for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
     write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
@@ -166,10 +164,6 @@ def _letter(log: Log, name: str) -> Record:
     if not found:
         raise UsageProblem(f"{name} is not in the dead letters; `claimlog dead-letters list` has them all")
     return found[-1]
-
-
-def _ends(log: Log) -> dict[int, int]:
-    return dict(log.ends(DEAD_LETTERS)) if DEAD_LETTERS in log.topics() else {}
 
 
 def _text(data: bytes) -> str:

@@ -121,3 +121,15 @@ def test_what_is_no_letter_cannot_be_redriven_and_says_why(fleet: FleetLog, caps
     assert said.code == 1
     assert "dead-letters/0@2: cannot be redriven" in said.err
     assert said.out.count("->") == 2
+
+
+def test_list_until_a_cut_has_that_cut_whatever_came_since(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    before = fleet.run(capsys, "dead-letters", "list", "-o", "json").json
+    fleet.log.append([Message(AUDITS, b"c01", b"{")])
+    fleet.carry()
+
+    now = fleet.run(capsys, "dead-letters", "list", "-o", "json").json
+    again = fleet.run(capsys, "dead-letters", "list", "--until", before["cut"], "-o", "json").json
+
+    assert len(now["items"]) == 3
+    assert again == before
