@@ -78,7 +78,7 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
         raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
     at = moment(below, time.time_ns() // 1_000_000)
     if isinstance(at, Cut):
-        check_cut(log, at)
+        check_cut(log, at, (CLAIMS, *SOURCES))
     limits = {}
     for topic in (CLAIMS, *SOURCES):
         carried = log.committed(GROUP, topic) if topic in SOURCES and topic in topics else {}

@@ -204,7 +204,7 @@ def state_at(
     tell = tell or teller(stderr)
     partitions = ledger_partitions(log)
     if isinstance(at, Cut):
-        check_cut(log, at)
+        check_cut(log, at, (CLAIMS, *SOURCES))  # What else it names is read by other answers, and a copy of the ledger may not have it.
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}

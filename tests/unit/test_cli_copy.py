@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
 from streams.log.base import LogError, Message, OffsetOutOfRange
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.mirror import COPIED, EFFECTS_FIRST, mirror
 from streams.topology import open_ledger
-from tests.cli_log import FleetLog
+from tests.cli_log import PARTITIONS, FleetLog
 
 Capture = pytest.CaptureFixture[str]
 
@@ -57,6 +57,22 @@ def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_an
     before = [fleet.run(capsys, *verb) for verb in verbs]
     fleet.spec = str(file)
     after = [fleet.run(capsys, *verb) for verb in verbs]
+    assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
+
+
+@pytest.mark.parametrize("verb", [["events"], ["timeline", "node/c1"]])
+def test_a_cut_that_names_derived_topics_is_one_of_the_copy_too(verb: list[str], tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.log.append([Message(FINDINGS, b"c1", b"{}", partition=number) for number in range(PARTITIONS)])
+    cut = fleet.run(capsys, *verb, "-o", "json").json["cut"]
+    fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'copy'}")
+    asked = (["nodes", "--at", cut, "-o", "json"], ["replay", "--until", cut, "-o", "json"])
+    before = [fleet.run(capsys, *each) for each in asked]
+    fleet.spec = f"sqlite:{tmp_path / 'copy'}"
+
+    after = [fleet.run(capsys, *each) for each in asked]
+
+    assert [each.code for each in before] == [0, 0]
     assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
 
 
