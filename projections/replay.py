@@ -192,7 +192,8 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
         records = read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ()
         if not records:
             there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
-            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; archived ones are read with --archive DIR")
+            where = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote to"
+            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {where}")
         for record in records[: end - at]:
             step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
             if step is None:

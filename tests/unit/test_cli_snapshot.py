@@ -142,5 +142,6 @@ def test_without_the_first_records_nothing_is_written_and_the_exit_code_is_6(
     with_it = fleet.run(capsys, "snapshot", "write")
 
     assert (without.code, nothing) == (6, before)
+    assert "set CLAIMLOG_ARCHIVE to the folder" in without.err
     assert with_it.code == 0
     assert "is written and read back" in with_it.out
