@@ -19,7 +19,7 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.nodes import unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import teller
-from streams.cli.state import Begun, State, moment_of, state_at
+from streams.cli.state import State, begun_at, moment_of, state_at
 from streams.cli.timegrammar import GRAMMAR
 from streams.log.base import Log
 
@@ -59,8 +59,7 @@ def diff(names: NodeNames = (), /, *, at: AtFlag = (), why: WhyFlag = False, log
         _check_order(source, base, state_at(source, end, views=False, pending=False, now_ms=now_ms, tell=tell), at)
         changes = Changes(_rows(base))
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
-        begun = {number: _begun(base, number) for number in base.ledgers}
-        last = state_at(source, end, each=changes.apply, begun=begun, now_ms=now_ms, tell=tell)
+        last = state_at(source, end, each=changes.apply, begun=begun_at(base), now_ms=now_ms, tell=tell)
     after = _rows(last)
     chosen = _chosen(names, sorted({*before, *after}))
     found = [change for change in changes.found if change.node_id in chosen]
@@ -73,10 +72,6 @@ def diff(names: NodeNames = (), /, *, at: AtFlag = (), why: WhyFlag = False, log
 
 def _rows(state: State) -> dict[str, NodeResources]:
     return {node_id: state.row(node_id) for node_id in state.node_ids()}
-
-
-def _begun(state: State, number: int) -> Begun:
-    return Begun(state.ledgers[number], state.observed[number], state.leaks[number], None)
 
 
 def _check_order(log: Log, first: State, last: State, at: Sequence[str]) -> None:

@@ -137,10 +137,12 @@ def ratio_milli(ratio: object, place: str) -> int | None:
     if isinstance(ratio, bool) or not isinstance(ratio, int | Decimal):
         raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio!r}')
     exact = Decimal(ratio) * 1000
-    if not exact.is_finite() or exact != int(exact):
-        raise UsageProblem(f"{place}: {ratio} has more than three decimals, and ratios are kept in thousandths")
+    if not exact.is_finite():
+        raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio}')
     if not 1 <= exact <= AMOUNT_MAX:
-        raise UsageProblem(f"{place}: {ratio} is out of range; expected 0.001 or more")
+        raise UsageProblem(f'{place}: {ratio} is out of range; expected 0.001 to {AMOUNT_MAX // 1000}, or "{UNLIMITED}"')
+    if exact != int(exact):
+        raise UsageProblem(f"{place}: {ratio} has more than three decimals, and ratios are kept in thousandths")
     return int(exact)
 
 

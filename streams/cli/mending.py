@@ -12,7 +12,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable, teller
-from streams.cli.state import State, state_at
+from streams.cli.state import State, begun_at, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
 from streams.log.base import Log, Message, Position
@@ -42,8 +42,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
         elif not yes:
             items.append(_item(mends, "would write", None))
         else:
-            position, outcome = _written(log, mends.messages)
-            state = state_at(log, tell=tell)
+            position, outcome = _written(log, mends.messages, state)
+            state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
             left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
@@ -79,7 +79,7 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
         if not mends.messages:
             sys.stderr.write(printable(mends.says) + "\n")
             return Exit.ERROR
-        position, outcome = _written(source, mends.messages)
+        position, outcome = _written(source, mends.messages, state)
     print(outcome)
     sys.stderr.write(printable(f"{mends.says}: {position} ({reason})") + "\n")
     return Exit.DONE if outcome == "granted" else Exit.ERROR
@@ -128,9 +128,12 @@ def _place(state: State, finding: OpenRecord) -> Place:
     return Place(ledger.nodes[finding.node_id], state.ends[ledger.partition] - 1, view)
 
 
-def _written(log: Log, messages: Sequence[Message]) -> tuple[Position, str]:
-    """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did."""
-    state = state_at(log, views=False, pending=False)
+def _written(log: Log, messages: Sequence[Message], state: State) -> tuple[Position, str]:
+    """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did.
+
+    `state` is what it was before, and is folded on if it can be: what was laid on the end is not in the log.
+    """
+    state = state_at(log, views=False, pending=False) if state.laid else state
     position, outcome = appended(log, *messages), ""
     for step in state.follow(log, position.partition, position.offset + 1):
         if step.offset == position.offset:

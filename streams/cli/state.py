@@ -239,6 +239,12 @@ def state_at(
     return state
 
 
+def begun_at(state: State) -> dict[int, Begun]:
+    """Where a later state of the same log begins that goes on from this one. It is this one's tables that are folded on."""
+    doubles = Doubles(0, state.doubles.open)
+    return {number: Begun(ledger, state.observed[number], state.leaks[number], doubles) for number, ledger in state.ledgers.items()}
+
+
 def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool, tell: Tell) -> Begun:
     """Where the fold of a partition begins: at its newest snapshot not above `end` that fits this log and has what is asked, or empty."""
     found = load_newest_with(log, number, at_most=end, tell=tell) if from_snapshots else None

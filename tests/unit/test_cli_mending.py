@@ -17,10 +17,14 @@ from schemas.lifecycle import InstanceArrived
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
+from streams.cli.flags import Show
+from streams.cli.mending import heal
+from streams.cli.state import GROUP, state_at
 from streams.healing import Place, remedy
-from streams.log.base import Message, Record
+from streams.log.base import BareRecord, Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
+from streams.reconciler import SOURCES
 from tests.cli_log import FleetLog
 from tests.ledger_history import START_MS, History
 
@@ -52,6 +56,20 @@ def strange(fleet: FleetLog) -> str:
         fleet.now_ms += 60_000
         fleet.audit("n1", {"stranger": 2048})
     return "ghost-instance/n1/stranger"
+
+
+class Reading(SqliteLog):
+    """A log that counts the records of `claims` that are read from it."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self.__dict__ = dict(log.__dict__)
+        self.records = 0
+
+    def read_bare(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[BareRecord]:
+        """As its own."""
+        found = super().read_bare(topic, partition, offset, records_max, bytes_max)
+        self.records += len(found) * (topic == CLAIMS)
+        return found
 
 
 def claims(fleet: FleetLog) -> list[Record]:
@@ -225,6 +243,20 @@ def test_the_departure_of_a_guest_that_only_the_hypervisors_own_events_count_is_
     assert done.code == 0
     assert fleet.run(capsys, "leaks").code == 0
     assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["memory_mib"]["gap"] == 0
+
+
+def test_the_log_is_folded_once_however_much_is_mended(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    stale(fleet, producer="audits")
+    for topic in SOURCES:
+        fleet.log.commit(GROUP, topic, fleet.log.ends(topic))
+    read = Reading(fleet.log)
+    found = state_at(fleet.log).findings()
+    folded = len(claims(fleet))
+
+    code = heal(read, found, Show(), yes=True, report_age_ms=1 << 60)
+
+    assert (code, len(found), len(claims(fleet))) == (0, 2, folded + 2), capsys.readouterr().out
+    assert read.records == folded + 2
 
 
 def test_what_a_cloud_counts_is_left_to_the_cloud(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
