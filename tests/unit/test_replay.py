@@ -153,7 +153,7 @@ def test_history_that_is_gone_is_never_passed_over() -> None:
     log.truncate(CLAIMS, 0, 900)
 
     assert replay(log)[0].begun == 1_000
-    with pytest.raises(HistoryMissing, match=r"claims/0: records from 0 on are needed, at hand are offsets 900 to .* set CLAIMLOG_ARCHIVE to the folder"):
+    with pytest.raises(HistoryMissing, match=r"claims/0: records from 0 on are needed, at hand are offsets 900 to .* set CLAIMLOG_ARCHIVE"):
         replay(log, from_snapshots=False)
     with pytest.raises(HistoryMissing, match="from 0 on"):
         replay(log, until=claims_time(log, 950))
