@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from projections.digests import FoldedAgain, Published, read_digests
 from projections.ledger import Ledger
 from projections.projection import HistoryMissing, ProjectionError, WrongDigest
-from projections.snapshots import chunks_of
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from streams.log.base import Log, Message, Partition, partition_count
-from streams.snapshot_writer import write_snapshot
+from streams.snapshot_writer import messages_of, write_snapshot
 
 if TYPE_CHECKING:
     from streams.folder import Folder
@@ -199,8 +198,5 @@ def discard(log: Log, folder: Folder, number: int, again: FoldedAgain) -> None:
     before = None
     if again.base is not None:
         ledger, extras = again.base
-        messages = [
-            Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), partition=number) for chunk in chunks_of(ledger, extras=extras)
-        ]
-        before = write_snapshot(log, number, messages)
+        before = write_snapshot(log, number, messages_of(ledger, extras))
     log.truncate(SNAPSHOTS, number, log.end(SNAPSHOTS, number) if before is None else before)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from projections.ledger import Ledger
+from projections.snapshots import chunks_of
+from schemas.codec import encode, key_of
 from schemas.topics import SNAPSHOTS
 from streams.log.base import Log, LogDamaged, Message
+
+
+def messages_of(ledger: Ledger, extras: Iterable[tuple[bytes, bytes]]) -> list[Message]:
+    """A snapshot of a partition, with the rows kept beside its ledger, as messages without headers."""
+    chunks = chunks_of(ledger, extras=extras)
+    return [Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), partition=ledger.partition) for chunk in chunks]
 
 
 def write_snapshot(log: Log, partition: int, chunks: Sequence[Message]) -> int:

@@ -19,8 +19,7 @@ from projections.ledger import Ledger, Step
 from projections.observed import Observed
 from projections.projection import ProjectionError
 from projections.replay import cut_at, ends_of, fold
-from projections.snapshots import Listed, chunks_of, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
-from schemas.codec import encode, key_of
+from projections.snapshots import Listed, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
@@ -30,8 +29,8 @@ from streams.cli.printable import teller
 from streams.cli.progress import Progress
 from streams.cli.state import State, state_at
 from streams.cli.writing import check_writable
-from streams.log.base import Log, Message, TopicSpec
-from streams.snapshot_writer import write_snapshot
+from streams.log.base import Log, TopicSpec
+from streams.snapshot_writer import messages_of, write_snapshot
 
 app = App(name="snapshot", help="Snapshots of the ledger: which there are and whether a start can begin at them; write one.")
 
@@ -70,7 +69,8 @@ def list_(
     """
     with opened(log) as source:
         ends = _chosen(source, partition)
-        found = [entry for number in ends for entry in listed(source, number, tell=teller(sys.stderr))]
+        tell = teller(sys.stderr)
+        found = [entry for number in ends for entry in listed(source, number, tell=tell)]
         said = [entry.trouble or USABLE for entry in found]
         if verify:
             said = _verified(source, found)
@@ -129,8 +129,7 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
     doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open)
     extras = all_rows(state.observed[number], state.leaks[number], doubles)
     log.create([TopicSpec(SNAPSHOTS, partitions)])
-    chunks = [Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger, extras=extras)]
-    first = write_snapshot(log, number, chunks)
+    first = write_snapshot(log, number, messages_of(ledger, extras))
     if damaged:
         log.truncate(SNAPSHOTS, number, first)
     written = load_newest(log, number)

@@ -129,32 +129,33 @@ def is_whole(block: Block, seed: int) -> bool:
     """Whether every byte of a block is what was written, the checksums of its records included."""
     if crc32(block.records, (seed + block.span) & _MASK_32) != block.check or len(block.marks) != 8 * block.held:
         return False
-    marks, at = struct.unpack(f"<{2 * block.held}I", block.marks), 0
-    for length, check in zip(marks[: block.held], marks[block.held :], strict=True):
-        if crc32(block.records[at : at + length], seed) != check:
-            return False
-        at += length
-    return at == len(block.records)
+    bodies = list(_sound_bodies(block, seed))
+    return len(bodies) == block.held and sum(map(len, bodies)) == len(block.records)
 
 
 def salvaged(block: Block, seed: int) -> list[Record]:
     """The records of a damaged block before its first bad one; none if the damage is in the block's own figures."""
     good: list[Record] = []
-    place = 0
     try:
-        marks = struct.unpack(f"<{2 * block.held}I", block.marks)
-        for length, check in zip(marks[: block.held], marks[block.held :], strict=True):
-            body = block.records[place : place + length]
-            if crc32(body, seed) != check:
-                return good
+        for body in _sound_bodies(block, seed):
             record = _decode_record(body)
             if record.offset < block.first + len(good):
                 return good
             good.append(record)
-            place += length
     except (msgspec.DecodeError, struct.error, TypeError, ValueError):
         return good
-    return []
+    return good if len(good) < block.held else []
+
+
+def _sound_bodies(block: Block, seed: int) -> Iterator[bytes]:
+    """The records of a block as they were encoded, up to the first whose checksum does not hold. Raises struct.error for other marks."""
+    marks, place = struct.unpack(f"<{2 * block.held}I", block.marks), 0
+    for length, check in zip(marks[: block.held], marks[block.held :], strict=True):
+        body = block.records[place : place + length]
+        if crc32(body, seed) != check:
+            return
+        yield body
+        place += length
 
 
 def check_readable(messages: Sequence[Message], encoded: Sequence[bytes]) -> None:
