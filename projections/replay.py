@@ -20,7 +20,7 @@ from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from schemas.codec import decode_keyed
 from schemas.results import NodeResources
-from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, NODE_RESOURCES
+from schemas.topics import CLAIMS, FOLDED, NODE_RESOURCES
 
 READ_RECORDS = 5_000
 
@@ -158,7 +158,7 @@ def ends_of(log: Readable, until: Until, tell: Tell | None = None) -> dict[int, 
         ends = {number: log.at_time(CLAIMS, number, until) for number in range(count)}
         check_at_hand(log, ends, until, tell)
         return ends
-    check_cut(log, until, (CLAIMS, AUDITS, LIFECYCLE))
+    check_cut(log, until, FOLDED)
     ends = {place.partition: place.next_offset for place in until.places if place.topic == CLAIMS}
     if sorted(ends) != list(range(count)):
         raise HistoryMissing(f"the cut ({until.described() or 'empty'}) does not have the {count} partitions of {CLAIMS} in this log")

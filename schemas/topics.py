@@ -23,6 +23,8 @@ FINDINGS = "leak-findings"
 DEAD_LETTERS = "dead-letters"
 DIGESTS = "ledger-digests"
 STREAM_PARTITIONS = "stream-partitions"
+FOLDED = (CLAIMS, AUDITS, LIFECYCLE)
+"""What answers about the ledger are folded from; a cut or a copy of a log may have more."""
 
 KIB = 1024
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut
-from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
+from schemas.topics import AUDITS, CLAIMS, FOLDED, LIFECYCLE
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
@@ -78,9 +78,9 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
         raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
     at = moment(below, time.time_ns() // 1_000_000)
     if isinstance(at, Cut):
-        check_cut(log, at, (CLAIMS, *SOURCES))
+        check_cut(log, at, FOLDED)
     limits = {}
-    for topic in (CLAIMS, *SOURCES):
+    for topic in FOLDED:
         carried = log.committed(GROUP, topic) if topic in SOURCES and topic in topics else {}
         for number in range(topics.get(topic, 0)):
             offset = log.at_time(topic, number, at.time_ms) if isinstance(at, Instant) else _in_cut(at, topic, number)

@@ -18,7 +18,7 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
-from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS
 from streams.cli import units
 from streams.cli.state import GROUP, State
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
@@ -66,7 +66,7 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
 def file_topics(log: Log) -> Check:
     """Topics of a file: whoever wrote it chose some, so those that are there have to belong together and no more."""
     there = log.topics()
-    known = [there[topic] for topic in (CLAIMS, AUDITS, LIFECYCLE) if topic in there]
+    known = [there[topic] for topic in FOLDED if topic in there]
     if not known:
         says = f"neither {CLAIMS} nor observations are in it, so nothing can be folded"
         return Check("fail", "topics", says, "`claimlog copy FILE.jsonl` writes a whole history")

@@ -35,7 +35,7 @@ from schemas.codec import decode
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.results import NodeResources
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, FOLDED
 from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import past_moment
@@ -204,7 +204,7 @@ def state_at(
     tell = tell or teller(stderr)
     partitions = ledger_partitions(log)
     if isinstance(at, Cut):
-        check_cut(log, at, (CLAIMS, *SOURCES))  # What else it names is read by other answers, and a copy of the ledger may not have it.
+        check_cut(log, at, FOLDED)  # What else it names is read by other answers, and a copy of the ledger may not have it.
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
     carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
@@ -314,7 +314,7 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
 def ledger_partitions(log: Log) -> int:
     """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations."""
     there = log.topics()
-    known = [there[topic] for topic in (CLAIMS, *SOURCES) if topic in there]
+    known = [there[topic] for topic in FOLDED if topic in there]
     if not known:
         raise TopicMismatch(
             f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes them"
