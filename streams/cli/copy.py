@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -59,10 +60,12 @@ def copy_verb(
 
 
 def _exported(path: Path, log: str | None, show: Show) -> int:
-    """Write a whole ledger as lines; the file is there once it is complete. Raises UsageProblem if something is there already."""
-    if path.exists():
-        raise UsageProblem(f"{path} exists; a copy never replaces a file, so delete it or choose another name")
-    partial, copied = path.with_name(f"{path.name}.partial"), Counter[Partition]()
+    """Write a whole ledger as lines; the file is there once it is complete. Raises UsageProblem if something is there already.
+
+    Until then its lines are in a file of this process, so that two copies of one name do not write into each other's.
+    """
+    _refuse_to_replace(path)
+    partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
     with opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
         ends = one_moment(source)
         records = told(source, ends, progress.add)
@@ -70,12 +73,21 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
         try:
             with partial.open("wb") as lines:
                 write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""), ends)
+            _refuse_to_replace(path)
             partial.rename(path)
         except OSError as problem:
             raise UsageProblem(f"{path} cannot be written: {problem.strerror or problem}") from None
+        finally:
+            with suppress(OSError):  # its folder may be what is wrong; that was said
+                partial.unlink()
     places = [Partition(spec.name, number) for spec in topics for number in range(spec.partitions)]
     items = [{"topic": each.topic, "partition": each.number, "copied": copied[each], "end": copied[each]} for each in places]
     return _answered(items, show)
+
+
+def _refuse_to_replace(path: Path) -> None:
+    if path.exists():
+        raise UsageProblem(f"{path} exists; a copy never replaces a file, so delete it or choose another name")
 
 
 def _counted(records: Iterator[Record], copied: Counter[Partition]) -> Iterator[Record]:

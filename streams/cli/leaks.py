@@ -35,8 +35,13 @@ KindFlag = Annotated[
 IgnoredFlag = Annotated[bool, Parameter(name="--ignored", negative=(), help="Also those that the operator said to ignore.")]
 HealFlag = Annotated[bool, Parameter(name="--heal", negative=(), help="Print the events that mend the findings; --yes writes them.")]
 YesFlag = Annotated[bool, Parameter(name="--yes", negative=(), help="With --heal: write them.")]
+REPORT_AGE = "15m"
 ReportAgeFlag = Annotated[
-    str, Parameter(help="With --heal: how old a host's last complete audit may be; what an older one shows may be gone by now.")
+    str | None,
+    Parameter(
+        show_default=False,
+        help=f"With --heal: how old a host's last complete audit may be ({REPORT_AGE}); what an older one shows may be gone by now.",
+    ),
 ]
 ExplainFlag = Annotated[
     bool, Parameter(name="--explain", negative=(), help="The events that made each finding, the one that is missing, and how to mend it.")
@@ -52,7 +57,7 @@ def leaks(
     with_ignored: IgnoredFlag = False,
     heal: HealFlag = False,
     yes: YesFlag = False,
-    report_age: ReportAgeFlag = "15m",
+    report_age: ReportAgeFlag = None,
     log: LogFlag = None,
     at: MomentFlag = "now",
     jobs: JobsFlag = None,
@@ -68,7 +73,9 @@ def leaks(
         raise UsageProblem("--heal is about the present and prints what it does: leave out --explain and --at")
     if yes and not heal:
         raise UsageProblem("--yes goes with --heal")
-    oldest_ms = duration_ms(report_age)
+    if report_age is not None and not heal:
+        raise UsageProblem("--report-age goes with --heal")
+    oldest_ms = duration_ms(report_age or REPORT_AGE)
     for name in kind:
         if name not in KINDS:
             raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")

@@ -216,6 +216,7 @@ def test_only_what_is_confirmed_is_healed(fleet: FleetLog, capsys: pytest.Captur
     ("words", "says"),
     [
         (("leaks", "--yes"), "--yes goes with --heal"),
+        (("leaks", "--report-age", "1h"), "--report-age goes with --heal"),
         (("leaks", "--heal", "--at", "-1h"), "--heal is about the present"),
         (("leaks", "ignore", "nothing", "--reason", "x"), "there is no open finding 'nothing'"),
         (("leaks", "ignore", "nothing"), "needs --reason"),
