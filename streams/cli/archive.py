@@ -21,7 +21,7 @@ from streams.cli.history import identified
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.cli.snapshot import ensure_snapshot, every_step
-from streams.cli.state import GROUP, state_at
+from streams.cli.state_at import GROUP, state_at
 from streams.cli.timegrammar import Instant
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition

@@ -23,7 +23,7 @@ from streams.cli.flavors import asked_for, from_file
 from streams.cli.nodes import TITLES, sized
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
-from streams.cli.state import moment_of, state_at
+from streams.cli.state_at import moment_of, state_at
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import digest

@@ -20,7 +20,8 @@ from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS
 from streams.cli import units
-from streams.cli.state import GROUP, State
+from streams.cli.state import State
+from streams.cli.state_at import GROUP
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import WATCHED_TOPICS, check_topics

@@ -19,7 +19,8 @@ from streams.cli.node import claim_item
 from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
-from streams.cli.state import State, moment_of, state_at
+from streams.cli.state import State
+from streams.cli.state_at import moment_of, state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Message, Position

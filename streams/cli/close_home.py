@@ -11,7 +11,8 @@ from schemas.partitioner import partition_of
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.printable import printable
-from streams.cli.state import State, state_at
+from streams.cli.state import State
+from streams.cli.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import close_home as close_home_message
 

@@ -18,7 +18,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.records import Range, cut_of, records_of
-from streams.cli.state import moment_of
+from streams.cli.state_at import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive
 from streams.log.base import Log, Message, Record
 

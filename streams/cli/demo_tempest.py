@@ -33,7 +33,8 @@ from streams.cli.exits import Exit
 from streams.cli.main import run
 from streams.cli.output import Answer, Column, Style, write
 from streams.cli.producing import message
-from streams.cli.state import State, state_at
+from streams.cli.state import State
+from streams.cli.state_at import state_at
 from streams.engines import Carrier
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, configure

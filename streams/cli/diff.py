@@ -19,7 +19,8 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.nodes import unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import teller
-from streams.cli.state import State, begun_at, moment_of, state_at
+from streams.cli.state import State, begun_at
+from streams.cli.state_at import moment_of, state_at
 from streams.cli.timegrammar import GRAMMAR
 from streams.log.base import Log
 

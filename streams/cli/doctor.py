@@ -22,7 +22,7 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.cli.records import ARCHIVED
-from streams.cli.state import state_at
+from streams.cli.state_at import state_at
 from streams.cli.writing import check_writable
 from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch
 

@@ -35,7 +35,8 @@ from streams.cli.place import UNPLACEABLE
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines, reliefs
 from streams.cli.rerun import Again, Reruns
-from streams.cli.state import State, moment_of, state_at
+from streams.cli.state import State
+from streams.cli.state_at import moment_of, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix

@@ -17,7 +17,8 @@ from streams.cli.fleet_file import Change, FleetFile, changes, is_pattern, read,
 from streams.cli.nodes import NodeNames, matching, unknown_node
 from streams.cli.output import Answer, Column, plain, write
 from streams.cli.printable import printable
-from streams.cli.state import State, moment_of, state_at
+from streams.cli.state import State
+from streams.cli.state_at import moment_of, state_at
 from streams.cli.writing import check_readable, new_stamp
 from streams.log.base import Message
 from streams.operator import configure

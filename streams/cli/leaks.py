@@ -18,7 +18,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.nodes import sized, unknown_node
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
-from streams.cli.state import moment_of, state_at
+from streams.cli.state_at import moment_of, state_at
 from streams.cli.units_in import duration_ms
 
 app = App(name="leaks")

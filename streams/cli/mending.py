@@ -12,7 +12,8 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable, teller
-from streams.cli.state import State, begun_at, state_at
+from streams.cli.state import State, begun_at
+from streams.cli.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
 from streams.log.base import Log, Message, Position

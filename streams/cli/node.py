@@ -19,7 +19,8 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.nodes import MEMORY, TITLES, amount_text, node_item, sized, unknown_node
 from streams.cli.output import Answer, Column, plain, write
 from streams.cli.printable import printable, printable_lines
-from streams.cli.state import State, moment_of, state_at
+from streams.cli.state import State
+from streams.cli.state_at import moment_of, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 

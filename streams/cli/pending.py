@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from projections.ledger import Ledger, Step
 from projections.observed import Observed
@@ -11,13 +11,9 @@ from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.records import between
+from streams.cli.state import READ_RECORDS, State
 from streams.log.base import Log, Record
 from streams.reconciler import reconcile
-
-if TYPE_CHECKING:
-    from streams.cli.state import State
-
-READ_RECORDS = 5_000
 
 Each = Callable[[Ledger, Observed, Step], None]
 """Called for every record after ledger and views are folded."""

@@ -25,7 +25,7 @@ from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_t
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines
-from streams.cli.state import state_at
+from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Partition

@@ -19,7 +19,7 @@ from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.open_log import open_log
 from streams.cli.progress import Progress
-from streams.cli.state import GROUP
+from streams.cli.state_at import GROUP
 from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.reconciler import SOURCES, reconcile

@@ -22,7 +22,7 @@ from streams.cli.history import ArchiveFlag, with_archive
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable, teller
 from streams.cli.progress import Progress
-from streams.cli.state import moment_of
+from streams.cli.state_at import moment_of
 from streams.cli.timegrammar import Instant
 from streams.log.base import Log
 

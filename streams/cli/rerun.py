@@ -15,7 +15,7 @@ from schemas.topics import CLAIMS
 from streams.cli.answers import policy_text
 from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.nodes import unknown_node
-from streams.cli.state import state_at
+from streams.cli.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.explain import CannotRerun, asked_again, laid, rerun
 from streams.scheduling.loading import PolicyError, from_text

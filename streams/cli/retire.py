@@ -17,7 +17,8 @@ from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
-from streams.cli.state import State, state_at
+from streams.cli.state import State
+from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Position

@@ -27,7 +27,7 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import teller
 from streams.cli.progress import Progress
-from streams.cli.state import ledger_partitions
+from streams.cli.state_at import ledger_partitions
 from streams.cli.units_in import whole
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log

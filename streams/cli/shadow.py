@@ -108,7 +108,7 @@ def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Giv
     if hypervisors is not None:
         listed = listed_hosts(hypervisors)
         return [given(each.node_id, each.hypervisor, OperatorFields()) for each in listed], None
-    from streams.cli.state import moment_of, state_at
+    from streams.cli.state_at import moment_of, state_at
 
     with opened(log) as ledger_log:
         state = state_at(ledger_log, moment_of(at))

@@ -27,7 +27,8 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import teller
 from streams.cli.progress import Progress
-from streams.cli.state import State, state_at
+from streams.cli.state import State
+from streams.cli.state_at import state_at
 from streams.cli.writing import check_writable
 from streams.log.base import Log, TopicSpec
 from streams.snapshot_writer import messages_of, write_snapshot

@@ -23,10 +23,10 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.never_named import check_named
 from streams.cli.nodes import TITLES, amount_text
 from streams.cli.output import Answer, Column, write
-from streams.cli.pending import READ_RECORDS
 from streams.cli.printable import printable
 from streams.cli.records import Range, cut_of, records_of
-from streams.cli.state import moment_of, state_at
+from streams.cli.state import READ_RECORDS
+from streams.cli.state_at import moment_of, state_at
 
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 

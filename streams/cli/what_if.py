@@ -27,7 +27,7 @@ from streams.cli.funnel import decision_item, funnel_lines, matrix_lines, miss_l
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.rerun import Reruns, overlaid
-from streams.cli.state import moment_of, state_at
+from streams.cli.state_at import moment_of, state_at
 from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, laid, spelled_out

@@ -19,7 +19,7 @@ from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
 from streams.cli.mending import heal
-from streams.cli.state import GROUP, state_at
+from streams.cli.state_at import GROUP, state_at
 from streams.healing import Place, remedy
 from streams.log.base import BareRecord, Message, Record
 from streams.log.sqlite import SqliteLog
