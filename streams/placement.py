@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from projections.ledger import Step
+from projections.ledger_state import Step
 from projections.placements import Answered, Asked, Cancel, Named, Placements
 from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.ids import claim_id as make_claim_id
@@ -224,7 +224,7 @@ class Placer:
             request = asked.request
             if request.request_id not in desk.placements.open or request.request_id in desk.cancels:
                 continue  # Answered in the meantime, or cancelled before it was taken up.
-            work = Work(asked, now_ms, boot_ms, self._awake_ms, seats_of(request), ends, desk)
+            work = Work(asked, desk.time_ms(now_ms), boot_ms, self._awake_ms, seats_of(request), ends, desk)
             work.behind = desk.left.pop(request.request_id, work.behind)
             desk.works[request.request_id] = work
             problem = unfit(request, self.policy, self.owner, self.epoch)

@@ -45,7 +45,7 @@ def gave_up(work: Work) -> str:
     again = f", begun again {work.restarts} times" if work.restarts else ""
     if work.late:
         by = f"its commit_by of {work.commit_by_ms} ms"
-        return f"its result was appended after {by}{again}: this scheduler is held up, or its clock is behind"
+        return f"its result was appended after {by}{again}: this scheduler is held up"
     states = [seat.state for seat in work.seats]
     counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
     return f"not placed within {work.give_up_ms} ms{again}: {counts}"

@@ -54,6 +54,7 @@ def seats_of(request: PlacementRequested) -> list[Seat]:
 class Work(Struct):
     """One request taken up.
 
+    `taken_up_ms` is on the clock of its results (`Desk.time_ms`), which says whether they are late.
     `taken_up_boot_ms` is on the boot-time clock, which neither steps nor stands still while the machine sleeps, `taken_up_awake_ms` on one
     that stands still while this scheduler is held up.
 
@@ -85,7 +86,7 @@ class Work(Struct):
 
     def begin_again(self, now_ms: int, boot_ms: int, awake_ms: int) -> None:
         """Take it up once more, as a new owner would: with claims of its own, made from now on; the old ones go when they are not named."""
-        self.taken_up_ms, self.taken_up_boot_ms, self.taken_up_awake_ms = now_ms, boot_ms, awake_ms
+        self.taken_up_ms, self.taken_up_boot_ms, self.taken_up_awake_ms = self.desk.time_ms(now_ms), boot_ms, awake_ms
         self.late, self.awaits = False, ""
         self.behind = frozenset(seat.claim_id for seat in self.seats if seat.state == "sent")
         self.seats = seats_of(self.asked.request)
@@ -177,6 +178,10 @@ class Desk:
         """Held claims of requests without counting result, by request and claim."""
         self.left: dict[str, frozenset[str]] = {}
         """Own claims for requests not taken up that were in flight when the partition was taken over: it was owned before."""
+
+    def time_ms(self, now_ms: int) -> int:
+        """Now by the append times of results, which never go back: after a writer whose clock was ahead they stand there."""
+        return max(now_ms, self.placements.results_time_ms)
 
     def leave(self, laid: Collection[str]) -> None:
         """These own claims are in flight: what they are for waits until it is known what became of them."""

@@ -298,6 +298,21 @@ def test_results_appended_after_their_commit_by_do_not_count_and_in_the_end_a_fa
     assert wrongs(here) == []
 
 
+def test_a_clock_that_was_an_hour_ahead_once_makes_no_result_late() -> None:
+    here = hosts("n1", claims=1)
+    here.clock.now_ms += 3_600_000
+    here.say(RESULTS, PlacementFailed(request_id="asked of who was ahead", owner="t", taken_up_ms=1, reason="no-valid-node"))
+    here.clock.now_ms -= 3_600_000
+    here.request("r")
+
+    scheduler = here.scheduler()
+    settle(scheduler)
+
+    assert [result.request_id for result in said(here, RESULTS, InstancesPlaced)] == ["r"]
+    assert scheduler.placer.counters.late_results == 0
+    assert wrongs(here) == []
+
+
 def test_a_cancellation_before_the_request_is_taken_up_is_its_result() -> None:
     here = hosts("n1")
     here.request("r")
