@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from projections.differences import Closed, Look
-from projections.ledger import Step
+from projections.ledger_state import Step
 from projections.node import Claim, Shown
 from projections.wording import amounts_text, event_text
 from schemas.claims import InstanceObserved, NodeObserved

@@ -18,7 +18,8 @@ from schemas.resources import RESOURCES
 from schemas.results import NodeResources
 
 if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
+    from projections.ledger import Ledger
+    from projections.ledger_state import Step
 
 VIEWS = ("limit", "reported", "tracked", "claimed", "used", "free", "gap")
 """The figures of one resource, as `ResourceRow` names them."""

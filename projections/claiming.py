@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from projections import evidence, fit, numa_node
+from projections.ledger_state import LedgerState, Step
 from projections.node import Claim, Home, Node, amounts_of
 from projections.rules import REMEMBERED_RECORDS
 from schemas import claims as say
 from schemas.resources import Shortfall
 from schemas.results import ClaimOutcome, Granted, OutcomeKind
 
-if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
-
 Grant = tuple[say.ClaimItem, Node, tuple[Shortfall, ...], Granted | None]
 """An item that fits: its node, what it takes beyond the limits, and its cells and devices if it wants some."""
 
 
-def requested(ledger: Ledger, event: say.ClaimRequested, step: Step) -> None:
+def requested(ledger: LedgerState, event: say.ClaimRequested, step: Step) -> None:
     """All items are granted, each on the first of its nodes where it fits with those before it laid over, or all are refused."""
     items = event.items
     if len(items) == 1 and granted_at_once(ledger, event, items[0], step):
@@ -59,7 +55,7 @@ def _current(event: say.ClaimRequested, step: Step) -> bool:
     return step.offset - REMEMBERED_RECORDS <= event.basis < step.offset
 
 
-def granted_at_once(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, step: Step) -> bool:
+def granted_at_once(ledger: LedgerState, event: say.ClaimRequested, item: say.ClaimItem, step: Step) -> bool:
     """The common case, in a quarter of the time: one plain claim of an instance new to the first of its nodes, which has room for it.
 
     False, with nothing done, leaves everything to the long way; a property test holds that both say the same.
@@ -84,7 +80,7 @@ def granted_at_once(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimIt
 
 
 def _try(
-    ledger: Ledger,
+    ledger: LedgerState,
     event: say.ClaimRequested,
     item: say.ClaimItem,
     granted: list[Grant],
@@ -117,7 +113,7 @@ def _closed_home(node: Node | None, item: say.ClaimItem) -> tuple[Shortfall, ...
 
 
 def _grant(
-    ledger: Ledger,
+    ledger: LedgerState,
     event: say.ClaimRequested,
     item: say.ClaimItem,
     node: Node,
@@ -135,7 +131,9 @@ def _grant(
     node.recount(item.instance_id)
 
 
-def _held(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step) -> Claim:
+def _held(
+    ledger: LedgerState, event: say.ClaimRequested, item: say.ClaimItem, node: Node, over: tuple[Shortfall, ...], step: Step
+) -> Claim:
     """The claim of a granted item, told of and held in the ledger; what it uses on the node is left to do."""
     time_ms, node_id, instance_id, claim_id, ttl_ms = step.time_ms, node.node_id, item.instance_id, item.claim_id, event.ttl_ms
     amounts, owner, shared = amounts_of(item.resources), event.owner, ledger.shared.setdefault
@@ -177,7 +175,10 @@ def _held(ledger: Ledger, event: say.ClaimRequested, item: say.ClaimItem, node: 
 
 
 def _refuse(
-    ledger: Ledger, event: say.ClaimRequested, refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]], step: Step
+    ledger: LedgerState,
+    event: say.ClaimRequested,
+    refusals: list[tuple[str, tuple[str, ...], tuple[tuple[Shortfall, ...], ...]]],
+    step: Step,
 ) -> None:
     """Refuse every item of the record; those that would have fitted say which others did not."""
     lacking = {claim_id: (tried, lacks) for claim_id, tried, lacks in refusals}
@@ -199,7 +200,7 @@ def _refuse(
         )
 
 
-def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
+def renewed(ledger: LedgerState, event: say.ClaimRenewed, step: Step) -> None:
     """The claim's deadline moves, and what spoke against it until now is forgotten (rule 9)."""
     if ledger.seen(event.record_id, step):
         return
@@ -217,7 +218,7 @@ def renewed(ledger: Ledger, event: say.ClaimRenewed, step: Step) -> None:
     ledger.tell(step, "renewed", claim)
 
 
-def released(ledger: Ledger, event: say.ClaimReleased, step: Step) -> None:
+def released(ledger: LedgerState, event: say.ClaimReleased, step: Step) -> None:
     """The claim is given back, or if it is not known yet, refused when it comes (rule 9)."""
     if ledger.seen(event.record_id, step):
         return
@@ -242,7 +243,7 @@ def _absent(outcome: OutcomeKind, claim_id: str, node_id: str, partition: int, o
     return ClaimOutcome(outcome=outcome, claim_id=claim_id, node_id=node_id, partition=partition, offset=offset)
 
 
-def home_proposed(ledger: Ledger, event: say.GroupHomeProposed, step: Step) -> None:
+def home_proposed(ledger: LedgerState, event: say.GroupHomeProposed, step: Step) -> None:
     """The first proposal of the next epoch wins (rule 10)."""
     if ledger.seen(event.record_id, step):
         return
@@ -253,7 +254,7 @@ def home_proposed(ledger: Ledger, event: say.GroupHomeProposed, step: Step) -> N
     ledger.groups[event.group_id] = Home(event.epoch, event.node_id)
 
 
-def home_closed(ledger: Ledger, event: say.GroupHomeClosed, step: Step) -> None:
+def home_closed(ledger: LedgerState, event: say.GroupHomeClosed, step: Step) -> None:
     """Accepted only where no member of the group is held or shown, unless the operator says otherwise (rule 10)."""
     if ledger.seen(event.record_id, step):
         return

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from projections.ledger import Step
+from projections.ledger_state import Step
 from projections.node import NO_TOTAL, Claim, Node, ObservedAmounts, Shown
 from projections.observed import NodeView, Tracked
 from projections.rules import GRACE_MS

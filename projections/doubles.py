@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from projections.differences import bounded_name
 from projections.explaining import release_command, resources_of
 from projections.leaks import OpenFinding
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim, Node
 from projections.rules import GRACE_MS
 from projections.wording import amounts_text

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from projections import numa_node
+from projections.ledger_state import LedgerState, Step
 from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, cut_to, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
 from schemas.codec import event_type
 
 if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
     from schemas.audits import InstanceReport
     from schemas.claims import InstanceObserved, NodeObserved
     from schemas.results import OutcomeKind
@@ -33,7 +33,7 @@ _SHOWINGS = frozenset({"arrived", "started", "stopped", "paused", "resized"})
 _BY_ID = attrgetter("claim_id")
 
 
-def node_observed(ledger: Ledger, event: NodeObserved, step: Step) -> None:
+def node_observed(ledger: LedgerState, event: NodeObserved, step: Step) -> None:
     """Fold one hypervisor audit: totals, what is shown, and the evidence for and against each claim there."""
     node = ledger.nodes.get(event.node_id) or ledger.node(event.node_id)
     if not _newer(node, f"audits|{event.producer}", event.epoch, event.counter):
@@ -84,10 +84,7 @@ def _known_again(node: Node, instances: tuple[InstanceReport, ...]) -> tuple[Ins
     """The list with each report that says nothing new in the object that is there: it takes no memory and is known by its identity."""
     shown_of = node.shown.get
     return tuple(
-        [
-            report if (shown := shown_of(report.instance_id)) is None or shown.report != report else shown.report
-            for report in instances
-        ]
+        [report if (shown := shown_of(report.instance_id)) is None or shown.report != report else shown.report for report in instances]
     )
 
 
@@ -102,7 +99,9 @@ def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
     return node.loose
 
 
-def _audited(ledger: Ledger, node: Node, event: NodeObserved, step: Step, listed: dict[str, InstanceReport], instances: set[str]) -> None:
+def _audited(
+    ledger: LedgerState, node: Node, event: NodeObserved, step: Step, listed: dict[str, InstanceReport], instances: set[str]
+) -> None:
     """Show those of `instances` that the audit lists, weigh what speaks against the others, and see which of them are settled now."""
     taken_at_ms = event.taken_at_ms
     step.audited = instances
@@ -114,13 +113,11 @@ def _audited(ledger: Ledger, node: Node, event: NodeObserved, step: Step, listed
     if event.complete:  # What an incomplete audit lists was shown; what it omits says nothing.
         _weigh_evidence(ledger, node, instances, listed, event, step)
         shown, claims = node.shown, node.claims
-        node.loose = {
-            i for i in instances if (not _settles(node, i, listed[i], taken_at_ms) if i in listed else i in claims or i in shown)
-        }
+        node.loose = {i for i in instances if (not _settles(node, i, listed[i], taken_at_ms) if i in listed else i in claims or i in shown)}
         node.settled_ms = taken_at_ms
 
 
-def instance_observed(ledger: Ledger, event: InstanceObserved, step: Step) -> None:
+def instance_observed(ledger: LedgerState, event: InstanceObserved, step: Step) -> None:
     """Fold one life-cycle event: a showing, or a departure of the instance."""
     node = ledger.nodes.get(event.node_id) or ledger.node(event.node_id)
     if not _newer(node, f"lifecycle|{event.producer}", event.epoch, event.counter):
@@ -232,7 +229,7 @@ def _remove_unlisted(node: Node, unlisted: Iterable[str], taken_at_ms: int) -> N
             node.recount(instance_id)
 
 
-def _show(ledger: Ledger, node: Node, report: InstanceReport, time_ms: int, step: Step, *, is_event: bool) -> None:
+def _show(ledger: LedgerState, node: Node, report: InstanceReport, time_ms: int, step: Step, *, is_event: bool) -> None:
     """The instance is on the node at `time_ms`: remember its size, and confirm its claims there."""
     instance_id = report.instance_id
     amounts = observed_amounts(report.resources)
@@ -286,7 +283,7 @@ def _latest(old: int | None, new: int | None) -> int | None:
     return old if new is None else new
 
 
-def _confirm(ledger: Ledger, node: Node, claim: Claim, shown: Shown, amounts: ObservedAmounts, time_ms: int, step: Step) -> bool:
+def _confirm(ledger: LedgerState, node: Node, claim: Claim, shown: Shown, amounts: ObservedAmounts, time_ms: int, step: Step) -> bool:
     """Let a showing speak for a claim; True if it is confirmed by it.
 
     One older than the grant or renewal less the skew, or older than a known departure, says nothing. A resize's claim is confirmed only by
@@ -353,7 +350,7 @@ def _as_claimed(shown: ObservedAmounts, reported: ObservedAmounts, claimed: Amou
 
 
 def _weigh_evidence(
-    ledger: Ledger, node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], event: NodeObserved, step: Step
+    ledger: LedgerState, node: Node, instances: Iterable[str], listed: dict[str, InstanceReport], event: NodeObserved, step: Step
 ) -> None:
     """Rule 6: start, continue or end each claim's run of complete audits that do not list its instance, and close it when that lasted."""
     claims_of, newest_ms = node.claims.get, event.taken_at_ms - SKEW_MS
@@ -386,7 +383,7 @@ def _run(claim: Claim, event: NodeObserved, step: Step) -> OutcomeKind | None:
     return "vanished" if shown_once else "expired"
 
 
-def _departure(ledger: Ledger, node: Node, event: InstanceObserved, step: Step) -> None:
+def _departure(ledger: LedgerState, node: Node, event: InstanceObserved, step: Step) -> None:
     """Note a departure for the instance's claims here; `deleted`, the owner's final word, closes them at once (rule 6)."""
     time_ms = event.event_time_ms
     for claim in tuple(_in_order(node.claims.get(event.instance.instance_id, ()))):

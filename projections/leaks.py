@@ -36,7 +36,8 @@ from schemas.codec import event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 
 if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
+    from projections.ledger import Ledger
+    from projections.ledger_state import Step
     from projections.node import Node
     from projections.observed import Observed
 

@@ -6,79 +6,27 @@ state, outcomes and digest. What claims do is in `claiming`, what observations d
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from projections import claiming, evidence
-from projections.node import Claim, Home, Node
+from projections.ledger_state import DIGEST_BYTES, LedgerState, Step
 from projections.projection import OffsetGap, UnknownRules, WrongLedger
-from projections.rules import REMEMBERED_RECORDS, RULES_KNOWN, RULES_VERSION
+from projections.rules import REMEMBERED_RECORDS, RULES_KNOWN
 from schemas import claims as say
 from schemas.codec import CLAIMS_DECODER, Unreadable, decode, event_type, key_of
 from schemas.partitioner import partition_of
-from schemas.results import ClaimOutcome, OutcomeKind
+from schemas.results import ClaimOutcome
 from schemas.topics import CLAIMS, TOPICS
 
 VALUE_BYTES_MAX = TOPICS[CLAIMS].value_bytes_max
-DIGEST_BYTES = 16
-DIGEST_START = bytes(DIGEST_BYTES)
 
 
-class Step(Struct, gc=False):
-    """What one record did.
-
-    `event` is None if it counted for nothing (`dead` says why); `ignored` says why a well-formed one changed nothing. `node_ids` are the
-    nodes whose rows may have changed, `closed` the claims that it ended, as they were. `times_only`: a settled node was audited again, so
-    nothing in its row changed but `TIMES` (see `projections.state`). `audited`: the instances that an audit looked at; what is shown and
-    held of the node's others is as it was.
-    """
-
-    offset: int
-    time_ms: int
-    event: Any = None
-    outcomes: list[ClaimOutcome] = []
-    dead: Unreadable | None = None
-    ignored: str = ""
-    node_ids: tuple[str, ...] = ()
-    closed: tuple[Claim, ...] = ()
-    times_only: bool = False
-    audited: AbstractSet[str] | None = None
-
-    def outcome_of(self, claim_id: str) -> OutcomeKind:
-        """How a claim that this step closed has ended."""
-        for told in self.outcomes:
-            if told.claim_id == claim_id:
-                return told.outcome
-        raise LookupError(f"{claim_id} was closed and no outcome says how; every step that closes a claim tells one")
-
-
-class Ledger:
-    """The state of one partition of `claims` after the record `next_offset − 1`."""
-
-    def __init__(self, partition: int, partitions: int) -> None:
-        self.partition = partition
-        self.partitions = partitions
-        self.ledger_id = ""
-        self.rules_version = RULES_VERSION
-        self.next_offset = 0
-        self.time_ms = 0
-        self.digest = DIGEST_START
-        self.last_value = b""
-        self.nodes: dict[str, Node] = {}
-        self.claims: dict[str, Claim] = {}
-        self.groups: dict[str, Home] = {}
-        self.remembered: dict[str, int] = {}
-        self.released_early: dict[str, int] = {}
-        self.expiry: deque[tuple[int, str]] = deque()
-        self._forgets_at = 0
-        """The first offset at which there may be something to forget."""
-        self.shared: dict[Any, Any] = {}
-        """One object for all equal sizes and owners: flavors and schedulers are few, claims are many. No part of the state."""
+class Ledger(LedgerState):
+    """The state of one partition of `claims` after the record `next_offset − 1`, which takes the next one."""
 
     def apply(self, offset: int, time_ms: int, key: bytes, value: bytes) -> Step | None:
         """Fold the next record; None if it was folded before.
@@ -94,8 +42,8 @@ class Ledger:
         if time_ms > now_ms:
             now_ms = self.time_ms = time_ms
         step = Step(offset, now_ms)
-        if offset >= self._forgets_at:
-            self._forget(offset - REMEMBERED_RECORDS)
+        if offset >= self.forgets_at:
+            self.forget(offset - REMEMBERED_RECORDS)
         try:
             event = CLAIMS_DECODER.decode(value) if len(value) <= VALUE_BYTES_MAX else None
         except (ValueError, RecursionError):
@@ -127,75 +75,6 @@ class Ledger:
         number, last = self.next_offset, offset - 1
         missing = f"record {number} is" if number == last else f"records {number} to {last} are"
         return f"{CLAIMS}/{self.partition}: {missing} missing, and the fold needs every one; fetch them and read a log that has no gap"
-
-    def node(self, node_id: str) -> Node:
-        """The row of a node, made if it is new."""
-        node = self.nodes.get(node_id)
-        if node is None:
-            node = self.nodes[node_id] = Node(node_id)
-            node.refresh()
-        return node
-
-    def homes(self, group_id: str) -> Home | None:
-        """The home of an affinity group as proposed in this partition."""
-        return self.groups.get(group_id)
-
-    def close(self, claim: Claim, outcome: OutcomeKind, step: Step) -> None:
-        """End a held claim; its id is remembered from here on, its guest stays a member of its group as long as it is shown."""
-        claim_id, instance_id, node = claim.claim_id, claim.instance_id, self.nodes[claim.node_id]
-        del self.claims[claim_id]
-        held = node.claims[instance_id]
-        if len(held) == 1:
-            del node.claims[instance_id]
-        else:
-            held.remove(claim)
-        if claim.confirmed_ms is None:
-            node.io_claims -= 1
-        if claim.group is not None and (shown := node.shown.get(instance_id)) is not None:
-            shown.group_id = claim.group.group_id
-        node.recount(instance_id)
-        self.remember(claim_id, step.offset)
-        step.closed += (claim,)
-        self.tell(step, outcome, claim)
-
-    def tell(self, step: Step, outcome: OutcomeKind, claim: Claim) -> None:
-        """Add an outcome of a held or just closed claim to the step."""
-        step.outcomes.append(
-            ClaimOutcome(
-                outcome=outcome,
-                claim_id=claim.claim_id,
-                request_id=claim.request_id,
-                instance_id=claim.instance_id,
-                node_id=claim.node_id,
-                partition=self.partition,
-                offset=step.offset,
-            )
-        )
-
-    def remember(self, identity: str, offset: int) -> None:
-        """Know an id for a copy for the next `REMEMBERED_RECORDS` records."""
-        self.remembered[identity] = offset
-        self.expiry.append((offset, identity))
-
-    def seen(self, identity: str, step: Step) -> bool:
-        """Whether a record with this id was applied before; if not it is remembered now (rule 8)."""
-        if identity in self.remembered:
-            step.ignored = f"a copy: {identity} was seen before"
-            return True
-        self.remembered[identity] = step.offset  # As `remember`.
-        self.expiry.append((step.offset, identity))
-        return False
-
-    def _forget(self, oldest: int) -> None:
-        """Forget the ids met before the offset `oldest`, but for those that have been met again since."""
-        expiry, remembered, released_early = self.expiry, self.remembered, self.released_early
-        while expiry and expiry[0][0] < oldest:
-            offset, identity = expiry.popleft()
-            if remembered.get(identity) == offset:
-                del remembered[identity]
-            if released_early and released_early.get(identity) == offset:
-                del released_early[identity]
-        self._forgets_at = (expiry[0][0] if expiry else oldest + REMEMBERED_RECORDS) + REMEMBERED_RECORDS + 1
 
     def _at_home(self, event: say.ClaimRequested, key: bytes) -> bool:
         """The common case of `_misplaced` finding nothing: all nodes are known here, and the key is the first one's."""

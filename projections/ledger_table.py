@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from projections import state
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.rules import REMEMBERED_RECORDS
 from projections.snapshots import Tell
 from projections.state import Identity, StateError

@@ -22,7 +22,8 @@ from projections.rules import GRACE_MS, SKEW_MS
 from schemas.claims import ClaimReleased, InstanceObserved, NodeObserved
 
 if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
+    from projections.ledger import Ledger
+    from projections.ledger_state import Step
     from projections.node import Node
 
 ObservedAmounts = tuple[int | None, int | None, int | None, int | None]

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from projections.cut import Cut
 from projections.digests import Published, read_digests
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError, Readable, for_a_fold
 from projections.rows import node_resources

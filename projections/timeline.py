@@ -20,7 +20,8 @@ from schemas.results import ClaimOutcome
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
 
 if TYPE_CHECKING:
-    from projections.ledger import Ledger, Step
+    from projections.ledger import Ledger
+    from projections.ledger_state import Step
 
 AROUND = (REQUESTS, RESULTS, FINDINGS)
 """Topics whose records stand in a timeline beside those of `claims`; observations are there as their `claims` records."""

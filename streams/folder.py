@@ -15,7 +15,8 @@ from typing import Any
 
 from projections import companions
 from projections.doubles import DoubleClaims
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.projection import OffsetGap
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from projections.differences import bounded_name
 from projections.leaks import Leaks
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import Observed
 from schemas.claims import NodeSilent

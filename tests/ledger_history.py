@@ -14,7 +14,8 @@ from msgspec import UNSET, Struct
 from pytest import MonkeyPatch  # noqa: PT013  # one name of it, as of any other library
 
 from projections import claiming, evidence, fit
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim, Node, Shown
 from schemas.audits import InstanceReport
 from schemas.claims import (

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,9 +73,10 @@ def module(path: str, text: str) -> Module:
     return Module(path, text, ast.parse(text))
 
 
-def sources() -> list[Module]:
+@cache
+def sources() -> tuple[Module, ...]:
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return [module(file.relative_to(ROOT).as_posix(), file.read_text()) for file in files]
+    return tuple(module(file.relative_to(ROOT).as_posix(), file.read_text()) for file in files)
 
 
 def home(path: str, table: Iterable[str]) -> str:
@@ -106,6 +109,28 @@ def wrong_imports(source: Module) -> Iterator[str]:
                 yield f"{place} imports {name}; it may import {sorted(allowed)}"
         elif top not in sys.stdlib_module_names and not home(source.path, HOMES.get(top, ())):
             yield f"{place} imports {top}; its home is {HOMES.get(top, 'not named in HOMES: discuss the dependency first')}"
+
+
+def modules_of(tree: ast.Module) -> Iterator[str]:
+    """Full names of what is imported, `from a import b` as `a.b` as well: only the reader of the tree knows which of them is a module."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(origin), names=names):
+                yield origin
+                yield from (f"{origin}.{alias.name}" for alias in names)
+
+
+def circles(modules: Iterable[Module]) -> str:
+    """A circle of modules that import each other, if there is one; types are imports as well: who reads one has to read them all."""
+    names = {source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source for source in modules}
+    graph = {name: {other for other in modules_of(source.tree) if other in names and other != name} for name, source in names.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        return f"{' <- '.join(circle.args[1])}: move what they share below them"
+    return ""
 
 
 def dotted(node: ast.expr, names: Mapping[str, str]) -> str:
@@ -216,6 +241,10 @@ def test_packages_depend_in_one_direction_and_outside_libraries_have_one_home() 
     assert found(wrong_imports) == ""
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(sources()) == ""
+
+
 def test_nothing_touches_the_world_at_import() -> None:
     assert found(touches_at_import) == ""
 
@@ -271,6 +300,15 @@ def test_a_wrong_import_is_found(path: str, text: str, complaint: str) -> None:
 )
 def test_a_right_import_passes(path: str, text: str) -> None:
     assert list(wrong_imports(module(path, text))) == []
+
+
+def test_a_circle_of_imports_is_found_be_it_for_types_only() -> None:
+    above = module("streams/a.py", "from streams import b")
+    below = module("streams/b.py", "if TYPE_CHECKING:\n    from streams.c import C")
+    again = module("streams/c.py", "def f():\n    import streams.a")
+
+    assert {"streams.a", "streams.b", "streams.c"} <= set(circles([above, below, again]).split(":")[0].split(" <- "))
+    assert circles([above, below]) == ""
 
 
 @pytest.mark.parametrize(

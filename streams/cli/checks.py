@@ -10,7 +10,8 @@ from typing import Literal
 from msgspec import Struct
 
 from projections.digests import Published, read_digests
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.rules import SKEW_MS
 from projections.snapshots import damaged_at, newest_chunk

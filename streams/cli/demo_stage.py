@@ -13,7 +13,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from producers.load import Fleet, NodeKind
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim
 from projections.observed import Observed
 from projections.placements import Answered, Placements

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 from msgspec import structs, to_builtins
 
 from projections.cut import Place
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.wording import outcome_text
 from schemas.requests import PlacementRequested

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from projections.companions import Doubles, all_rows, taken
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.projection import ProjectionError
 from projections.replay import cut_at, ends_of, fold

@@ -15,7 +15,8 @@ from projections.companions import Doubles
 from projections.cut import Cut
 from projections.doubles import MAKES_NONE, DoubleClaims
 from projections.leaks import Leaks
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import OBSERVES, Observed
 from projections.projection import for_a_fold

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from projections.cut import Cut
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.subjects import subject_of
 from projections.timeline import AROUND, Entry, Timeline

@@ -17,7 +17,8 @@ from msgspec import Struct, field
 
 from projections.differences import Closed
 from projections.leaks import Mark, OpenFinding
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.ledger_table import LedgerTable
 from projections.node import Node
 from projections.observed import NodeView, Observed

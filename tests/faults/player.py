@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from producers.load import GIB, Fleet, NodeKind
 from producers.source import said
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from schemas.claims import ClaimReleased, ClaimRenewed
 from schemas.codec import decode_keyed, encode, key_of
 from schemas.lifecycle import LifecycleEvent

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from schemas.audits import InstanceReport
 from schemas.claims import FindingIgnored, GroupHomeClosed, GroupHomeProposed, GroupMember, NodeConfigured, PartitionOpened, RulesChanged
 from schemas.codec import encode

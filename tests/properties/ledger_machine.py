@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from projections.changes import Changes, difference, figures, total
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim, Node
 from projections.observed import Observed
 from projections.rows import node_resources

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.snapshots import encoded, restored
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode, encode

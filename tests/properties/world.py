@@ -17,7 +17,8 @@ from typing import Any
 from msgspec import Struct
 
 from projections import evidence
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim
 from projections.snapshots import encoded, restored
 from schemas.claims import ClaimReleased, ClaimRequested, InstanceObserved, NodeConfigured, NodeObserved, ReleaseReason

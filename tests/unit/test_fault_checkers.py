@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from projections.ledger import Step
+from projections.ledger_state import Step
 from projections.rocks import RocksTable
 from projections.rules import SKEW_MS
 from schemas import topics

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from projections.differences import Closed
 from projections.leaks import Leaks
-from projections.ledger import Ledger, Step
+from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.node import Claim
 from projections.observed import Observed
 from schemas.audits import InstanceReport

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from projections.ledger import DIGEST_START, Ledger
+from projections.ledger import Ledger
+from projections.ledger_state import DIGEST_START
 from projections.projection import OffsetGap, UnknownRules, WrongLedger
 from projections.rules import REMEMBERED_RECORDS
 from schemas.claims import (

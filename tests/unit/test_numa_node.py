@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from projections.ledger import Step
+from projections.ledger_state import Step
 from projections.snapshots import encoded, restored
 from schemas.audits import InstanceReport
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
