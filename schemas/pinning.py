@@ -28,8 +28,8 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 _IMAGE_KEYS = ("hw_cpu_", "hw_numa_", "hw_mem_page_size", f"trait:{HYPERTHREADING}")
 _FLAVOR_KEYS = ("hw:cpu_", "hw:numa_", "hw:mem_page_size", "hw:emulator_threads_policy", "resources", "trait")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?(B|b|bit)")
-_FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d*\.?\d+)(?:([KMGTPE])i?)?(B|b|bit)")
+_FACTOR = {None: 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
 
 
 Texts = tuple[tuple[str, str], ...]
@@ -172,6 +172,14 @@ def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
     return bool(texts) and any(key.startswith(prefixes) for key in texts)
 
 
+def _whole(text: str) -> int | None:
+    """A whole number as Nova reads one: blanks around it, a sign and leading zeros do not matter. None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
 def _pair(key: str, flavor: Flavor, image: Image) -> tuple[str, str]:
     return flavor.extra_specs.get(f"hw:{key}", ""), image.properties.get(f"hw_{key}", "")
 
@@ -215,20 +223,27 @@ def _policies(flavor: Flavor, image: Image) -> tuple[str, str]:
 
 def _shared(flavor: Flavor) -> int:
     """Shared CPUs as Placement counts them: `resources:VCPU` counts before the flavor's own number."""
-    asked = [int(text) for key, text in flavor.extra_specs.items() if re.fullmatch(_RESOURCE + "VCPU", key) and text.isdecimal()]
+    asked = _asked(flavor.extra_specs, "VCPU")
     return sum(asked) if asked else flavor.vcpus
 
 
 def _resources(extra_specs: Mapping[str, str], name: str) -> int:
-    """The sum that `resources:NAME` and its numbered groups ask for; what is no number is somebody else's error."""
-    asked = [text for key, text in extra_specs.items() if re.fullmatch(_RESOURCE + name, key)]
-    return sum(int(text) for text in asked if text.isdecimal())
+    """The sum that `resources:NAME` and its numbered groups ask for."""
+    return sum(_asked(extra_specs, name))
+
+
+def _asked(extra_specs: Mapping[str, str], name: str) -> list[int]:
+    """The amounts of `resources:NAME` and its numbered groups; what is no amount is somebody else's error."""
+    texts = [text for key, text in extra_specs.items() if re.fullmatch(_RESOURCE + name, key)]
+    return [amount for text in texts if (amount := _whole(text)) is not None and amount >= 0]
 
 
 def _hyperthreading(flavor: Flavor, image: Image) -> str:
+    """The thread policy that the trait stands for; a flavor may require and forbid it, an image only require it."""
     said = [text for key, text in flavor.extra_specs.items() if re.fullmatch(rf"trait(?:[1-9][0-9]*)?:{HYPERTHREADING}", key)]
-    said += [image.properties.get(f"trait:{HYPERTHREADING}", "")]
-    return {"forbidden": "isolate", "required": "require"}.get(next(filter(None, said), ""), "")
+    if not said and image.properties.get(f"trait:{HYPERTHREADING}") == "required":
+        return "require"
+    return {"forbidden": "isolate", "required": "require"}.get(said[0], "") if said else ""
 
 
 def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator: str) -> frozenset[int]:
@@ -238,7 +253,7 @@ def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator
     if mask is not None and not (mask and mask < cpus):
         raise WantsError("hw:cpu_dedicated_mask: expected some of the flavor's CPUs and not all")
     realtime = None
-    if flavor.extra_specs.get("hw:cpu_realtime", "").lower() in _TRUE:
+    if flavor.extra_specs.get("hw:cpu_realtime", "").strip().lower() in _TRUE:
         by_flavor, by_image = _pair("cpu_realtime_mask", flavor, image)
         realtime = _masked("hw:cpu_realtime_mask", by_image or by_flavor, cpus) or (frozenset() if by_image or by_flavor else cpus)
         if not realtime or not realtime <= cpus or (realtime == cpus and not emulator):
@@ -271,7 +286,7 @@ def _nodes(flavor: Flavor, image: Image) -> int:
     if by_flavor and by_image:
         raise WantsError("hw_numa_nodes: the flavor says how many cells there are, the image must not")
     text = by_flavor or by_image
-    if text and (not text.isdecimal() or int(text) < 1):
+    if text and ((number := _whole(text)) is None or number < 1 or str(number) != text):
         raise WantsError(f"hw:numa_nodes: expected a number from 1, got {text!r}")
     return int(text or 0)
 
@@ -285,13 +300,13 @@ def _page_size(flavor: Flavor, image: Image) -> dict[str, Any]:
     if text in {"", "any", "large", "small"}:
         return {"page_size": text} if text else {}
     if text.isdecimal():
-        return {"page_size_kib": int(text)}
+        return {"page_size_kib": int(text)} if int(text) else {}
     size = _SIZE.fullmatch(text)
     if size is None:
         raise WantsError(f"hw:mem_page_size: expected small, large, any, KiB or a size such as 2MB, got {text!r}")
     kib = float(size[1]) * _FACTOR[size[2]] / (1 if size[3] == "B" else 8) / 1024
-    if kib < 1 or kib != int(kib):
-        raise WantsError(f"hw:mem_page_size: expected whole KiB, got {text!r}")
+    if kib < 1:
+        raise WantsError(f"hw:mem_page_size: expected at least 1 KiB, got {text!r}")
     return {"page_size_kib": int(kib)}
 
 
@@ -308,9 +323,10 @@ def _cells(flavor: Flavor, image: Image, nodes: int, cpus: int) -> Iterable[tupl
     members = [cpus_of(text, f"hw:numa_cpus.{number}") for number, text in enumerate(cpu_texts)]
     if sorted(cpu for each in members for cpu in each) != list(range(cpus)):
         raise WantsError(f"hw:numa_cpus: expected each of the CPUs 0 to {cpus - 1} once")
-    if not all(text.isdecimal() for text in memory_texts) or sum(map(int, memory_texts)) != flavor.memory_mib:
+    amounts_mib = [amount for text in memory_texts if (amount := _whole(text)) is not None and amount >= 0]
+    if len(amounts_mib) != nodes or sum(amounts_mib) != flavor.memory_mib:
         raise WantsError(f"hw:numa_mem: expected amounts that add up to {flavor.memory_mib} MiB, got {', '.join(memory_texts)}")
-    return list(zip(members, map(int, memory_texts), strict=True))
+    return list(zip(members, amounts_mib, strict=True))
 
 
 def _listed(key: str, flavor: Flavor, image: Image) -> list[str]:

@@ -80,6 +80,47 @@ def test_what_contradicts_itself_is_told_and_nothing_is_placed_by_it(
     assert told in unusable(asked, image)
 
 
+@pytest.mark.parametrize(
+    ("extra_specs", "counted", "memory_mib", "pages_kib"),
+    [
+        ({"resources:PCPU": " +4"}, (0, 4), [2048], [None]),
+        ({"resources:VCPU": " 2", "resources1:VCPU": "-1"}, (2, 0), [], []),
+        (
+            {"hw:numa_nodes": "2"} | {"hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "2,3", "hw:numa_mem.0": " 512", "hw:numa_mem.1": "+1536"},
+            (4, 0),
+            [512, 1536],
+            [None, None],
+        ),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_realtime": " Yes ", "hw:cpu_realtime_mask": "^0"}, (1, 3), [2048], [None]),
+        ({"hw:mem_page_size": "0"}, (4, 0), [], []),
+        ({"hw:mem_page_size": "4.5KB"}, (4, 0), [2048], [4]),
+        ({"hw:mem_page_size": "1PB"}, (4, 0), [2048], [1 << 40]),
+    ],
+)
+def test_numbers_words_and_sizes_are_read_as_loosely_as_nova_reads_them(
+    extra_specs: dict[str, str], counted: tuple[int, int], memory_mib: list[int], pages_kib: list[int | None]
+) -> None:
+    found = wants(Flavor(vcpus=4, memory_mib=2048, extra_specs=extra_specs), Image())
+
+    assert (found.vcpus, found.pcpus) == counted
+    assert [cell.memory_mib for cell in found.numa] == memory_mib
+    assert [cell.page_size_kib for cell in found.numa] == pages_kib
+
+
+def test_a_number_of_cells_is_written_plainly_or_refused() -> None:
+    with pytest.raises(WantsError, match="hw:numa_nodes: expected a number from 1, got '02'"):
+        wants(flavor(hw__numa_nodes="02"), Image())
+
+
+def test_an_image_can_require_hyperthreading_and_not_forbid_it() -> None:
+    pinned = flavor(hw__cpu_policy="dedicated")
+
+    required, forbidden = (wants(pinned, Image(properties={"trait:HW_CPU_HYPERTHREADING": word})) for word in ("required", "forbidden"))
+
+    assert required.numa[0].thread_policy == "require"
+    assert forbidden.numa[0].thread_policy == ""
+
+
 def test_aliases_become_specs_and_a_name_given_twice_has_both() -> None:
     asked: dict[str, Any] = {"pci_passthrough:alias": "gpu:2, nic:1", "hw:pci_numa_affinity_policy": "required"}
 
