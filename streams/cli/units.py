@@ -28,11 +28,6 @@ def mib(amount_mib: int) -> str:
     return f"{amount_mib:,} MiB"
 
 
-def gib(amount_gib: int) -> str:
-    """GiB, in TiB where that is exact: `80 GiB`, `1.5 TiB`."""
-    return mib(amount_gib * 1024) if amount_gib else "0 GiB"
-
-
 def signed(text: str) -> str:
     """`+512 MiB` for what has no sign of its own; zero has none."""
     return text if text.startswith(("-", "0 ")) or text == "0" else f"+{text}"

@@ -101,10 +101,6 @@ class Fleet:
             del self._over[node_id]
         self._dirty[node_id] = partition
 
-    def is_laid(self, claim_id: str) -> bool:
-        """Whether this claim is in flight."""
-        return claim_id in self._laid
-
     def laid(self) -> frozenset[str]:
         """The claims in flight."""
         return frozenset(self._laid)

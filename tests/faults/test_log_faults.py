@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from streams.log.base import LogDamaged, LogError, LogFull, Message, Record, TopicMismatch, TopicSpec
-from streams.log.copying import copy_log
 from streams.log.sqlite import SqliteLog
+from tests.faults.log_files import copy_log
 
 ROOT = Path(__file__).parents[2]
 FLIPS = 300
