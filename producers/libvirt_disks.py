@@ -20,8 +20,6 @@ MIB = 1 << 20
 OCCUPIED_MS_MAX = 5_000
 """A guest that has been at one command for this long is not asked a second one, which would only wait behind it."""
 
-NOT_THERE = {libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_STORAGE_POOL, libvirt.VIR_ERR_NO_SUPPORT}
-
 
 class DiskSize(Struct, frozen=True):
     """`capacity_bytes` is what the guest sees, `physical_bytes` what the image takes on the host now."""
@@ -153,7 +151,7 @@ def has_active_pools(handle: Any) -> bool:
 
 
 def of_volume(handle: Any, disk: Disk) -> DiskSize | None:
-    """The disk's size as its pool has it; None if it is in none. Raises libvirtError."""
+    """The disk's size as its pool has it; None if it is in none, or its pool cannot tell. Raises libvirtError if the connection is lost."""
     try:
         if disk.volume:
             volume = handle.storagePoolLookupByName(disk.pool).storageVolLookupByName(disk.volume)
@@ -162,10 +160,11 @@ def of_volume(handle: Any, disk: Disk) -> DiskSize | None:
         else:
             return None
         _, capacity, allocation = volume.info()
-    except libvirt.libvirtError as error:
-        if error.get_error_code() in NOT_THERE:
-            return None
-        raise
+    except libvirt.libvirtError:
+        # In no pool, in one that is stopped, or its file is gone: that says nothing of the guest, whose size is read all the same.
+        if not handle.isAlive():
+            raise
+        return None
     return DiskSize(int(capacity), int(allocation))
 
 

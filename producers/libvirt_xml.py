@@ -11,9 +11,11 @@ from xml.etree import ElementTree as ET
 
 from msgspec import Struct
 
+from producers.source import TEXT_CHARACTERS_MAX
 from schemas.audits import InstanceReport, PowerState
 from schemas.inventory import CpuInfo, HugePages, NumaCell, PciDevice, SupportedGuest
 from schemas.resources import ObservedResources
+from schemas.units import AMOUNT_MAX
 
 KIB_OF = {
     "b": 1 / 1024,
@@ -71,6 +73,8 @@ class Domain(Struct, frozen=True, kw_only=True):
     vcpus: int
     memory_mib: int
     pinned_cpus: tuple[int, ...]
+    emulator_cpus: tuple[int, ...]
+    """A CPU that is kept for QEMU's own threads beside those of the guest's (Nova's `hw:emulator_threads_policy=isolate`)."""
     numa_cells: tuple[int, ...]
     pci_addresses: tuple[str, ...]
     disks: tuple[Disk, ...]
@@ -86,17 +90,18 @@ class Domain(Struct, frozen=True, kw_only=True):
         unknown_since_ms: int | None = None,
     ) -> InstanceReport:
         """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are vcpus only."""
-        pcpus = sum(cpu in dedicated_cpus for cpu in self.pinned_cpus)
+        guests = sum(cpu in dedicated_cpus for cpu in self.pinned_cpus)
+        pcpus = guests + sum(cpu in dedicated_cpus for cpu in self.emulator_cpus)
         return InstanceReport(
             instance_id=self.instance_id,
             resources=ObservedResources(
-                vcpus=max(0, self.vcpus - pcpus), pcpus=pcpus if dedicated_cpus else None, memory_mib=self.memory_mib, disk_mib=disk_mib
+                vcpus=max(0, self.vcpus - guests), pcpus=pcpus if dedicated_cpus else None, memory_mib=self.memory_mib, disk_mib=disk_mib
             ),
             name=self.name,
             power_state=power_state,
             project_id=self.project_id,
             numa_cells=self.numa_cells,
-            pinned_cpus=self.pinned_cpus,
+            pinned_cpus=tuple(sorted(self.pinned_cpus + self.emulator_cpus)),
             pci_addresses=self.pci_addresses,
             unknown_since_ms=unknown_since_ms,
         )
@@ -133,17 +138,22 @@ def read_capabilities(text: str, node_info: tuple[int, int, int, int], dedicated
 
 
 def read_domain(text: str) -> Domain:
-    """Domain XML. Raises ValueError if it has no uuid or no size."""
+    """Domain XML. Raises ValueError if it has no uuid, or no size that a record can say."""
     root = _parsed(text)
     memory, vcpu, uuid = root.find("memory"), root.findtext("vcpu"), root.findtext("uuid")
     if memory is None or vcpu is None or not uuid:
         raise ValueError("domain XML: expected <uuid>, <memory> and <vcpu>")
+    memory_mib = -(-_kib(memory) // 1024)
+    if memory_mib > AMOUNT_MAX:
+        raise ValueError(f"domain XML: expected <memory> of at most {AMOUNT_MAX} MiB, got {memory_mib}")
+    pinned = _pinned(root)
     return Domain(
         instance_id=uuid,
         name=root.findtext("name", ""),
         vcpus=int(vcpu),
-        memory_mib=-(-_kib(memory) // 1024),
-        pinned_cpus=tuple(sorted(_pinned(root))),
+        memory_mib=memory_mib,
+        pinned_cpus=tuple(sorted(pinned)),
+        emulator_cpus=tuple(sorted(_only_cpu(root.find("cputune/emulatorpin")) - pinned)),
         numa_cells=tuple(sorted({cell for place in root.iterfind("numatune/*[@nodeset]") for cell in cpuset(place.get("nodeset", ""))})),
         pci_addresses=tuple(sorted(_hostdevs(root))),
         disks=tuple(map(_disk, _local_disks(root, is_novas=(nova := _nova(root)) is not None))),
@@ -250,8 +260,12 @@ def _guests(root: ET.Element) -> tuple[SupportedGuest, ...]:
 
 def _pinned(root: ET.Element) -> set[int]:
     """CPUs that one vCPU is bound to alone; a pin to several CPUs binds nothing."""
-    pins = [cpuset(pin.get("cpuset", "")) for pin in root.iterfind("cputune/vcpupin")]
-    return {cpu for pin in pins if len(pin) == 1 for cpu in pin}
+    return {cpu for pin in root.iterfind("cputune/vcpupin") for cpu in _only_cpu(pin)}
+
+
+def _only_cpu(pin: ET.Element | None) -> set[int]:
+    cpus = set() if pin is None else cpuset(pin.get("cpuset", ""))
+    return cpus if len(cpus) == 1 else set()
 
 
 def _hostdevs(root: ET.Element) -> set[str]:
@@ -281,7 +295,9 @@ def _nova(root: ET.Element) -> ET.Element | None:
 
 
 def _project(nova: ET.Element) -> str:
-    return next((element.get("uuid", "") for element in nova.iter() if element.tag.endswith("}project")), "")
+    """The project's id. Anybody may write metadata: what no record can say is none of Nova's, and must not cost the host its audit."""
+    said = next((element.get("uuid", "") for element in nova.iter() if element.tag.endswith("}project")), "")
+    return said if len(said) <= TEXT_CHARACTERS_MAX else ""
 
 
 def _flavor_disk_mib(nova: ET.Element) -> int | None:
@@ -295,7 +311,8 @@ def _flavor_disk_mib(nova: ET.Element) -> int | None:
     except (KeyError, ValueError):
         return None
     has_root = any(element.tag.endswith("}root") for element in nova)
-    return ((root_gib if has_root else 0) + ephemeral_gib) * 1024 + swap_mib
+    disk_mib = ((root_gib if has_root else 0) + ephemeral_gib) * 1024 + swap_mib
+    return disk_mib if min(root_gib, ephemeral_gib, swap_mib) >= 0 and disk_mib <= AMOUNT_MAX else None
 
 
 def _hex_id(element: ET.Element | None) -> str:

@@ -183,6 +183,18 @@ def test_dedicated_cpus_that_the_host_does_not_have_fail_the_audit_instead_of_be
         audit(host, dedicated_cpus=frozenset({14, 15, 16, 17}))
 
 
+def test_a_disk_in_a_pool_that_is_stopped_has_no_size_and_its_guest_is_known_all_the_same(host: Connection) -> None:
+    pool = host.handle.storagePoolDefineXML("<pool type='dir'><name>stopped</name><target><path>/stopped</path></target></pool>")
+    disk = "<disk type='volume' device='disk'><source pool='stopped' volume='v'/><target dev='vda'/></disk>"
+    host.handle.defineXML(DOMAIN.replace("</domain>", f"<devices>{disk}</devices></domain>"))
+
+    found = audit(host)
+    pool.undefine()
+
+    assert found.complete
+    assert found.instances[0].resources == ObservedResources(vcpus=2, memory_mib=512)
+
+
 def test_a_closed_connection_fails_the_audit(host: Connection) -> None:
     connection = connect("test:///default")
     connection.close()

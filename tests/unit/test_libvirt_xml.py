@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from producers.libvirt_xml import Disk, cpuset, pci_address, read_capabilities, read_domain, read_pci, read_system_uuid
-from schemas.inventory import HugePages, NumaCell, SupportedGuest
+from schemas.audits import HypervisorAudited
+from schemas.codec import decode, encode
+from schemas.inventory import HugePages, Hypervisor, NumaCell, SupportedGuest
 from schemas.resources import ObservedResources
+from schemas.topics import AUDITS
 
 CAPABILITIES = """<capabilities><host><uuid>8a1f</uuid>
 <cpu><arch>x86_64</arch><model>Skylake</model><vendor>Intel</vendor><topology sockets='1' dies='1' cores='2' threads='2'/>
@@ -91,6 +94,17 @@ def test_pinned_cpus_count_as_pcpus_where_the_host_has_a_dedicated_set() -> None
     assert domain.report("running", 7, frozenset({9})).resources == ObservedResources(vcpus=4, pcpus=0, memory_mib=1_025, disk_mib=7)
 
 
+def test_a_cpu_kept_for_the_emulator_counts_and_is_held_and_one_shared_with_the_guests_is_not() -> None:
+    beside, within, floating = (
+        read_domain(DOMAIN.replace("</cputune>", f"<emulatorpin cpuset='{cpus}'/></cputune>")) for cpus in ("8", "7", "6-8")
+    )
+
+    report = beside.report("running", 7, frozenset({6, 7, 8}))
+
+    assert (report.resources.vcpus, report.resources.pcpus, report.pinned_cpus) == (2, 3, (6, 7, 8))
+    assert (within.emulator_cpus, floating.emulator_cpus) == ((), ())
+
+
 def test_disks_are_found_where_they_are_and_a_cdrom_is_none() -> None:
     assert read_domain(DOMAIN).disks == (Disk(path="/var/a.qcow2"), Disk(path="/dev/vg/b"), Disk(pool="fast", volume="c"), Disk())
 
@@ -120,6 +134,20 @@ def test_a_serial_makes_no_volume_of_a_disk_without_nova_and_a_flavor_without_si
     assert read_domain(NOVAS.format(root="").replace("<nova:disk>20</nova:disk>", "")).flavor_disk_mib is None
 
 
+@pytest.mark.parametrize("said", ["<nova:disk>-1</nova:disk>", f"<nova:disk>{1 << 60}</nova:disk>"])
+def test_metadata_that_no_record_can_say_are_none_and_the_audit_can_be_read(said: str) -> None:
+    text = NOVAS.format(root=f"<nova:root/><nova:project uuid='{'p' * 5_000}'/>").replace("<nova:disk>20</nova:disk>", said)
+    domain = read_domain(text)
+
+    audit = HypervisorAudited(
+        node_id="n", producer="p", epoch=1, counter=1, taken_at_ms=1, mono_ms=1, digest="d", hypervisor=Hypervisor(),
+        instances=(domain.report("running", domain.flavor_disk_mib),),
+    )  # fmt: skip
+
+    assert decode(AUDITS, encode(audit)) == audit
+    assert (domain.flavor_disk_mib, domain.project_id) == (None, "")
+
+
 def test_passed_through_devices_have_their_addresses() -> None:
     assert read_domain(DOMAIN).pci_addresses == ("0000:05:00.1", "0000:81:1f.7")
 
@@ -136,6 +164,7 @@ def test_memory_in_any_unit_is_rounded_up_to_mib(unit: str, memory_mib: int) -> 
     [
         ("<domain><uuid>i</uuid><vcpu>1</vcpu></domain>", "expected <uuid>, <memory> and <vcpu>"),
         ("<domain><uuid>i</uuid><memory unit='stone'>1</memory><vcpu>1</vcpu></domain>", "<memory unit='stone'>: expected one of b, bytes"),
+        (f"<domain><uuid>i</uuid><memory unit='TiB'>{1 << 40}</memory><vcpu>1</vcpu></domain>", "expected <memory> of at most"),
         ("<domain>", "expected XML from libvirt: no element found"),
     ],
 )
