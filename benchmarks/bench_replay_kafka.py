@@ -20,7 +20,7 @@ from benchmarks.on_kafka import PROGRAM, ROOT, a_broker, history
 from benchmarks.report import Report, arguments, seconds
 from projections.ledger import Ledger
 from schemas.topics import CLAIMS
-from streams.cli.apart import calm_collector
+from streams import collector
 from streams.log.base import Record
 from streams.log.kafka import KafkaLog
 
@@ -39,7 +39,7 @@ def main() -> None:
             flags = ("replay", "--log", ledger.address, "--no-from-snapshots", "--jobs", str(jobs), "-o", "json")
             took_seconds = seconds(lambda flags=flags: answers.append(answer(*flags)))  # type: ignore[misc]
             report.add("replay", asked.records / took_seconds, "records/s", **said, jobs=jobs)
-        with KafkaLog.open(ledger.settings) as log, calm_collector():
+        with KafkaLog.open(ledger.settings) as log, collector.calmed():
             records: list[list[Record]] = []
             report.add("read only", asked.records / seconds(lambda: records.extend(read(log))), "records/s", **said)
         folded: list[Ledger] = []
@@ -74,7 +74,7 @@ def read(log: KafkaLog) -> list[list[Record]]:
 
 def fold(records: list[Record]) -> Ledger:
     """One partition's records, from the first, whose place says how many partitions there are."""
-    with calm_collector():
+    with collector.calmed():
         opened = json.loads(records[0].value)
         ledger = Ledger(opened["partition"], opened["partitions"])
         for record in records:

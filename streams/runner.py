@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
 from projections.table import TableError
+from streams import collector
 from streams.log.base import Lease, Log, LogError, LogFull, LogUnreachable, Partition
 from streams.metrics import Health
 
@@ -22,9 +23,6 @@ PAUSE_SECONDS = 0.5
 UNREACHABLE_SECONDS_MAX = 300.0
 """How long a log may be out of reach before the process ends: what a rolling restart of a cluster takes. Then something else may be wrong
 with this process or its machine, and whoever supervises it should know."""
-
-# The fold keeps millions of long-lived objects; with Python's defaults the collector walks all of them every few thousand records.
-GC_THRESHOLDS = (100_000, 50, 1000)
 
 
 class Engine(Protocol):
@@ -81,7 +79,7 @@ class Host:
         """
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        collector.calm()
         try:
             self._loop(stopped, until_idle=until_idle)
         except BaseException:

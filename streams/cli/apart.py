@@ -9,7 +9,6 @@ open the log themselves, and end with this one; what one of them raises is raise
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 from cyclopts import Parameter
 from msgspec import Struct
 
+from streams import collector
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import opened
 from streams.cli.history import with_archive
@@ -115,7 +115,7 @@ def run_apart(
     Raises what the work raises; KeyboardInterrupt ends the processes too.
     """
     if not apart.pays(tasks):
-        with calm_collector():
+        with collector.calmed():
             return [work(log, task, added, tell) for task in tasks]
     count = min(apart.jobs, sum(task.records > 0 for task in tasks))
     results: dict[int, Result_co] = {}
@@ -132,19 +132,6 @@ def run_apart(
         for sentence in told[number]:
             tell(sentence)
     return [results[number] for number in range(len(tasks))]
-
-
-@contextmanager
-def calm_collector() -> Iterator[None]:
-    """A fold makes millions of objects that stay; with Python's defaults the collector walks them over and over."""
-    before = gc.get_threshold()
-    from streams.runner import GC_THRESHOLDS  # Not at the top: it loads the metrics, which no answer needs.
-
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Crew:
@@ -238,9 +225,7 @@ def _interrupts_are_ours() -> Iterator[None]:
 
 def _serve(pipe: Connection, source: Source, settings: tuple[str, ...], work: Work[Any]) -> None:
     """In the other process: tasks until the pipe ends. Without a reader there is nothing to fold for, so a broken pipe is the end."""
-    from streams.runner import GC_THRESHOLDS
-
-    gc.set_threshold(*GC_THRESHOLDS)
+    collector.calm()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         try:

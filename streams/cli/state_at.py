@@ -28,7 +28,8 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS, FOLDED
-from streams.cli.apart import Added, Apart, Task, Tell, calm_collector, run_apart
+from streams import collector
+from streams.cli.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import past_moment
 from streams.cli.pending import Each, lay_pending, say_pending
@@ -91,7 +92,7 @@ def state_at(
             begins[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots, tell=tell)
     state = _state(begins, ends, has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
-    with Progress("fold", total, stderr, time.monotonic) as progress, calm_collector():
+    with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
         for number, end in ends.items():
             if each is None:
                 state.fold(log, number, end, progress.add)
