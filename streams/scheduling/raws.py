@@ -16,6 +16,7 @@ from schemas.inventory import Hypervisor
 from schemas.resources import RESOURCES
 from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask
+from streams.scheduling.image_properties import read
 from streams.scheduling.options import MULTIPLIERS, Options, settings
 
 Raw = Callable[[Room], float]
@@ -133,7 +134,7 @@ def metrics(ask: Ask | None, options: Options, multiplier: float) -> Raw:
 
 def image_properties(ask: Ask | None, options: Options) -> Raw:
     """How often instances on the node have a property of the request's image, with the same value; each times its ratio if any is set."""
-    wanted = set(ask.request.image.properties.items()) if ask is not None else set()
+    wanted = set(read(ask.request.image.properties).items()) if ask is not None else set()
     ratios = dict(settings(options.image_props_weight_setting))
     if not wanted:
         return nothing
@@ -142,7 +143,7 @@ def image_properties(ask: Ask | None, options: Options) -> Raw:
         total = 0.0
         # Not by sum(), which rounds otherwise from Python 3.12 on: a decision is the same on every version.
         for shown in room.node.shown.values():
-            for pair in shown.report.image_properties.items():
+            for pair in read(shown.report.image_properties).items():
                 if pair in wanted:
                     total += ratios.get(pair[0], 0.0) if ratios else 1.0
         return total

@@ -92,6 +92,25 @@ def test_what_an_image_stands_for_is_asked_as_traits() -> None:
     assert why("transform_image_metadata", with_image(hw_disk_bus="sata"), host) == "the image needs COMPUTE_STORAGE_BUS_SATA"
 
 
+def test_an_image_of_a_format_or_a_device_that_no_trait_stands_for_is_asked_for_none() -> None:
+    bare = node()
+
+    assert why("require_image_type_support", with_image(disk_format="squashfs"), bare) is None
+    assert why("transform_image_metadata", with_image(hw_architecture="AMD64"), bare) == "the image needs HW_ARCH_X86_64"
+    assert why("transform_image_metadata", with_image(hw_architecture="armv7l", hw_disk_bus="sata"), bare) is None
+    assert why("transform_image_metadata", with_image(hw_viommu_model="intel", hw_disk_bus="sata"), bare) is None
+
+
+def test_aggregates_compare_an_images_properties_in_novas_spelling() -> None:
+    told = node(aggregates=(Aggregate(name="a", metadata={"hw_architecture": "x86_64", "hw_pmu": "True", "license": "gold"}),))
+
+    assert why("AggregateImagePropertiesIsolation", with_image(hw_architecture="amd64", hw_pmu="on", license="tin"), told) is None
+    assert why("AggregateImagePropertiesIsolation", with_image(hw_pmu="no"), told) is None
+    assert why("AggregateImagePropertiesIsolation", with_image(architecture="i386"), told) == (
+        "its aggregates take images with hw_architecture x86_64, this one has i686"
+    )
+
+
 def test_aggregates_say_which_images_specs_projects_and_flavors_they_take() -> None:
     mixed = in_aggregates({"os_distro": "windows, linux", "ssd": "true", "filter_tenant_id_1": "p1,p2", "instance_type": "small,big"})
 

@@ -118,17 +118,20 @@ def test_instances_of_like_images_draw_together_if_somebody_asks_for_it() -> Non
     def shown(name: str, *systems: str) -> Room:
         there = host(name)
         for number, system in enumerate(systems):
-            report = InstanceReport(instance_id=f"i{number}", image_properties={"os": system, "arch": "x"})
+            report = InstanceReport(instance_id=f"i{number}", image_properties={"os_distro": system, "hw_machine_type": "x"})
             there.node.shown[f"i{number}"] = Shown(report, (None, None, None, None), 0)
         return there
 
-    rooms, asked = [shown("a", "win", "bsd"), shown("b", "win", "win")], ask(image=Image(properties={"os": "win", "arch": "y"}))
+    rooms, asked = (
+        [shown("a", "win", "bsd"), shown("b", "win", "win")],
+        ask(image=Image(properties={"os_distro": "win", "hw_machine_type": "y"})),
+    )
 
     assert scores(rooms, "ImagePropertiesWeigher", asked=asked) == [0.0, 0.0]
     assert scores(rooms, "ImagePropertiesWeigher", 1.0, asked=asked) == [0.0, 1.0]
-    assert scores(rooms, "ImagePropertiesWeigher", 1.0, asked=asked, image_props_weight_setting=("arch=1",)) == [0.0, 0.0]
+    assert scores(rooms, "ImagePropertiesWeigher", 1.0, asked=asked, image_props_weight_setting=("hw_machine_type=1",)) == [0.0, 0.0]
     # Ten tenths, added one by one on every version of Python.
-    tenths = image_properties(asked, Options(image_props_weight_setting=("os=0.1",)))
+    tenths = image_properties(asked, Options(image_props_weight_setting=("os_distro=0.1",)))
     assert tenths(shown("c", *["win"] * 10)) == reduce(add, [0.1] * 10)
 
 

@@ -8,34 +8,88 @@ from collections.abc import Callable, Mapping
 
 from projections.room import Room
 from schemas.inventory import Hypervisor
-from schemas.requests import PlacementRequested
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.filters.labels import traits_of
+from streams.scheduling.image_properties import read, spelled, words
 from streams.scheduling.options import Options
 
-LEGACY_NAMES = {
-    "architecture": "hw_architecture",
-    "hypervisor_type": "img_hv_type",
-    "vm_mode": "hw_vm_mode",
-    "hypervisor_version_requires": "img_hv_requested_version",
+KINDS = ("hw_architecture", "img_hv_type", "hw_vm_mode")
+"""What of an image a hypervisor's kinds of guests are compared with."""
+_BUSES = words("FDC IDE LXC SATA SCSI UML USB VIRTIO XEN")
+TRAITS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "hw_cdrom_bus": ("COMPUTE_STORAGE_BUS", _BUSES),
+    "hw_disk_bus": ("COMPUTE_STORAGE_BUS", _BUSES),
+    "hw_video_model": ("COMPUTE_GRAPHICS_MODEL", words("BOCHS CIRRUS GOP NONE QXL VGA VIRTIO VMVGA XEN")),
+    "hw_vif_model": (
+        "COMPUTE_NET_VIF_MODEL",
+        frozenset(
+            [
+                "E1000",
+                "E1000E",
+                "IGB",
+                "LAN9118",
+                "NE2K_PCI",
+                "NETFRONT",
+                "PCNET",
+                "RTL8139",
+                "SPAPR_VLAN",
+                "SRIOV",
+                "VIRTIO",
+                "VMXNET",
+                "VMXNET3",
+            ],
+        ),
+    ),
+    "hw_architecture": (
+        "HW_ARCH",
+        frozenset(
+            [
+                "AARCH64",
+                "ALPHA",
+                "ARMV6",
+                "ARMV7",
+                "ARMV7B",
+                "CRIS",
+                "I686",
+                "IA64",
+                "LM32",
+                "M68K",
+                "MICROBLAZE",
+                "MICROBLAZEEL",
+                "MIPS",
+                "MIPS64",
+                "MIPS64EL",
+                "MIPSEL",
+                "OPENRISC",
+                "PARISC",
+                "PARISC64",
+                "PPC",
+                "PPC64",
+                "PPC64LE",
+                "PPCEMB",
+                "PPCLE",
+                "S390",
+                "S390X",
+                "SH4",
+                "SH4EB",
+                "SPARC",
+                "SPARC64",
+                "UNICORE32",
+                "X86_64",
+                "XTENSA",
+                "XTENSAEB",
+            ]
+        ),
+    ),
+    "hw_emulation_architecture": ("COMPUTE_ARCH", words("AARCH64 MIPSEL PPC64LE RISCV64 S390X X86_64")),
+    "hw_viommu_model": ("COMPUTE_VIOMMU", frozenset()),
 }
-"""Names that old images have for the properties read here."""
-ALIASES: Mapping[str, Mapping[str, str]] = {
-    "hw_architecture": {"i386": "i686", "i486": "i686", "i586": "i686", "x86_32": "i686", "x86_32p": "i686", "amd64": "x86_64"},
-    "img_hv_type": {"xapi": "xen"},
-    "hw_vm_mode": {"pv": "xen", "hv": "hvm", "baremetal": "hvm"},
-}
-"""What old images call an architecture, a hypervisor and a mode (Nova's canonical names)."""
-TRAIT_PREFIXES = {
-    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
-    "hw_disk_bus": "COMPUTE_STORAGE_BUS",
-    "hw_video_model": "COMPUTE_GRAPHICS_MODEL",
-    "hw_vif_model": "COMPUTE_NET_VIF_MODEL",
-    "hw_architecture": "HW_ARCH",
-    "hw_emulation_architecture": "COMPUTE_ARCH",
-    "hw_viommu_model": "COMPUTE_VIOMMU",
-}
-"""Properties that stand for a trait: the prefix and the value make its name."""
+"""Properties that stand for a trait: the prefix and the value make its name, which must be one of the standard's (os-traits 3.9).
+
+None of the standard's names is made of an IOMMU's model: those have MODEL in them, and Nova does not put it there.
+"""
+IMAGE_TYPES = words("AKI AMI ARI ISO PLOOP QCOW2 RAW VDI VHD VHDX VMDK")
+"""Disk formats that the standard has a trait for."""
 _VERSION = re.compile(r"\s*(<=|>=|<|>|!=|==)\s*([0-9]+(?:\.[0-9]+)*)\s*")
 _COMPARISONS: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     "<": operator.lt,
@@ -52,8 +106,9 @@ def image_properties(ask: Ask, options: Options) -> Check | None:
     """Hypervisors that run this kind of guest, in a version and with physical addresses as the image needs them."""
     if not ask.request.image.properties and not options.image_properties_default_architecture:
         return None
-    properties = properties_of(ask.request)
-    kind = tuple(wanted for name in ALIASES if (wanted := _canonical(name, properties, options)))
+    properties = read(ask.request.image.properties)
+    default = spelled("hw_architecture", options.image_properties_default_architecture)
+    kind = tuple(wanted for name in KINDS if (wanted := properties.get(name, default if name == "hw_architecture" else "")))
     if not kind:
         return None
     version, bits = properties.get("img_hv_requested_version", ""), properties.get("hw_maxphysaddr_bits", "")
@@ -75,25 +130,28 @@ def image_properties(ask: Ask, options: Options) -> Check | None:
 
 
 def require_image_type_support(ask: Ask, _: Options) -> Check | None:
-    """Nodes whose traits name the image's disk format; for a root on a volume it does not matter."""
-    disk_format = ask.request.image.properties.get("disk_format", "")
-    if not disk_format or ask.request.boot_from_volume:
+    """Nodes whose traits name the image's disk format, if there is a trait for it; for a root on a volume it does not matter."""
+    disk_format = ask.request.image.properties.get("disk_format", "").upper()
+    if disk_format not in IMAGE_TYPES or ask.request.boot_from_volume:
         return None
-    return _with_traits(frozenset({f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}"}))
+    return _with_traits(frozenset({f"COMPUTE_IMAGE_TYPE_{disk_format}"}))
 
 
 def transform_image_metadata(ask: Ask, _: Options) -> Check | None:
-    """Nodes with the traits that the image's properties stand for: buses, video, network and IOMMU models, architectures."""
-    properties = properties_of(ask.request)
-    needed = {f"{prefix}_{properties[name].replace('-', '_').upper()}" for name, prefix in TRAIT_PREFIXES.items() if name in properties}
+    """Nodes with the traits that the image's properties stand for: buses, video, network and IOMMU models, architectures.
+
+    Nothing is asked of an image that has a value without a trait among them: the other traits neither (Nova's rule).
+    """
+    properties = read(ask.request.image.properties)
+    needed: set[str] = set()
+    for name, (prefix, known) in TRAITS.items():
+        if name not in properties:
+            continue
+        value = properties[name].replace("-", "_").upper()
+        if value not in known:
+            return None
+        needed.add(f"{prefix}_{value}")
     return _with_traits(frozenset(needed)) if needed else None
-
-
-def properties_of(request: PlacementRequested) -> dict[str, str]:
-    """The image's properties, old names replaced by those of today, which count if an image has both (Nova's ImageMetaProps)."""
-    properties = request.image.properties
-    renamed = {LEGACY_NAMES[name]: value for name, value in properties.items() if name in LEGACY_NAMES}
-    return renamed | {name: value for name, value in properties.items() if name not in LEGACY_NAMES}
 
 
 def version_text(version: int) -> str:
@@ -118,12 +176,6 @@ def version_fits(version: int, wanted: str) -> bool:
 def _parts(version: str) -> tuple[int, ...]:
     numbers = [int(part) for part in version.split(".")]
     return tuple(numbers + [0] * (_VERSION_PARTS - len(numbers)))
-
-
-def _canonical(name: str, properties: Mapping[str, str], options: Options) -> str:
-    default = options.image_properties_default_architecture if name == "hw_architecture" else ""
-    text = properties.get(name, default).lower()
-    return ALIASES[name].get(text, text)
 
 
 def _with_traits(needed: frozenset[str]) -> Check:

@@ -7,8 +7,8 @@ from streams.scheduling.aggregates import metadata, values
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.extra_specs import match
 from streams.scheduling.facts import host_of
-from streams.scheduling.filters.images import properties_of
 from streams.scheduling.filters.labels import required_traits
+from streams.scheduling.image_properties import counts, read
 from streams.scheduling.options import Options
 
 EXTRA_SPECS_SCOPE = "aggregate_instance_extra_specs"
@@ -18,8 +18,11 @@ TRAIT_KEY = "trait:"
 
 
 def image_properties_isolation(ask: Ask, options: Options) -> Check | None:
-    """Nova's AggregateImagePropertiesIsolation: where an aggregate names a property the image has, it must have the image's value."""
-    properties = {name: value for name, value in properties_of(ask.request).items() if value}
+    """Nova's AggregateImagePropertiesIsolation: where an aggregate names a property the image has, it must have the image's value.
+
+    A property that says no, or 0, counts as none.
+    """
+    properties = {name: value for name, value in read(ask.request.image.properties).items() if counts(name, value)}
     namespace = options.aggregate_image_properties_isolation_namespace
     prefix = namespace + options.aggregate_image_properties_isolation_separator if namespace else ""
     if not properties:
