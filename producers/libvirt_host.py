@@ -118,18 +118,18 @@ class LibvirtHost:
         due_ms = mono_ms + int(self._audit_timeout_seconds * 1000)
         try:
             found = self._look(taken_at_ms, due_ms)
+            source = self._audit_source()
+            self._say_in_full_if_drifted(source, found)
+            record: AuditRecord = source.audited(
+                found.hypervisor, found.instances, taken_at_ms=taken_at_ms, mono_ms=mono_ms, unknown_instances=found.unknown_instances
+            )
         except (HypervisorUnreachable, ValueError) as error:
             self._note_failure(error)
             if not self.node_id:
                 raise HypervisorUnreachable(str(error)) from error
-            record: AuditRecord = self._audit_source().failed(str(error), taken_at_ms=taken_at_ms, mono_ms=mono_ms)
+            record = self._audit_source().failed(str(error), taken_at_ms=taken_at_ms, mono_ms=mono_ms)
         else:
             self._failed_looks = 0
-            source = self._audit_source()
-            self._say_in_full_if_drifted(source, found)
-            record = source.audited(
-                found.hypervisor, found.instances, taken_at_ms=taken_at_ms, mono_ms=mono_ms, unknown_instances=found.unknown_instances
-            )
         try:
             send(self._publish, AUDITS, record)
         except BaseException:

@@ -13,10 +13,11 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from schemas.audits import AuditFailed, AuditRecord, HypervisorAudited, InstanceReport
-from schemas.codec import encode, event_type, key_of
+from schemas.codec import Unreadable, decode, encode, event_type, key_of
 from schemas.envelope import Envelope, Headers, to_headers
 from schemas.inventory import Hypervisor, Physical
 from schemas.lifecycle import LifecycleEvent
+from schemas.topics import AUDITS
 
 Publish = Callable[[str, bytes, bytes, Headers], None]
 """`publish(topic, key, value, headers)`: returns once the record is durable, or raises."""
@@ -76,16 +77,14 @@ class AuditSource:
         """The record of one look: in full if something changed or it is time, else unchanged.
 
         `taken_at_ms` (wall clock) and `mono_ms` (monotonic) were read before the first call. An audit that misses something
-        (`unknown_instances`) is not complete, and always in full.
+        (`unknown_instances`) is not complete, and always in full. Raises ValueError for one that no reader would take.
         """
-        self._answered_ms = taken_at_ms
         reports = tuple(sorted(instances, key=lambda each: each.instance_id))
         unknown = tuple(sorted(unknown_instances))
         digest = audit_digest(hypervisor, reports) if not unknown else audit_digest(hypervisor, reports) + "-part"
         if digest == self._digest and not unknown and (short := self.unchanged(taken_at_ms=taken_at_ms, mono_ms=mono_ms)):
             return short
-        self._digest, self._unchanged, self._partial = digest, 0, bool(unknown)
-        return HypervisorAudited(
+        record = HypervisorAudited(
             node_id=self.node_id,
             producer=self.producer,
             epoch=self.epoch,
@@ -98,6 +97,11 @@ class AuditSource:
             instances=reports,
             unknown_instances=unknown,
         )
+        read = decode(AUDITS, encode(record))
+        if isinstance(read, Unreadable):
+            raise ValueError(f"what was found, with {len(reports)} guests, fits no record: {read.reason}")
+        self._answered_ms, self._digest, self._unchanged, self._partial = taken_at_ms, digest, 0, bool(unknown)
+        return record
 
     def unchanged(self, *, taken_at_ms: int, mono_ms: int) -> HypervisorAudited | None:
         """The short record of a look by a source that knows that nothing changed; None if a full one is due or none was sent."""

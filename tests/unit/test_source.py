@@ -51,6 +51,17 @@ def test_every_change_is_said_in_full() -> None:
     assert look(audits, ONE, TWO).instances is None
 
 
+def test_what_fits_no_record_is_no_audit_and_nothing_is_known_since_the_last_that_did() -> None:
+    audits = source()
+    look(audits, ONE, at_ms=1_000)
+
+    with pytest.raises(ValueError, match=r"with 2500 guests, fits no record: expected at most 262144 bytes, got \d+"):
+        look(audits, *(InstanceReport(instance_id=f"i-{number}", name="n" * 100) for number in range(2_500)), at_ms=2_000)
+
+    assert audits.failed("too large", taken_at_ms=2_000, mono_ms=1).unknown_since_ms == 1_000
+    assert look(audits, ONE).instances is None
+
+
 def test_every_kth_audit_is_full() -> None:
     audits = source(full_every=4)
 
