@@ -17,7 +17,10 @@ def host_of(room: Room) -> str:
 
 
 def facts_of(room: Room) -> dict[str, Any]:
-    """The facts. Memory and disk in MiB (`…_mb`) or GiB (`…_gb`), free = total − reserved − used; None where nothing is reported."""
+    """The facts. Memory and disk in MiB (`…_mb`) or GiB (`…_gb`); None where nothing is reported.
+
+    As in Nova's host state, what is reserved counts as used, and of disk no more is free than the host says it has left.
+    """
     node, host = room.node, room.node.hypervisor or Hypervisor()
     return {
         "host": host_of(room),
@@ -31,9 +34,9 @@ def facts_of(room: Room) -> dict[str, Any]:
         "supported_instances": [[each.architecture, each.hypervisor_type, each.vm_mode] for each in host.supported_guests],
         "cpu_info": _cpu_info(host.cpu_info),
         "total_usable_ram_mb": host.memory_mib,
-        "free_ram_mb": None if host.memory_mib is None else _free(room, "memory_mib"),
-        "total_usable_disk_gb": None if host.disk_mib is None else host.disk_mib / 1024,
-        "free_disk_mb": None if host.disk_mib is None else _free(room, "disk_mib"),
+        "free_ram_mb": None if host.memory_mib is None else int(room.memory_mib_left),
+        "total_usable_disk_gb": None if host.disk_mib is None else _gib(host.disk_mib),
+        "free_disk_mb": None if host.disk_mib is None else int(room.disk_mib_left),
         "disk_mb_used": _used(room, "disk_mib"),
         "vcpus_total": host.vcpus,
         "vcpus_used": _used(room, "vcpus"),
@@ -64,12 +67,13 @@ def _cpu_info(cpu: CpuInfo) -> dict[str, Any] | None:
 def _used(room: Room, resource: str) -> int:
     """What counts as used; a room that was made for an instance already there has no such figure, the node has."""
     used: int = getattr(room, f"{resource}_used")
-    return used if used > -UNLIMITED else room.node.used[RESOURCES.index(resource)]
+    return room.node.rule(resource).reserved + (used if used > -UNLIMITED else room.node.used[RESOURCES.index(resource)])
 
 
-def _free(room: Room, resource: str) -> int:
-    total: int = getattr(room, f"{resource}_total")
-    return total - room.node.rule(resource).reserved - _used(room, resource)
+def _gib(amount_mib: int) -> int | float:
+    """GiB, a whole number where it is one: extra specs compare it as a text."""
+    whole, rest = divmod(amount_mib, 1024)
+    return amount_mib / 1024 if rest else whole
 
 
 def _ratio(node: Node, resource: str) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 from projections.node import Node
 from projections.room import Room, mark_of, room
 from schemas.claims import ClaimItem
-from schemas.inventory import Aggregate, CpuInfo, Hypervisor, Metric, ResourceRule, SupportedGuest
+from schemas.inventory import Aggregate, CpuInfo, Hypervisor, Metric, Physical, ResourceRule, SupportedGuest
 from schemas.requests import Flavor, Hints, Image, PlacementRequested
 from schemas.resources import Limits, Resources
 from streams.scheduling.ask import Ask, ask_of
@@ -64,6 +64,26 @@ def test_capabilities_are_read_from_what_the_node_reports() -> None:
     assert why(name, with_specs(unknown_to_all="1"), host) is None
     deep = node(Hypervisor(stats={"gpu": "[" * 4000}))
     assert why(name, with_specs(capabilities__gpu__x="1"), deep) == "capabilities:gpu:x: 1 needed, it is not known of the node"
+
+
+def test_what_a_node_has_is_compared_by_the_figures_and_in_the_spelling_of_novas_host_state() -> None:
+    host = node(
+        Hypervisor(vcpus=8, memory_mib=4096, disk_mib=10_240, physical=Physical(disk_mib_available_least=1024)),
+        used=(1, 0, 96, 240),
+        vcpus=ResourceRule(reserved=2),
+        memory_mib=ResourceRule(reserved=512),
+        disk_mib=ResourceRule(reserved=1000),
+    )
+    figures = {"free_ram_mb": "3488", "vcpus_used": "3", "total_usable_disk_gb": "10", "disk_mb_used": "1240", "free_disk_mb": "1024"}
+
+    assert why("ComputeCapabilitiesFilter", with_specs(**figures), host) is None
+
+
+def test_of_two_demands_for_address_bits_the_short_one_counts() -> None:
+    host = node(Hypervisor(cpu_info=CpuInfo(maxphysaddr_bits=46)))
+    both = {"hw__maxphysaddr_bits": "40", "capabilities__cpu_info__maxphysaddr__bits": "== 40"}
+
+    assert why("ComputeCapabilitiesFilter", with_specs(**both), host) is None
 
 
 def test_an_image_finds_hypervisors_that_run_its_kind_in_its_version() -> None:

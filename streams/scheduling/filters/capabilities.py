@@ -18,7 +18,8 @@ from streams.scheduling.options import Options
 
 SCOPE = "capabilities"
 ADDRESS_BITS = "hw:maxphysaddr_bits"
-"""Stands for `capabilities:cpu_info:maxphysaddr:bits` with `>=`."""
+ADDRESS_BITS_OF = f"{SCOPE}:cpu_info:maxphysaddr:bits"
+"""What `hw:maxphysaddr_bits` stands for, with `>=`; a flavor that has both is held to that alone."""
 
 
 def compute_capabilities(ask: Ask, _: Options) -> Check | None:
@@ -48,10 +49,11 @@ def lacking(facts: Mapping[str, Any], extra_specs: Mapping[str, str]) -> str | N
 
 
 def _wanted(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    bits = extra_specs.get(ADDRESS_BITS)
     for key, requirement in extra_specs.items():
         if key == ADDRESS_BITS:
-            yield f"{SCOPE}:cpu_info:maxphysaddr:bits", f">= {requirement}"
-        else:
+            yield ADDRESS_BITS_OF, f">= {bits}"
+        elif key != ADDRESS_BITS_OF or bits is None:
             yield key, requirement
 
 
