@@ -6,6 +6,7 @@ Source of the rules: Nova 34, scheduler filters' utilities. A value may be a lis
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from math import isnan
 from typing import TypeVar
 
 from schemas.inventory import Aggregate
@@ -34,14 +35,15 @@ def number(
 ) -> Number:
     """The least (or what `choose` takes) of the numbers in `texts`; `default` if there are none.
 
-    Raises ValueError for a text that is no number, or one beyond `NUMBER_MAX`.
+    Raises ValueError for a text that is no number, and if what is chosen is beyond `NUMBER_MAX`.
     """
     if not texts:
         return default
     numbers = [read(text) for text in texts]
-    if not all(abs(each) <= NUMBER_MAX for each in numbers):
+    chosen = choose(numbers)
+    if abs(chosen) > NUMBER_MAX or any(isinstance(each, float) and isnan(each) for each in numbers):
         raise ValueError(f"expected numbers up to {NUMBER_MAX:g}, got {', '.join(sorted(texts))}")
-    return choose(numbers)
+    return chosen
 
 
 def override(aggregates: Iterable[Aggregate], key: str, default: Number, read: Callable[[str], Number]) -> Number:

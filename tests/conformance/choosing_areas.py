@@ -83,9 +83,11 @@ def selected(vector: Vector) -> Mapping[str, Any]:
         if not destination:
             return ()
         said = destination if isinstance(destination, Mapping) else dict(zip(("host", "node"), destination, strict=True))
+        if "host" not in said:
+            return ()
         if said.get("node"):
             return (f"{said['host']}/{said['node']}",)
-        return tuple(each.node_id for each in rooms if each.node_id.partition("/")[0] == said["host"]) or (said["host"],)
+        return tuple(each.node_id for each in rooms if each.node_id.partition("/")[0] == said["host"]) or (str(said["host"]),)
 
     request = PlacementRequested(
         request_id="request",

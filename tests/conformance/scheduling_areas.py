@@ -38,14 +38,14 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
         return {"pass": lacking(facts, wanted) is None}
     filter_ = msgspec.structs.replace(FILTERS[name], options=options_of(given.get("config")))
     group = asked.get("group") or {}
-    ask = ask_for(asked)
+    ask = ask_for(asked, host.get("node", "node1"))
     if name == "JsonFilter" and ask.request.hints.query:
         try:
             return {"pass": holds(parsed(ask.request.hints.query), facts)}
         except QueryError:
             return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
     room = room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity")
-    return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask_for(asked), room, name)}
+    return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask, room, name)}
 
 
 def _limits(filter_: Filter, ask: Any, room: Room, name: str) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def aggregates_of(listed: Sequence[Mapping[str, str]] | None) -> tuple[Aggregate
     return tuple(Aggregate(name=f"a{number}", metadata=dict(metadata)) for number, metadata in enumerate(listed or ()))
 
 
-def ask_for(asked: Mapping[str, Any], **more: Any) -> Ask:
-    """What Nova's request specification asks for, as one of the product's asks."""
+def ask_for(asked: Mapping[str, Any], node: str = "node1", **more: Any) -> Ask:
+    """What Nova's request specification asks for, as one of the product's asks. A group's hosts are ours with this node."""
     group, hints, image = asked.get("group"), asked.get("hints") or {}, asked.get("image") or {}
     destination, flavor = asked.get("destination") or {}, asked.get("flavor") or {}
     request = PlacementRequested(
@@ -110,7 +110,7 @@ def ask_for(asked: Mapping[str, Any], **more: Any) -> Ask:
         pci=pci_wants_of(asked.get("pci_requests") or ()),
         **more,
     )
-    group_hosts = frozenset(f"{host}/node1" for host in (group or {}).get("hosts") or ())
+    group_hosts = frozenset(f"{host}/{node}" for host in (group or {}).get("hosts") or ())
     return ask_of(request, 0, seed=0, group_nodes=group_hosts)
 
 

@@ -34,6 +34,8 @@ def test_a_group_of_a_policy_that_no_filter_knows_is_passed_by(name: str) -> Non
 HOSTS = [["blade", "n1"], ["blade", "n2"], ["Rack", "n1"]]
 CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[0], [1]], "memory_usage": 1024}
 PINNED = {"id": 0, "cpuset": [], "pcpuset": [0], "memory": 1024, "cpu_policy": "dedicated"}
+RAM = "ram_weight_multiplier"
+AT_HOME = {"policy": "affinity", "members": [], "hosts": ["host1"], "rules": {}}
 FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_used": 10, "vcpus": 2, "vcpus_used": 2}
 ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"memory_mb": 256, "vcpus": 1, "root_gb": 1}}
 
@@ -43,7 +45,16 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
     [
         ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": "blade"}}}, {"hosts": HOSTS[:2]}),
         ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": "rack", "node": None}}}, {"hosts": []}),
+        ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"cell": "c1"}}}, {"hosts": HOSTS}),
+        ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": None, "node": None}}}, {"hosts": []}),
         ("aggregates", "validate_num_values", {"values": ["1", "many"]}, {"error": "ValueError"}),
+        (
+            "multiplier",
+            "get_weight_multiplier",
+            {"option": RAM, "config_value": 1, "aggregate_values": ["inf", "1.5"]},
+            {"multiplier": 1.5},
+        ),
+        ("filter", "ServerGroupAffinityFilter", {"host": {"node": "n2"}, "request": {"group": AT_HOME}}, {"pass": True}),
         ("filter", "JsonFilter", {"host": {}, "request": {"hints": {"query": '["=", "$num_instances", 0]'}}}, {"pass": True}),
         ("filter", "RamFilter", {"host": {"total_usable_ram_mb": 512}, "request": {"flavor": {"memory_mb": 64}}}, {"pass": False}),
         (
