@@ -57,6 +57,8 @@ def hosts_of(uris: Sequence[str], node: str, common: HostFlags) -> list[HostFlag
     """The hosts that --uri names, each `URI` or `NAME=URI`; all else is `common`. Raises UsageProblem."""
     found = []
     for text in uris:
+        if not text.strip():  # libvirt would open whatever is its default here
+            raise UsageProblem("--uri is empty: expected one such as qemu:///system, or NAME=URI")
         named = NAMED.fullmatch(text)
         found.append(replace(common, uri=named["uri"], node=named["node"]) if named else replace(common, uri=text))
     if node:

@@ -36,6 +36,11 @@ def test_one_name_for_several_hosts_is_refused(uris: tuple[str, ...], node: str,
         hosts_of(uris, node, COMMON)
 
 
+def test_a_uri_that_says_nothing_is_refused_and_libvirt_chooses_no_host_of_its_own() -> None:
+    with pytest.raises(UsageProblem, match="--uri is empty"):
+        hosts_of(("",), "", COMMON)
+
+
 def test_the_same_node_twice_is_refused() -> None:
     with pytest.raises(UsageProblem, match="c1 is there twice"):
         check_distinct(hosts_of(("c1=a:///x", "c1=b:///x"), "", COMMON))
