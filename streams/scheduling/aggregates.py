@@ -6,7 +6,7 @@ Source of the rules: Nova 34, scheduler filters' utilities. A value may be a lis
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from math import isnan
+from math import inf
 from typing import TypeVar
 
 from schemas.inventory import Aggregate
@@ -41,7 +41,7 @@ def number(
         return default
     numbers = [read(text) for text in texts]
     chosen = choose(numbers)
-    if abs(chosen) > NUMBER_MAX or any(isinstance(each, float) and isnan(each) for each in numbers):
+    if abs(chosen) > NUMBER_MAX or not all(-inf <= each <= inf for each in numbers):  # What is no number compares with none.
         raise ValueError(f"expected numbers up to {NUMBER_MAX:g}, got {', '.join(sorted(texts))}")
     return chosen
 
