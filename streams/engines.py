@@ -13,7 +13,7 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
 from streams.dead_letters import dead_letter
-from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, partition_count
+from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
 from streams.reconciler import SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
@@ -133,7 +133,7 @@ class Carrier:
             for partition in sorted(partitions):
                 records = reader.read(partition)
                 if records:
-                    messages.extend(self._carried(record, total) for record in records)
+                    messages.extend(self._carried(record, total) for record in records if not is_stand_in(record))
                     batches.append(records)
                     count += len(records)
             if messages:
@@ -248,6 +248,8 @@ class Watcher:
 
     def _fault(self, record: Record) -> Unreadable | None:
         """What is wrong with a record, if anything. Where a partition follows from the key, a wrong one is a fault too."""
+        if is_stand_in(record):
+            return None
         event = decode_keyed(record.topic, record.key, record.value)
         if isinstance(event, Unreadable):
             return event

@@ -22,7 +22,7 @@ from streams.cli.never_named import check_named
 from streams.cli.output import Answer, Column, write, write_on
 from streams.cli.records import Range, begins_late, cut_of, records_of
 from streams.dead_letters import read_letter
-from streams.log.base import Log, Partition, Record
+from streams.log.base import Log, Partition, Record, is_stand_in
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
@@ -103,6 +103,8 @@ def decoded(record: Record) -> Any:
     """What a record says, or `Unreadable`; a dead letter is what its headers say."""
     if record.topic == DEAD_LETTERS:
         return read_letter(record)
+    if is_stand_in(record):
+        return Unreadable("not-a-record", "no record has this offset: the mark of a transaction takes one")
     if TOPICS[record.topic].records is None:
         return Unreadable("not-a-record", f"{record.topic} has no records of its own")
     return decode_keyed(record.topic, record.key, record.value)

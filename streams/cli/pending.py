@@ -13,7 +13,7 @@ from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.records import between
 from streams.cli.state import READ_RECORDS, State
-from streams.log.base import Log, Record
+from streams.log.base import Log, Record, is_stand_in
 from streams.reconciler import reconcile
 
 Each = Callable[[Ledger, Observed, Step], None]
@@ -36,6 +36,8 @@ def lay_pending(
 
 
 def _lay(state: State, record: Record, each: Each | None) -> None:
+    if is_stand_in(record):
+        return
     message = reconcile(record, state.partitions)
     if isinstance(message, Unreadable):
         state.unreadable += 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
@@ -84,6 +84,15 @@ class Record(BareRecord, frozen=True, gc=False, array_like=True):
     def position(self) -> Position:
         """Where this record stands."""
         return Position(self.topic, self.partition, self.offset)
+
+
+NO_RECORD: Final[Headers] = (("claimlog-no-record", b""),)
+"""The headers of a stand-in for an offset that has no record on Kafka (`streams.log.kafka_gaps`); copies of a log keep it."""
+
+
+def is_stand_in(record: Record) -> bool:
+    """Whether it is no record but stands where none is: nobody's mistake, so no dead letter."""
+    return record.headers == NO_RECORD and not record.value
 
 
 class TopicSpec(Struct, frozen=True, gc=False):

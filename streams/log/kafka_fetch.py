@@ -18,6 +18,7 @@ from confluent_kafka import Message as Fetched
 from streams.log.base import Headers, Partition, Record
 from streams.log.kafka_client import NEWEST
 from streams.log.kafka_errors import error_of, is_end, log_error
+from streams.log.kafka_gaps import WHOLE, behind_the_last, missing, without_gaps
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_window import AHEAD_BYTES, Window
 
@@ -80,13 +81,14 @@ class Fetcher:
         return True
 
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
-        """What is at hand of a partition that this one reads, without waiting. Raises its fault, after which it is not read any more."""
+        """What is at hand of a partition that this one reads, without waiting. With nothing there raises its fault and reads it no more."""
         window = self.windows[place]
         window.asked_seconds = now = time.monotonic()
         if window.next < offset + records_max and now >= self._look_again:
             self.poll(0)
-            window = self._sound(place)
         found = window.take(offset, records_max, bytes_max)
+        if not found:
+            self._sound(place)
         if window.parked and window.ahead_bytes() < AHEAD_BYTES // 4:
             window.parked = False
             self._consumer.incremental_assign([self._there(place, window.next)])
@@ -94,7 +96,8 @@ class Fetcher:
 
     def await_beyond(self, place: Partition, offset: int, until: float) -> bool:
         """Wait until records at or above `offset` are there or the end is known to be at hand; False if that takes past `until`."""
-        while self._sound(place).next <= offset < self._ends.get(place, 0):
+        while self.windows[place].next <= offset < self._ends.get(place, 0):
+            self._sound(place)
             left = until - time.monotonic()
             if left <= 0:
                 return False
@@ -130,9 +133,13 @@ class Fetcher:
 
     def _put(self, place: Partition, records: list[Record]) -> None:
         window = self.windows.get(place)
-        if window is None:
+        if window is None or window.fault is not None:
             return
-        window.put(records)
+        whole = without_gaps(place, window.next, records)
+        if whole:
+            window.put(whole)
+        if window.next <= records[-1].offset:
+            window.fault = missing(place, window.next)
         self._ends[place] = max(self._ends.get(place, 0), window.next)
         if not window.parked and window.ahead_bytes() > AHEAD_BYTES:
             # Taken away and given back at its offset: a partition that is paused and resumed stands still for a second.
@@ -152,11 +159,22 @@ class Fetcher:
             if error.fatal():
                 raise log_error(error, self._settings.place, "reading")
         elif is_end(error):
-            # Behind the last record there may be offsets without one: markers, or what compaction took.
-            window.next = max(window.next, message.offset() or 0)
-            self._ends[place] = max(self._ends.get(place, 0), window.next)
+            self._end_at(place, window, message.offset() or 0)
         else:
             window.fault = log_error(error, f"{place}@{window.next}", "reading", was_there=True)
+
+    def _end_at(self, place: Partition, window: Window, end: int) -> None:
+        """Behind the last record there may be offsets without one: markers, or what compaction took."""
+        if window.fault is not None or end <= window.next:
+            return
+        if place.topic in WHOLE:
+            window.fault = missing(place, window.next)
+            return
+        stand_ins = behind_the_last(place, window.next, end, window.newest_ms)
+        if stand_ins:
+            window.put(stand_ins)
+        window.next = end
+        self._ends[place] = max(self._ends.get(place, 0), end)
 
     def _sound(self, place: Partition) -> Window:
         window = self.windows[place]

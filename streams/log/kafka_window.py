@@ -84,6 +84,11 @@ class Window:
             self._trim()
         return found
 
+    @property
+    def newest_ms(self) -> int:
+        """The time of the last record here; 0 if there is none."""
+        return self._chunks[-1].records[-1].time_ms if self._chunks else 0
+
     def ahead_bytes(self) -> int:
         """How much is here that nobody has read."""
         size = 0

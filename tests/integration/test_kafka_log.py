@@ -18,8 +18,20 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
-from streams.log.base import Lease, LogError, LogUnreachable, Message, OffsetOutOfRange, Partition, TopicMismatch, TopicSpec
+from streams.log.base import (
+    Lease,
+    LogCutShort,
+    LogError,
+    LogUnreachable,
+    Message,
+    OffsetOutOfRange,
+    Partition,
+    TopicMismatch,
+    TopicSpec,
+    is_stand_in,
+)
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
@@ -153,6 +165,29 @@ def test_offsets_without_a_record_are_no_end(log: KafkaLog) -> None:
     assert log.read("one", 0, 3) == []
     assert log.append(numbered(0, 1)) == [4]
     assert [record.offset for record in log.read("one", 0, 3)] == [4]
+
+
+def test_a_transactions_mark_is_passed_over_among_requests_and_ends_who_reads_claims(log: KafkaLog) -> None:
+    log.create([TopicSpec(REQUESTS, 1)])
+    producer = Producer({"bootstrap.servers": log.settings.bootstrap, "transactional.id": uuid4().hex})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for topic in (REQUESTS, CLAIMS):
+        producer.produce(log.settings.topic(topic), b"{}", b"k", 0)
+    producer.commit_transaction(30)
+    until = time.monotonic() + 10
+    while log.end(REQUESTS, 0) < 2 or log.end(CLAIMS, 0) < 2:
+        assert time.monotonic() < until, "the broker writes a mark a moment after it has acknowledged the commit"
+
+    last_request = log.read(REQUESTS, 0, 1)
+    log.append([Message(CLAIMS, b"k", b"{}", partition=0)])
+
+    assert [(record.offset, is_stand_in(record)) for record in last_request] == [(1, True)]
+    assert log.wait({Partition(REQUESTS, 0): 2}, 0.01) is False
+    assert [record.offset for record in log.read(CLAIMS, 0, 0)] == [0]
+    with pytest.raises(LogCutShort, match="claims/0@1: no record has this offset") as failure:
+        log.read(CLAIMS, 0, 1)
+    assert exit_of(failure.value) == Exit.INCOMPLETE
 
 
 def test_a_foreign_message_without_key_value_or_header_values_reads_as_empty_ones(log: KafkaLog) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from schemas.topics import LIFECYCLE, REQUESTS
+from schemas.topics import DEAD_LETTERS, LIFECYCLE, REQUESTS
 from streams.engines import COMMIT_EVERY_SECONDS, Carrier, Reader, Watcher
-from streams.log.base import LogUnreachable, Message, TopicMismatch
+from streams.log.base import NO_RECORD, LogUnreachable, Message, TopicMismatch
 from streams.log.memory import MemoryLog
 from streams.topology import open_ledger
 
@@ -90,6 +90,16 @@ class Away(MemoryLog):
         if self.is_away:
             raise LogUnreachable("away")
         return super().append(messages)
+
+
+@pytest.mark.parametrize(("engine", "topic"), [(Carrier, LIFECYCLE), (Watcher, REQUESTS)])
+def test_what_stands_where_no_record_is_becomes_no_dead_letter(engine: type[Carrier | Watcher], topic: str) -> None:
+    log = ledger()
+    log.append([Message(topic, b"", b"", NO_RECORD)])
+
+    read = engine(log).turn(frozenset({0}))
+
+    assert (read, log.end(DEAD_LETTERS, 0)) == (1, 0)
 
 
 def test_an_engine_that_failed_stores_nothing_that_was_not_carried() -> None:
