@@ -177,6 +177,8 @@ class SqliteLog:
         until = time.monotonic() + timeout_seconds
         places = [(self._catalog.place(*partition), offset) for partition, offset in offsets.items()]
         with self._file.guarded("wait"):
+            if places:
+                self._file.check_in_place()  # else it would wait for ever for what others append
             if self._ear is None:
                 self._ear = Ear(_wake_file(self.path))
             woken = False
@@ -321,4 +323,6 @@ class SqliteLog:
 
 
 def _wake_file(path: Path) -> Path:
+    """Beside the log itself: who came by a link and who did not hear the same bell."""
+    path = path.resolve()
     return path.with_name(path.name + "-wake")

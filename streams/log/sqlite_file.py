@@ -59,6 +59,7 @@ class SqliteFile:
         self.path, self.ledger_id = path, ledger_id
         self._db = db
         self._closed = False
+        self._identity = _identity(path)
         self._wal_pages = 0
         self._fold_at_pages = WAL_PAGES_FOLDED
         db.set_wal_hook(self._after_commit)
@@ -104,6 +105,7 @@ class SqliteFile:
     def writing(self, what: str) -> Iterator[None]:
         """A write transaction: all of it is durable when the block is left, or nothing."""
         with self.guarded(what):
+            self.check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -112,6 +114,14 @@ class SqliteFile:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    def check_in_place(self) -> None:
+        """Raises LogUnreachable if the path names another file by now, or none: what is written to a file without a name is lost."""
+        if _identity(self.path) != self._identity:
+            raise LogUnreachable(
+                f"{self.path}: the file was moved, deleted or replaced since this process opened it, and nobody else would see what it "
+                "writes. Put the file back, or start this process again"
+            )
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -163,6 +173,15 @@ class SqliteFile:
         """Close the file; SQLite folds the WAL back if nobody else has it open."""
         self._closed = True
         self._db.close(force=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path names; None for none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def row_mark(*fields: str | int) -> int:

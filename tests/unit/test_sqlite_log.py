@@ -140,6 +140,31 @@ def test_a_folder_that_may_not_be_entered_is_named(shared_folder: Path) -> None:
         SqliteLog.open(closed / "log.db", create=True)
 
 
+@pytest.mark.parametrize("other", [None, "another log"])
+def test_a_log_whose_file_was_taken_away_takes_nothing_more_and_waits_for_nothing(path: Path, other: str | None) -> None:
+    with made(path) as log:
+        if other is None:
+            path.unlink()
+        else:
+            made(path.with_name(other)).close()
+            path.with_name(other).replace(path)
+
+        with pytest.raises(LogUnreachable, match="moved, deleted or replaced"):
+            log.append([Message("other", b"k", b"lost")])
+        with pytest.raises(LogUnreachable, match="Put the file back"):
+            log.wait({Partition("other", 0): 0}, 60)
+
+
+def test_a_log_opened_by_a_link_rings_the_bell_of_the_log(path: Path) -> None:
+    made(path).close()
+    link = path.with_name("link")
+    link.symlink_to(path)
+
+    SqliteLog.open(link).close()
+
+    assert [found.name for found in path.parent.glob("*-wake")] == [f"{path.name}-wake"]
+
+
 def test_a_closed_log_says_so(path: Path) -> None:
     log = made(path)
     log.close()
