@@ -129,10 +129,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _cpus(cell: numa.Cell) -> tuple[object, ...]:
-    free = set(cell.dedicated).difference(cell.held)
-    left = tuple(sorted([len(free.intersection(core)) for core in cell.cores]))
-    is_whole = set(cell.dedicated) == set(cell.shared)
-    return (len(cell.shared), cell.vcpus_used, len(cell.dedicated), left, max(map(len, cell.cores), default=1), is_whole)
+    dedicated, cores, threads_max, is_whole = _sorted_out(cell.shared, cell.dedicated, cell.cores)
+    free = dedicated.difference(cell.held)
+    left = tuple(sorted([len(free.intersection(core)) for core in cores]))
+    return (len(cell.shared), cell.vcpus_used, len(dedicated), left, threads_max, is_whole)
+
+
+@lru_cache(maxsize=1024)
+def _sorted_out(
+    shared: numa.Cpus, dedicated: numa.Cpus, cores: tuple[numa.Cpus, ...]
+) -> tuple[frozenset[int], tuple[frozenset[int], ...], int, bool]:
+    """Of the CPUs of a cell what their use leaves as it is: the dedicated ones, those of each core, threads of a core, and whether all are
+    shared as well. A fleet has few sorts of cells.
+    """
+    return frozenset(dedicated), tuple(map(frozenset, cores)), max(map(len, cores), default=1), set(dedicated) == set(shared)
 
 
 def reported(old: InstanceReport, new: InstanceReport, *, is_event: bool, protected: bool) -> InstanceReport:
