@@ -26,6 +26,8 @@ CHECK_HINT = "_nova_check_type"
 HINTS_OF_ONE = ("build_near_host_ip", "cidr", "query")
 HINTS_OF_SEVERAL = ("same_host", "different_host")
 GROUP_POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+LISTED_BY_CELL = ("hw_numa_cpus", "hw_numa_mem")
+"""Image properties of which an image has one for each of its cells (`hw_numa_mem.0`, …)."""
 PCI_POLICIES = ("required", "legacy", "preferred", "socket")
 
 
@@ -162,7 +164,7 @@ def _asked(said: Notification, spec: _Spec) -> Asked | None:
         flavor=msgspec.structs.replace(flavor, extra_specs={k: v for k, v in flavor.extra_specs.items() if k != ALIAS_KEY}),
         count=count,
         instance_ids=tuple(spec.instance_uuid if number == 0 else f"{spec.instance_uuid}/{number}" for number in range(count)),
-        image=Image(image_id=image.id or "", properties=_texts(image.properties or {})),
+        image=Image(image_id=image.id or "", properties=_properties(image.properties or {})),
         hints=_hints(hints),
         group=None if group is None else _group(group),
         availability_zone=spec.availability_zone or "",
@@ -203,11 +205,26 @@ def _names(said: str | list[str] | None) -> tuple[str, ...]:
     return tuple(filter(None, [said] if isinstance(said, str) else said or ()))
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Image properties as texts; one that is not set says nothing."""
-    return {
-        name: ",".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in values.items() if value is not None
-    }
+def _properties(values: Mapping[str, Any]) -> dict[str, str]:
+    """Image properties as texts, as the image itself has them: of lists, versioned messages have one property where an image has several.
+
+    One that is not set says nothing.
+    """
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if not isinstance(value, list):
+            found |= {} if value is None else {name: str(value)}
+        elif name == "traits_required":
+            found |= {f"trait:{trait}": "required" for trait in value}
+        elif name in LISTED_BY_CELL:
+            found |= {f"{name}.{cell}": _listed(each) for cell, each in enumerate(value)}
+        else:
+            found[name] = _listed(value)
+    return found
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _hints(said: Mapping[str, list[str] | str]) -> Hints:

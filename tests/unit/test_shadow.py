@@ -13,6 +13,7 @@ from producers.openstack_messages import Notification, read_notification
 from producers.openstack_requests import Answered, Asked, read_request
 from schemas.codec import Unreadable
 from schemas.inventory import Hypervisor, OperatorFields, ResourceRule, SupportedGuest
+from schemas.pinning import wants
 from schemas.resources import Resources
 from streams.cli.main import run
 from streams.cli.shadowing import Given, Outcome, Row, Shadow, given, history, outcomes
@@ -116,6 +117,15 @@ def test_what_nova_wants_of_nodes_is_asked_of_ours() -> None:
     assert (request.hints.same_host, request.hints.query, request.hints.other) == (("x", "y"), '[">=", "$free_ram_mb", 1]', {"own": "1"})
     assert (request.count, request.instance_ids) == (3, ("a", "a/1", "a/2"))
     assert [(want.alias, want.count, want.specs) for want in request.pci] == [("nic", 2, ({"vendor_id": "8086"},))]
+
+
+def test_cells_and_traits_that_an_image_lists_are_those_that_nova_placed() -> None:
+    listed = {"hw_numa_nodes": 2, "hw_numa_cpus": [[0], [1, 2, 3]], "hw_numa_mem": [1024, 3072], "traits_required": ["CUSTOM_A"]}
+
+    request = request_of(NovaCloud(), Size("numa", 4, 4096, 1), image={"id": "i1", "properties": {**listed, "hw_pmu": True}}).request
+
+    assert [(cell.cpus, cell.memory_mib) for cell in wants(request.flavor, request.image).numa] == [((0,), 1024), ((1, 2, 3), 3072)]
+    assert (request.image.properties["trait:CUSTOM_A"], request.image.properties["hw_pmu"]) == ("required", "True")
 
 
 def test_a_rebuild_that_only_asks_whether_its_host_suits_is_no_request() -> None:
