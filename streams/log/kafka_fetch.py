@@ -33,6 +33,9 @@ DRY_SECONDS: Final = 0.0002
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
+UNREADABLE_HEADERS: Final[Headers] = (("claimlog-headers-unreadable", b""),)
+"""What the headers of a record read as if a name among them is no text."""
+
 _second = itemgetter(1)
 _place = attrgetter("topic", "partition")
 
@@ -209,13 +212,28 @@ def _records(messages: list[Fetched], names: dict[str, str], settings: KafkaSett
         map(_second, map(Fetched.timestamp, messages)),
         _present(map(Fetched.key, messages)),
         _present(map(Fetched.value, messages)),
-        _headers(list(map(Fetched.headers, messages))),
+        _headers(_given_headers(messages)),
     )
 
 
 def _present(values: Iterable[bytes | None]) -> list[bytes]:
     """A key or value that is missing (another client's) reads as an empty one."""
     return [value or b"" for value in values]
+
+
+def _given_headers(messages: list[Fetched]) -> list[Any]:
+    """The headers as the client has them. It fails on names that are not UTF-8, which other clients write: no record counts by headers.
+
+    Each message is asked once: a second answer of one that failed is a broken list, which ends the process.
+    """
+    given: list[Any] = []
+    headers = map(Fetched.headers, messages)
+    while len(given) < len(messages):
+        try:
+            given.extend(headers)
+        except (SystemError, UnicodeDecodeError):
+            given.append(UNREADABLE_HEADERS)
+    return given
 
 
 def _headers(given: list[Any]) -> list[Headers]:

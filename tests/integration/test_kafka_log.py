@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -198,6 +199,33 @@ def test_a_foreign_message_without_key_value_or_header_values_reads_as_empty_one
     (record,) = log.read("one", 0, 0)
 
     assert (record.key, record.value, record.headers) == (b"", b"", (("a", b""), ("b", b"1")))
+
+
+HEADER_WITHOUT_TEXT = """
+import asyncio, sys
+from aiokafka import AIOKafkaProducer
+class Name(str):
+    def encode(self, *_: object) -> bytes:
+        return bytes([255])
+async def main() -> None:
+    async with AIOKafkaProducer(bootstrap_servers=sys.argv[1]) as producer:
+        for number in range(3):
+            name = Name("x") if number < 2 else "y"
+            await producer.send_and_wait(sys.argv[2], b"%d" % number, partition=0, headers=[(name, b"1")])
+asyncio.run(main())
+"""
+
+
+def test_a_header_whose_name_is_no_text_hides_no_record(log: KafkaLog) -> None:
+    arguments = [log.settings.bootstrap, log.settings.topic("one")]
+    # Only aiokafka's own Python lets such a name through.
+    environ = {**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"}
+    subprocess.run([sys.executable, "-c", HEADER_WITHOUT_TEXT, *arguments], check=True, env=environ)
+
+    found = log.read("one", 0, 0)
+
+    assert [record.value for record in found] == [b"0", b"1", b"2"]
+    assert [record.headers for record in found] == [UNREADABLE_HEADERS, UNREADABLE_HEADERS, (("y", b"1"),)]
 
 
 def test_times_are_the_broker_s_and_find_their_offsets(log: KafkaLog) -> None:
