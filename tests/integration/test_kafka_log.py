@@ -34,6 +34,7 @@ from streams.log.base import (
     is_stand_in,
 )
 from streams.log.kafka import KafkaLog
+from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
 from tests.kafka_broker import Broker, NoBroker, bootstrap
