@@ -237,7 +237,7 @@ def _disk_left(node: Node, total: int, used: int) -> int:
 
 
 def _vcpus_left(node: Node, total: int, used: int) -> float:
-    """Nova's CPUWeigher: total × ratio − used."""
+    """Nova's CPUWeigher: total × ratio − used, where what is reserved counts as used and is not multiplied."""
     rule = node.vcpus
     ratio_milli = 1000 if rule.ratio_milli is None else rule.ratio_milli
-    return (max(total, 0) - rule.reserved) * ratio_milli / 1000 - used
+    return max(total, 0) * ratio_milli / 1000 - rule.reserved - used

@@ -46,6 +46,13 @@ def scores(rooms: list[Room], weigher: str, multiplier: float | None = None, ask
     return weigh(rooms, [(weigher, factor)], ask=asked or ask(), options=Options(**options))[0]
 
 
+def test_reserved_cpus_count_as_used_by_the_cpu_weigher_and_are_not_multiplied() -> None:
+    plain = host("a", vcpus=8, used=(4, 0, 0, 0))
+    overcommitted = host("b", vcpus=4, vcpus_rule=ResourceRule(ratio_milli=4000, reserved=2), used=(6, 0, 0, 0))
+
+    assert scores([plain, overcommitted], "CPUWeigher") == [4 / 8, 8 / 8]
+
+
 def test_few_io_operations_failures_and_pci_devices_are_better_and_a_newer_hypervisor_is() -> None:
     quiet, busy = host("a", io_workload=1), host("b", io_workload=4, failed_builds=2, hypervisor_version=7)
 
