@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from schemas import topics
 from schemas.topics import TOPICS
 from streams.engines import CARRIERS, WATCHERS
+from streams.log import copy_mark
 from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
@@ -65,8 +66,13 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     ends = one_moment(source)
     target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copied: dict[Partition, int] = {}
+    for topic in COPIED:
+        for number in range(counts[topic]):
+            _check_begun(source, target, Partition(topic, number))
     if isinstance(target, TakesTimes):
         target.take_times(COPIED, of_writers=True)
+    else:  # On Kafka the times of its topics show what was not ended, and readers would need rights to one group more.
+        copy_mark.mark(target, ends)
     for topic in COPIED:
         for number in range(counts[topic]):
             copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), ends[topic][number], progress)
@@ -107,9 +113,9 @@ def _told(source: Log, place: Partition, end: int, progress: Progress) -> Iterat
         progress(len(records))
 
 
-def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:
-    """Copy one partition from where the target ends up to `end`; returns how many records."""
-    at = begun = target.end(*place)
+def _check_begun(source: Log, target: Log, place: Partition) -> None:
+    """Raises OtherLedger unless the target's partition is the beginning of the source's, OffsetOutOfRange if what comes next has left."""
+    at = target.end(*place)
     if at > source.end(*place):
         raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
     if source.start(*place) > at:
@@ -117,12 +123,16 @@ def _copy(source: Log, target: Target, place: Partition, end: int, progress: Pro
             f"{place}: the old log begins at {source.start(*place)}, and {at} is next to copy; the folder with the rest goes into "
             "CLAIMLOG_ARCHIVE"
         )
-    latest_ms = 0
     if at:
         (before,), (copied,) = source.read(*place, at - 1, 1), target.read(*place, at - 1, 1)
         if _said(before) != _said(copied):
             raise OtherLedger(f"{place}@{at - 1} is another record than in the old log; copy to a log that is empty")
-        latest_ms = copied.time_ms
+
+
+def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:
+    """Copy one partition from where the target ends up to `end`; returns how many records."""
+    at = begun = target.end(*place)
+    latest_ms = target.read(*place, at - 1, 1)[0].time_ms if at else 0
     while at < end:
         records = source.read(*place, at, min(BATCH_RECORDS, end - at))
         times_ms = []

@@ -47,7 +47,7 @@ def copy_verb(
         return _exported(Path(target), log, show)
     if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
-    with opened(log) as source, open_log(target, os.environ, sys.stdin.buffer, create=True) as destination:
+    with opened(log) as source, open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
         if not hasattr(destination, "append_at"):
             raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
         with Progress("copy", None, sys.stderr, time.monotonic) as progress:
@@ -112,4 +112,4 @@ def _is_itself(target: str, spec: str) -> bool:
     target_path, path = (Path(text.removeprefix("sqlite:")) for text in (target, spec))
     if target.startswith("sqlite:") and spec.startswith("sqlite:") and target_path.exists() and path.exists():
         return target_path.samefile(path)
-    return target.partition("?")[0] == spec.partition("?")[0]
+    return target.startswith("kafka:") and target.partition("?")[0] == spec.partition("?")[0]

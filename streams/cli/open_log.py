@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from streams.cli.exits import UsageProblem
 from streams.cli.printable import teller
-from streams.log.base import ClockMs, Log, LogUnreachable, wall_clock_ms
+from streams.log.base import ClockMs, Log, LogError, LogUnreachable, wall_clock_ms
 
 ENVIRONMENT = "CLAIMLOG_LOG"
 FORMS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for JSON lines on stdin"
@@ -34,13 +34,21 @@ def given_settings() -> tuple[str, ...]:
     return _given.get()
 
 
-def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, create: bool = False, clock: ClockMs = wall_clock_ms) -> Log:
+def open_log(
+    spec: str | None,
+    environ: Mapping[str, str],
+    stdin: BinaryIO,
+    *,
+    create: bool = False,
+    clock: ClockMs = wall_clock_ms,
+    partly_copied: bool = False,
+) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 
     With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
     takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged; LogCutShort for a file that lacks
-    lines, of stdin it is only said.
+    lines, of stdin it is only said, and for a copy that was interrupted unless it may be `partly_copied`.
     """
     if spec == "":
         raise UsageProblem(f"--log '' is no log: pass {FORMS}, or leave it out for {ENVIRONMENT}")
@@ -49,9 +57,7 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
         raise UsageProblem(f"which log? Pass --log ({FORMS}) or set {ENVIRONMENT}; `claimlog demo` makes one to try")
     scheme, separator, rest = spec.partition(":")
     if scheme == "sqlite" and rest:
-        from streams.log.sqlite import SqliteLog
-
-        return SqliteLog.open(rest, create=create, clock=clock)
+        return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
     if scheme == "kafka" and separator:
         return _kafka(spec, environ)
     if spec == "-":
@@ -64,6 +70,20 @@ def open_log(spec: str | None, environ: Mapping[str, str], stdin: BinaryIO, *, c
             raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
     hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
     raise UsageProblem(f"--log {spec} is no log: pass {FORMS}{hint}")
+
+
+def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> Log:
+    from streams.log.copy_mark import check_whole
+    from streams.log.sqlite import SqliteLog
+
+    log = SqliteLog.open(path, create=create, clock=clock)
+    if not partly_copied:
+        try:
+            check_whole(log, path)
+        except LogError:
+            log.close()
+            raise
+    return log
 
 
 def _kafka(spec: str, environ: Mapping[str, str]) -> Log:

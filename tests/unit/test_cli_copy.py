@@ -12,7 +12,7 @@ import pytest
 
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
-from streams.log.base import LogError, Message, OffsetOutOfRange
+from streams.log.base import LogError, LogFull, Message, OffsetOutOfRange
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.mirror import COPIED, EFFECTS_FIRST, mirror
@@ -150,6 +150,16 @@ def test_a_log_is_not_copied_onto_itself_by_whatever_name(tmp_path: Path, capsys
     assert "this is the log itself" in capsys.readouterr().err
 
 
+def test_a_question_mark_in_the_name_of_a_file_is_part_of_it(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.log.close()
+    named = fleet.path.rename(tmp_path / "log?1")
+
+    code = run(["copy", f"sqlite:{tmp_path / 'log?2'}", "--log", f"sqlite:{named}"])
+
+    assert (code, capsys.readouterr().err) == (0, "")
+
+
 def test_every_topic_that_is_copied_is_looked_up_once() -> None:
     assert sorted(EFFECTS_FIRST) == sorted(COPIED)
 
@@ -160,6 +170,43 @@ def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
 
     with SqliteLog.open(tmp_path / "copy", create=True) as copy, pytest.raises(OffsetOutOfRange, match="CLAIMLOG_ARCHIVE"):
         mirror(fleet.log, copy)
+
+
+class _SoonFull(SqliteLog):
+    """A log on a disk that has room for one batch."""
+
+    has_room = True
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        if not self.has_room:
+            raise LogFull("no room left")
+        super().append_at(messages, times_ms)
+        self.has_room = False
+
+
+def test_a_copy_that_was_interrupted_gives_no_answers_until_it_is_whole(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    target = f"sqlite:{tmp_path / 'copy'}"
+    with _SoonFull.open(tmp_path / "copy", create=True) as copy, pytest.raises(LogFull):
+        mirror(fleet.log, copy)
+
+    codes = [run([*verb, "--log", target]) for verb in (["nodes"], ["replay", "--verify"], ["run", "--until-idle"])]
+    said = capsys.readouterr()
+
+    assert (codes, said.out) == ([6, 6, 6], "")
+    assert "copy: this copy of a ledger is not complete: " in said.err
+    assert fleet.run(capsys, "copy", target).code == 0
+    assert run(["nodes", "--log", target]) == 0
+
+
+def test_a_log_that_is_no_copy_of_this_one_stays_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "other").mkdir()
+    fleet, other = fleet_of(tmp_path), FleetLog(tmp_path / "other")
+
+    said = fleet.run(capsys, "copy", other.spec)
+
+    assert said.code == 1
+    assert other.run(capsys, "nodes").code == 0
 
 
 class _Busy(MemoryLog):

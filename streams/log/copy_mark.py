@@ -1,0 +1,31 @@
+"""How far a copy of a ledger is to reach, said in the copy before its first record: an interrupted one is not taken for the ledger.
+
+A copy is made topic by topic, so until it is whole it lacks nodes and claims, and whoever placed by it would grant them once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streams.log.base import Log, LogCutShort, Partition
+
+# The ends are kept as what this group has read, beside the real groups: every log stores that durably.
+_GROUP = "copies"
+
+
+def mark(copy: Log, ends: Mapping[str, Mapping[int, int]]) -> None:
+    """Say that `copy` is whole once each of its partitions reaches the offset in `ends`, by topic."""
+    for topic, offsets in ends.items():
+        copy.commit(_GROUP, topic, offsets)
+
+
+def check_whole(log: Log, name: str) -> None:
+    """Raises LogCutShort for a copy that was interrupted or is being made, by its `name`; a log that is no copy is whole."""
+    for topic in log.topics():
+        wanted = log.committed(_GROUP, topic)
+        for number, end in sorted(wanted.items()):
+            if (reached := log.end(topic, number)) < end:
+                raise LogCutShort(
+                    f"{name}: this copy of a ledger is not complete: {Partition(topic, number)} ends at {reached}, expected {end}. Wait "
+                    "until `claimlog copy` is done, or run it again: it goes on where it stopped"
+                )
