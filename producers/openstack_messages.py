@@ -122,6 +122,8 @@ def of_message(message: object) -> Notification:
     """The notification in a decoded message. Raises ValueError (of which msgspec's are) for what is none."""
     said = msgspec.convert(message, _Said)
     payload = opened_boxes(said.payload)
+    if not isinstance(payload, dict):
+        raise ValueError(f"Expected `object`, got `{type(payload).__name__}` - at `$.payload.{DATA}`")
     action, phase = _name(said.event_type)
     binary, _, host = _publisher(said.publisher_id)
     time_us = time_us_of(said.timestamp, "timestamp") if said.timestamp is not None else _payload_time_us(payload)

@@ -19,10 +19,15 @@ from schemas.codec import Unreadable
 from schemas.guests import Flavor
 from schemas.requests import PlacementRequested
 from schemas.resources import Resources
-from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
+from schemas.units import AMOUNT_MAX, Name, Text
 
-# Amounts in GiB become MiB, and must stay amounts.
-Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 12)]
+# Three disks add up, and a resize on one host counts twice: what comes of these must stay an amount.
+SWAP_MIB_MAX = AMOUNT_MAX >> 3
+Mib = Annotated[int, Meta(ge=0, le=SWAP_MIB_MAX)]
+Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 13)]
+Cpus = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 3)]
+PlaceName = Annotated[str, Meta(max_length=255)]
+"""A host's or node's name, which is a key of ours; empty while there is none."""
 
 POWER_STATES: dict[str, PowerState] = {
     "pending": "unknown",
@@ -40,11 +45,11 @@ STATES: dict[str, PowerState] = {"paused": "paused", "suspended": "suspended", "
 class FlavorSaid(Struct, frozen=True, gc=False):
     """A flavor as notifications write it, with Nova's units: MiB of memory and swap, GiB of disk."""
 
-    vcpus: Count
-    memory_mb: Amount
+    vcpus: Cpus
+    memory_mb: Mib
     root_gb: Gib
     ephemeral_gb: Gib = 0
-    swap: Amount | None = 0
+    swap: Mib | None = 0
     name: Text | None = None
     flavorid: Text | None = None
     extra_specs: dict[str, str] | None = None
@@ -77,8 +82,8 @@ class _Instance(Struct):
 
     uuid: Name
     flavor: FlavorSaid
-    host: Text | None = None
-    node: Text | None = None
+    host: PlaceName | None = None
+    node: PlaceName | None = None
     state: Text | None = None
     task_state: Text | None = None
     power_state: Text | None = None
@@ -97,12 +102,12 @@ class _LegacyInstance(Struct):
     """The payload of a legacy notification: flat, without swap and extra specs; `state_description` is the task."""
 
     instance_id: Name
-    memory_mb: Amount
-    vcpus: Count
+    memory_mb: Mib
+    vcpus: Cpus
     root_gb: Gib
     ephemeral_gb: Gib = 0
-    host: Text | None = None
-    node: Text | None = None
+    host: PlaceName | None = None
+    node: PlaceName | None = None
     state: Text | None = None
     state_description: Text | None = None
     display_name: Text | None = None

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from producers.openstack import PRODUCER, OpenStack, Told
+from producers.openstack_payloads import SWAP_MIB_MAX
 from producers.source import epoch_after, said
 from schemas.codec import Unreadable, decode_keyed, encode, event_type
 from schemas.envelope import Envelope, to_headers
@@ -227,6 +228,8 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal():
             raise ValueError(f"{text!r}: expected FLAVOR=MIB, such as m1.small=512")
+        if int(number) > SWAP_MIB_MAX:
+            raise ValueError(f"{text!r}: expected at most {SWAP_MIB_MAX} MiB")
         table[name] = int(number)
     return table
 

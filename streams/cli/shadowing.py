@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from producers.openstack import OpenStack
 from producers.openstack_messages import Key, Notification, read_notification
+from producers.openstack_payloads import read_fact
 from producers.openstack_requests import Answered, Asked, read_request
 from producers.source import said
 from projections.ledger import Ledger
@@ -88,7 +89,7 @@ def history(records: Iterable[Record]) -> History:
     unreadable: list[str] = []
     for record in records:
         notification = read_notification(record.value)
-        about = notification if isinstance(notification, Unreadable) else read_request(notification)
+        about = notification if isinstance(notification, Unreadable) else _about(notification)
         if isinstance(notification, Unreadable) or isinstance(about, Unreadable) or notification.time_us is None:
             why = about.reason if isinstance(about, Unreadable) else "expected a time, so that it has a place in the order"
             unreadable.append(f"{record.position}: {why}")
@@ -98,6 +99,12 @@ def history(records: Iterable[Record]) -> History:
     if any(isinstance(each.about, Asked) and each.notification.is_versioned for each in said):
         said = [each for each in said if each.about is None or each.notification.is_versioned]
     return History(said, unreadable)
+
+
+def _about(notification: Notification) -> Asked | Answered | Unreadable | None:
+    """What it says of a request; `Unreadable` as well if it should say what the fleet uses and does not: that would be missing there."""
+    fact = read_fact(notification, {})
+    return fact if isinstance(fact, Unreadable) else read_request(notification)
 
 
 def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
@@ -213,7 +220,7 @@ def _follower(nodes: Iterable[Given]) -> OpenStack:
 
 
 def _events(follower: OpenStack, each: Said) -> list[LifecycleEvent]:
-    """What one message changes; one that cannot be used changes nothing (the follower of `produce` has said so)."""
+    """What one message changes; one that cannot be used, which `history` has named, changes nothing."""
     found = follower.took(each.notification)
     return [] if isinstance(found, Unreadable) else found
 

@@ -17,6 +17,7 @@ from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
+from streams.cli.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
 from streams.log.base import LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
@@ -224,6 +225,19 @@ def test_swaps_are_named_by_flavor() -> None:
     for wrong in ("m1.small", "=5", "m1.small=much"):
         with pytest.raises(ValueError, match="expected FLAVOR=MIB"):
             swaps([wrong])
+    with pytest.raises(ValueError, match="expected at most 140737488355328 MiB"):
+        swaps([f"m1.small={1 << 60}"])
+
+
+def test_an_instance_that_cannot_be_read_is_missing_from_a_shadows_fleet_and_named() -> None:
+    message = json.loads(sample("instance-create-end"))
+    message["payload"]["nova_object.data"]["flavor"]["nova_object.data"]["vcpus"] = "two"
+
+    found = history(lines(*created(), json.dumps(message).encode()).read())
+
+    (unreadable,) = found.unreadable
+    assert unreadable.startswith("file:n.jsonl/0@")
+    assert unreadable.endswith(": instance.create.end: Expected `int`, got `str` - at `$.flavor.vcpus`")
 
 
 class Flaky(MemoryLog):

@@ -11,6 +11,7 @@ from producers.openstack_messages import Key, Notification, read_notification, t
 from producers.openstack_payloads import AggregateFact, HostFact, InstanceFact, ServiceFact, read_fact
 from schemas.codec import Unreadable
 from schemas.resources import Resources
+from schemas.units import AMOUNT_MAX
 from tests.nova_cloud import LARGE, START_S, NovaCloud, Sent, envelope, sample, samples
 
 NAMES = (
@@ -223,6 +224,7 @@ def test_a_legacy_message_about_many_instances_is_none_of_one() -> None:
         (b'{"event_type": "x", "payload": {}, "timestamp": "soon"}', "timestamp: expected a time such as"),
         (b'{"event_type": "x", "payload": {}, "timestamp": "1969-12-31T23:59:59Z"}', "timestamp: expected a time after 1970"),
         (b'{"event_type": "instance.exists", "payload": {"nova_object.name": "X"}}', "expected nova_object.data in X"),
+        (b'{"event_type": "instance.exists", "payload": {"nova_object.data": [1]}}', "Expected `object`, got `list` - at `$.payload.nova"),
         (b"[" * 100_000, "nested too deep"),
         (b" " * ((8 << 20) + 1), "expected at most 8388608 bytes"),
         (
@@ -241,13 +243,22 @@ def test_what_is_no_notification_says_what_was_expected(value: bytes, reason: st
         ({"uuid": None}, "instance.create.end: Expected `str`, got `null` - at `$.uuid`"),
         ({"uuid": ""}, "Expected `str` of length >= 1 - at `$.uuid`"),
         ({"host": 7}, "Expected `str | null`, got `int` - at `$.host`"),
+        ({"node": "n" * 256}, "Expected `str` of length <= 255 - at `$.node`"),
         ({"flavor": {}}, "Object missing required field `vcpus` - at `$.flavor`"),
         ({"flavor": {"vcpus": -1, "memory_mb": 1, "root_gb": 1}}, "Expected `int` >= 0 - at `$.flavor.vcpus`"),
-        ({"flavor": {"vcpus": 1, "memory_mb": 1, "root_gb": 1 << 50}}, "Expected `int` <= 274877906944 - at `$.flavor.root_gb`"),
+        ({"flavor": {"vcpus": 1, "memory_mb": 1, "root_gb": 1 << 50}}, "Expected `int` <= 137438953472 - at `$.flavor.root_gb`"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_an_instance_is_named_with_its_place(changes: dict[str, Any], reason: str) -> None:
     assert reason in reason_of(changed("instance-create-end", **changes))
+
+
+def test_the_largest_flavor_counted_twice_on_one_host_is_still_an_amount() -> None:
+    most = {"vcpus": 1, "memory_mb": 1 << 47, "root_gb": 1 << 37, "ephemeral_gb": 1 << 37, "swap": 1 << 47}
+
+    size = fact_of(changed("instance-create-end", flavor=most)).size
+
+    assert max(size.memory_mib, size.disk_mib) * 2 <= AMOUNT_MAX
 
 
 def test_a_message_without_any_time_cannot_be_put_in_order() -> None:
