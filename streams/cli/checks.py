@@ -19,11 +19,11 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
-from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, LIFECYCLE, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
 from streams.cli import units
 from streams.cli.state import State
 from streams.cli.state_at import GROUP
-from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
+from streams.log.base import Log, LogDamaged, Partition, Position, Record, TopicMismatch
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import WATCHED_TOPICS, check_topics
 
@@ -120,13 +120,15 @@ def ledger_opened(log: Log) -> Check:
 
 def clock(log: Log, now_ms: int) -> Check:
     """The newest append time must not be ahead of this machine's clock."""
-    newest_ms = max((records[0].time_ms for records in _last_of(log, CLAIMS)), default=None)
-    if newest_ms is None:
+    lasts = [records[0] for topic in (CLAIMS, REQUESTS, RESULTS) for records in _last_of(log, topic)]
+    if not lasts:
         return Check("ok", "clock", "nothing is appended yet")
-    if newest_ms > now_ms + SKEW_MS:
-        ahead = units.span(newest_ms - now_ms)
-        return Check("warn", "clock", f"the newest record is {ahead} ahead of this machine's clock", "check NTP on all writers and here")
-    return Check("ok", "clock", f"newest record {units.age(newest_ms, now_ms)} ago")
+    newest = max(lasts, key=lambda record: record.time_ms)
+    if newest.time_ms > now_ms + SKEW_MS:
+        place, ahead = Position(newest.topic, newest.partition, newest.offset), units.span(newest.time_ms - now_ms)
+        said = f"the newest record, {place}, is {ahead} ahead of this machine's clock"
+        return Check("warn", "clock", said, "check NTP on all writers and here")
+    return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
 
 
 def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -> Check:

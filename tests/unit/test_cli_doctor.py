@@ -9,8 +9,8 @@ import pytest
 
 from schemas.claims import ClaimReleased
 from schemas.codec import encode
-from schemas.results import LedgerDigest
-from schemas.topics import AUDITS, CLAIMS, DIGESTS
+from schemas.results import LedgerDigest, PlacementFailed
+from schemas.topics import AUDITS, CLAIMS, DIGESTS, RESULTS
 from streams.log.base import Message
 from tests.cli_log import FleetLog, Said
 
@@ -161,6 +161,15 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
 
     assert statuses(said)["clock"] == "warn"
     assert "ahead of this machine's clock / check NTP" in says(said, "clock")
+
+
+def test_the_record_that_is_ahead_is_named_on_whatever_topic_it_is(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.now_ms += 500_000_000_000
+    fleet.append(RESULTS, PlacementFailed(request_id="r", owner="s", taken_up_ms=1, reason="cancelled"))
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert "the newest record, placement-results/" in says(said, "clock")
 
 
 def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_at_hand(
