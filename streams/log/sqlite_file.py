@@ -200,6 +200,11 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
     number = problem.errno if isinstance(problem, OSError) else db.system_errno if isinstance(problem, apsw.IOError) and db else 0
     if isinstance(problem, apsw.FullError) or number in {errno.ENOSPC, errno.EDQUOT}:
         return LogFull(f"no room left on the disk ({problem}). Nothing acknowledged is lost; make room and go on")
+    if number == errno.EFBIG:
+        return LogFull(
+            f"the file may not grow any more ({problem}): a limit of this process (`ulimit -f`) or of the file system. Nothing "
+            "acknowledged is lost; raise the limit, or archive, and go on"
+        )
     if isinstance(problem, apsw.BusyError):
         return LogUnreachable(f"another process held the write lock for {BUSY_SECONDS:.0f} s ({problem}). Is one stopped?")
     if isinstance(problem, (*_UNREACHABLE, apsw.IOError)):

@@ -1,6 +1,7 @@
 """The embedded log: what it says when it cannot be opened, and what a waiter costs."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from streams.log.base import BareRecord, LogDamaged, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+from streams.log.base import BareRecord, LogDamaged, LogFull, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.sqlite import SqliteLog
 
 ROOT = Path(__file__).parents[2]
@@ -153,6 +154,22 @@ def test_a_log_whose_file_was_taken_away_takes_nothing_more_and_waits_for_nothin
             log.append([Message("other", b"k", b"lost")])
         with pytest.raises(LogUnreachable, match="Put the file back"):
             log.wait({Partition("other", 0): 0}, 60)
+
+
+def test_a_limit_on_the_size_of_files_is_no_room_and_nothing_acknowledged_is_lost(path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with made(path) as log:
+        log.append([Message("other", b"k", b"kept")])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        try:
+            with pytest.raises(LogFull, match="ulimit -f"):
+                log.append([Message("other", b"k", os.urandom(2 << 20))])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+        log.append([Message("other", b"k", b"there is room again")])
+
+        assert [record.value for record in log.read("other", 0, 0)] == [b"kept", b"there is room again"]
 
 
 def test_a_log_opened_by_a_link_rings_the_bell_of_the_log(path: Path) -> None:
