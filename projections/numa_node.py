@@ -139,8 +139,9 @@ def _cpus(cell: numa.Cell) -> tuple[object, ...]:
 def _sorted_out(
     shared: numa.Cpus, dedicated: numa.Cpus, cores: tuple[numa.Cpus, ...]
 ) -> tuple[frozenset[int], tuple[frozenset[int], ...], int, bool]:
-    """Of the CPUs of a cell what their use leaves as it is: the dedicated ones, those of each core, threads of a core, and whether all are
-    shared as well. A fleet has few sorts of cells.
+    """What use leaves as it is of a cell's CPUs: the dedicated ones, those of each core, threads of a core, and whether all are shared too.
+
+    A fleet has few sorts of cells.
     """
     return frozenset(dedicated), tuple(map(frozenset, cores)), max(map(len, cores), default=1), set(dedicated) == set(shared)
 
