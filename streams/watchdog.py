@@ -141,7 +141,8 @@ class Watchdog:
     def _look(self, log: Log) -> None:
         now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
-            self._give_up(f"the group gave no answer for {now - joining_since:.0f} s, see the broker's log; start this worker again")
+            silent = f"the group gave no answer for {now - joining_since:.0f} s"
+            self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")
         if share is not self._watched:
             self._watched, self._began, self._standstill = share, now, Standstill(self._stall_seconds)
         if share is None:

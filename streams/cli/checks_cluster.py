@@ -8,11 +8,14 @@ from typing import Protocol, runtime_checkable
 from schemas.topics import REQUESTS
 from streams.cli.checks import Check
 from streams.cli.topics import differences
+from streams.engines import CARRIERS, WATCHERS
 from streams.log.base import Log, Partition
 from streams.scheduler import GROUP as SCHEDULERS
 
 WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
+PLACES_KEPT = (CARRIERS, WATCHERS, SCHEDULERS)
+"""The groups without members, which keep how far their readers have come."""
 NAMED_MAX = 3
 """So many of a kind are named, the others counted."""
 
@@ -78,12 +81,13 @@ def of_cluster(log: Log) -> Iterator[Check]:
     """Brokers, settings, workers and schedulers; nothing for a log that has none of these."""
     if not isinstance(log, Clustered):
         return
-    found = log.cluster([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease"])
+    found = log.cluster([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
     yield brokers(found)
     yield settings(log)
-    workers, schedulers = found.groups
+    workers, schedulers, *places_kept = found.groups
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
+    yield from strangers(places_kept)
 
 
 def brokers(found: Cluster) -> Check:
@@ -115,6 +119,15 @@ def members(name: str, group: Members, fix: str) -> Check:
     if group.state != "stable":
         return Check("warn", name, f"{said}, which is {group.state.replace('_', ' ')}", "look again in a moment; workers come and go")
     return Check("ok", name, said)
+
+
+def strangers(groups: Sequence[Members]) -> Iterator[Check]:
+    """Who has joined a group that is there only to keep how far claimlog has read; nothing where nobody has."""
+    fix = "stop that program and give it a group of its own: claimlog cannot store there how far it is, and what it stores may be wrong"
+    for group in groups:
+        if group.clients:
+            said = f"{', '.join(group.clients)} has joined group {group.group}, where claimlog keeps how far it has read"
+            yield Check("fail", "groups", said, fix)
 
 
 def _named(places: Sequence[Partition]) -> str:

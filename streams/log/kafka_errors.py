@@ -26,12 +26,18 @@ _NO_TOPIC: Final = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKN
 _NOT_ALLOWED: Final = frozenset(
     (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 )
+_OTHERS_IN_GROUP: Final = frozenset(
+    (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.REBALANCE_IN_PROGRESS)
+)
 # A gapless producer makes a refusal fatal and keeps only its words.
 _NOT_ALLOWED_SAID: Final = "authorization failed"
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
 CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
 CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
+OTHERS_IN_GROUP: Final = (
+    "Another program has joined this group, which is claimlog's alone: stop it, `claimlog doctor` names it; then start this process again"
+)
 
 
 class LogFatal(LogError):
@@ -76,6 +82,10 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     code = error.code()
     if code in _NO_TOPIC:
         return TopicMismatch(f"{place}: {doing}: {said}. Create the topics first: claimlog topics apply")
+    if code in _OTHERS_IN_GROUP:
+        return LogError(f"{place}: {doing}: {said}. {OTHERS_IN_GROUP}")
+    if code in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
+        return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")
     if code in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
         return OffsetOutOfRange(f"{place}: the broker has no such offset: {error.str()}")
     if code == KafkaError._BAD_MSG:

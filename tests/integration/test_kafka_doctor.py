@@ -91,6 +91,14 @@ def test_partitions_that_lack_copies_or_a_leader_are_named(cluster: Cluster, sta
     assert (check.status, check.says) == (status, says)
 
 
+def test_a_program_of_others_in_a_group_that_keeps_offsets_is_named() -> None:
+    found = list(checks_cluster.strangers([Members("fleet.watcher", "missing", ()), Members("fleet.reconciler", "stable", ("kcat",))]))
+
+    assert [(check.status, check.says) for check in found] == [
+        ("fail", "kcat has joined group fleet.reconciler, where claimlog keeps how far it has read")
+    ]
+
+
 def test_a_group_that_shares_out_just_now_is_a_warning() -> None:
     check = checks_cluster.members("workers", Members("fleet.stream-processor", "preparing_rebalancing", ("a", "b")), "")
 
