@@ -197,7 +197,10 @@ def _parts(room: Room, ask: Ask | None) -> list[float]:
 
 
 def _part(room: Room, ask: Ask | None, r: int) -> float:
-    """The part of a node's limit that is in use with the instance there; without a limit, of its total; 0 where neither is known."""
+    """The part of a node's limit that is in use with the instance there; without a limit, of its total; 0 where neither is known.
+
+    A node that has none of it (no shared CPUs, say) is full as soon as anything of it counts, and empty until then.
+    """
     name = RESOURCES[r]
     used: int = getattr(room, f"{name}_used")
     asked = amounts_of(ask.item.resources)[r] if ask is not None else 0
@@ -207,7 +210,7 @@ def _part(room: Room, ask: Ask | None, r: int) -> float:
     whole = room.node.total(name) if limit is None else limit
     if whole is None:
         return 0.0
-    return min(max((used + asked) / whole, 0.0), 1.0) if whole > 0 else 1.0
+    return min(max((used + asked) / whole, 0.0), 1.0) if whole > 0 else float(used + asked > 0)
 
 
 _UNKNOWN = Hypervisor()

@@ -222,7 +222,7 @@ def _arranged(raws: Sequence[Raw], extras: Sequence[Raw]) -> tuple[list[Raw], li
 
 
 def _whole(room: Room, resource: str) -> float:
-    """See `raws`: the limit, else the total; so large that every part of it is 0 where neither is known, so small that all are 1."""
+    """See `raws`: the limit, else the total; so large that every part of it is 0 where neither is known, so small that all but 0 are 1."""
     limit, total = room.node.limit(resource), room.node.total(resource)
     whole = total if limit is None else limit
     return float("inf") if whole is None else float(whole) if whole > 0 else 1e-300

@@ -10,7 +10,7 @@ from schemas.requests import Flavor, PlacementRequested
 from streams.scheduling.choosing import draw_first, drawn_by, shuffled
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
-from streams.scheduling.policy import DEFAULT, digest
+from streams.scheduling.policy import DEFAULT, POLICIES, digest
 from streams.scheduling.select import engine
 from tests.scheduling_world import world
 
@@ -51,3 +51,16 @@ def test_a_decision_takes_the_first_of_equals_or_a_drawn_one_of_the_best() -> No
     assert choices(Options(shuffle_best_same_weighed_hosts=False)) == {"n0"}
     assert choices(Options(shuffle_best_same_weighed_hosts=False, host_subset_size=2)) == {"n0", "n1"}
     assert choices(Options(host_subset_size=20)) == {f"n{number}" for number in range(6)}
+
+
+def test_both_engines_count_a_node_without_shared_cpus_as_empty_of_them_until_somebody_asks_for_one() -> None:
+    here = world(claims=1)
+    here.host("pinned", vcpus=0, pcpus=8)
+    here.host("mixed", vcpus=8, pcpus=8)
+    fleet, policy = Fleet(here.ledgers()), POLICIES["bin-pack"]
+    asked = fleet.ask(PlacementRequested(request_id="r", flavor=Flavor(pcpus=2, memory_mib=1024)), 0, owner="s")
+
+    found = [engine(name)(fleet, asked, policy, digest(policy)) for name in ("profiles", "reference")]
+
+    assert found[0] == structs.replace(found[1], engine="profiles")
+    assert found[0].best[0].score == found[0].best[1].score
