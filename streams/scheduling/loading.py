@@ -113,7 +113,7 @@ def _check_options(policy: Policy, source: str) -> None:
         known_aliases(policy.options.pci_alias)
     except WantsError as error:
         raise PolicyError(f"{source}: options: {error}") from None
-    options, weighers = policy.options, {each.weigher for each in policy.weighers if each.factor}
+    options, weighers = policy.options, {each.weigher for each in policy.weighers}
     for text in (*options.weight_setting, *options.image_props_weight_setting):
         if setting(text) is None:
             raise PolicyError(f"{source}: options: expected name=ratio in a weight setting, got {text!r}")

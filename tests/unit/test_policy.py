@@ -48,6 +48,10 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
             '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"',
             "MetricsWeigher requires every metric; add MetricsFilter",
         ),
+        (
+            '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"\nmultiplier = 0.0',
+            "MetricsWeigher requires every metric; add MetricsFilter",
+        ),
     ],
 )
 def test_a_wrong_policy_is_refused_with_what_is_known(toml: str, message: str) -> None:
