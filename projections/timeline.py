@@ -16,7 +16,7 @@ from projections.subjects import Subject, concerns, node_of
 from projections.wording import event_text, outcome_text, record_text
 from schemas import claims as say
 from schemas.codec import event_type
-from schemas.results import ClaimOutcome
+from schemas.results import ClaimOutcome, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class Timeline(Struct):
     shown: set[tuple[str, str]] = field(default_factory=set)
     """Where observations show which of the instances."""
     claim_ids: set[str] = field(default_factory=set)
+    counting: dict[str, str] = field(default_factory=dict)
+    """Where the result of each request stands that counts."""
+    results_ms: dict[int, int] = field(default_factory=dict)
+    """The newest append time of each partition of results."""
 
     def __post_init__(self) -> None:
         """Begin with what the subject itself says."""
@@ -87,6 +91,7 @@ class Timeline(Struct):
 
     def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
         """Look at one record of a topic of `AROUND`; after the ledger is folded, as claims tell which requests an instance had."""
+        note = self._note(partition, offset, time_ms, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
         mine = concerns(event, self.subject)
         if not mine and self.subject.kind == "instance":
             mine = any(concerns(event, Subject("request", request_id)) for request_id in self.requests)
@@ -99,9 +104,18 @@ class Timeline(Struct):
                     offset=offset,
                     event=event_type(event),
                     node_id=node_of(event),
-                    summary=record_text(event, self.subject.name if self.subject.kind == "instance" else ""),
+                    summary=record_text(event, self.subject.name if self.subject.kind == "instance" else "") + note,
                 )
             )
+
+    def _note(self, partition: int, offset: int, time_ms: int, result: InstancesPlaced | PlacementFailed) -> str:
+        """What is to be added where a result does not count: one of each request does (DESIGN section 3), the rest changed nothing."""
+        newest_ms = self.results_ms[partition] = max(time_ms, self.results_ms.get(partition, 0))
+        if isinstance(result, InstancesPlaced) and newest_ms > result.commit_by_ms:
+            return " (does not count: appended after its commit_by_ms)"
+        here = f"{RESULTS}/{partition}@{offset}"
+        counts = self.counting.setdefault(result.request_id, here)
+        return "" if counts == here else f" (does not count: {counts} does)"
 
     def ordered(self) -> list[Entry]:
         """All entries in the order of the log: by append time, cause before effect where times are equal, and by offset."""

@@ -116,7 +116,8 @@ def test_requests_results_and_findings_stand_between_the_claims_cause_first(move
     found = timeline(moved, "i")
     request = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=4), instance_ids=("i",))
     placement = Placement(instance_id="i", claim_id="r1/0/s-1.1", partition=0, node_id="n1", resources=Resources(memory_mib=4))
-    placed = InstancesPlaced(request_id="r1", owner="s", taken_up_ms=START_MS, commit_by_ms=START_MS, placements=(placement,))
+    commit_by_ms = START_MS + 10_000
+    placed = InstancesPlaced(request_id="r1", owner="s", taken_up_ms=START_MS, commit_by_ms=commit_by_ms, placements=(placement,))
     place = {"node_id": "n1", "partition": 0, "offset": 10, "time_ms": 0, "since_ms": 0, "suspected_ms": 0, "type": "leak-suspected"}
     finding = convert({"finding_id": "f", "kind": "double-claim", "instance_id": "i", "note": "here", **place}, LeakSuspected)
     other = PlacementFailed(request_id="r77", owner="s", taken_up_ms=START_MS, reason="no-valid-node")
@@ -133,6 +134,23 @@ def test_requests_results_and_findings_stand_between_the_claims_cause_first(move
     assert [entry.summary for entry in found.ordered() if entry.topic != "claims"] == [
         "1 x 4 MiB wanted", "placed on n1", "double-claim i: here",
     ]  # fmt: skip
+
+
+def test_results_that_do_not_count_say_so(moved: History) -> None:
+    found = timeline(moved, "request/r1")
+    placement = Placement(instance_id="i", claim_id="r1/0/s-1.1", partition=0, node_id="n1", resources=Resources(memory_mib=4))
+    placed = InstancesPlaced(request_id="r1", owner="s", taken_up_ms=1, commit_by_ms=START_MS, placements=(placement,))
+    failed = PlacementFailed(request_id="r1", owner="t", taken_up_ms=1, reason="cancelled")
+
+    for offset, (after_ms, result) in enumerate([(1, placed), (0, placed), (1, failed), (1, failed)]):
+        found.tell(RESULTS, 0, offset, START_MS + after_ms, result)
+
+    late = "placed on n1 (does not count: appended after its commit_by_ms)"
+    said = {entry.offset: entry.summary for entry in found.ordered() if entry.topic == RESULTS}
+    # The second has a time below the one before it: a record's time is the largest so far in its partition.
+    assert said == {
+        0: late, 1: late, 2: "not placed: cancelled", 3: "not placed: cancelled (does not count: placement-results/0@2 does)",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
