@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from cyclopts import App, Parameter
 from msgspec import Struct
 
+from schemas.claims import PartitionOpened
+from schemas.codec import decode
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
@@ -125,10 +128,17 @@ def _told(log: Log, show: Show) -> int:
     return Exit.FINDINGS if found else Exit.DONE
 
 
+def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
+    """How many the ledger was opened with; where that is not at hand, how many there are."""
+    first = [] if CLAIMS not in there or log.start(CLAIMS, 0) else log.read(CLAIMS, 0, 0, 1)
+    opening = decode(CLAIMS, first[0].value) if first else None
+    return opening.partitions if isinstance(opening, PartitionOpened) else there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
+
+
 def differences(log: Log) -> list[Difference]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
-    specs = topic_specs(there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT), there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT))
+    specs = topic_specs(_ledger_partitions(log, there), there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT))
     if isinstance(log, Configured):
         return list(log.differences(specs))
     found: list[Difference] = []
