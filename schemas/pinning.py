@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.guests import Flavor, Image, NumaWant, PciWant
+from schemas.units import AMOUNT_MAX
 
 CPU_POLICIES = ("shared", "dedicated", "mixed")
 THREAD_POLICIES = ("prefer", "isolate", "require")
@@ -22,6 +23,8 @@ PCI_POLICIES = ("required", "legacy", "preferred", "socket")
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 ALIAS_KEY = "pci_passthrough:alias"
 MIGRATABLE = "live_migratable"
+CPUS_MAX = 4096
+"""Most CPUs that KVM gives one guest; a guest's own CPUs are listed one by one, and a text must not make lists without end."""
 
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -80,7 +83,7 @@ def _wants(flavor: Flavor, image: Image) -> Wants:
         return counted
     shared: dict[str, Any] = {"cpu_policy": policy or "shared", "thread_policy": threads, "emulator_threads": emulator, **page}
     cells = []
-    for number, (members, memory_mib) in enumerate(_cells(flavor, image, nodes or 1, cpus)):
+    for number, (members, memory_mib) in enumerate(_cells(flavor, image, nodes or 1, len(_cpus(flavor)))):
         pins = members & dedicated
         whole = policy == "dedicated"
         cells.append(
@@ -131,7 +134,7 @@ def _named(asked: str, policy: str, aliases: tuple[str, ...]) -> tuple[PciWant, 
     found = []
     for each in asked.split(","):
         name, separator, count = (part.strip() for part in each.partition(":"))
-        if not separator or not count.isdecimal():
+        if not separator or not count.isdecimal() or int(count) > AMOUNT_MAX:
             raise WantsError(f"{ALIAS_KEY}: expected name:count, got {each.strip()!r}")
         if name not in known:
             raise WantsError(f"{ALIAS_KEY}: alias {name!r} is not known; known: {', '.join(sorted(known)) or 'none (see pci_alias)'}")
@@ -156,6 +159,8 @@ def cpus_of(text: str, key: str) -> frozenset[int]:
         first, separator, last = (part.strip() for part in rule.removeprefix("^").partition("-"))
         if not first.isdecimal() or (separator and not (last.isdecimal() and int(first) <= int(last))):
             raise WantsError(f"{key}: expected CPU numbers such as 0-3,^2, got {text!r}")
+        if int(last or first) >= CPUS_MAX:
+            raise WantsError(f"{key}: expected CPU numbers below {CPUS_MAX}, got {text!r}")
         target.update(range(int(first), int(last or first) + 1))
     return frozenset(found - rejected)
 
@@ -235,7 +240,10 @@ def _resources(extra_specs: Mapping[str, str], name: str) -> int:
 def _asked(extra_specs: Mapping[str, str], name: str) -> list[int]:
     """The amounts of `resources:NAME` and its numbered groups; what is no amount is somebody else's error."""
     texts = [text for key, text in extra_specs.items() if re.fullmatch(_RESOURCE + name, key)]
-    return [amount for text in texts if (amount := _whole(text)) is not None and amount >= 0]
+    amounts = [amount for text in texts if (amount := _whole(text)) is not None and amount >= 0]
+    if sum(amounts) > AMOUNT_MAX:
+        raise WantsError(f"resources:{name}: expected at most {AMOUNT_MAX}, got {', '.join(texts)}")
+    return amounts
 
 
 def _hyperthreading(flavor: Flavor, image: Image) -> str:
@@ -248,14 +256,14 @@ def _hyperthreading(flavor: Flavor, image: Image) -> str:
 
 def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator: str) -> frozenset[int]:
     """The guest CPUs that get a host CPU of their own each."""
-    cpus = frozenset(range(flavor.vcpus + flavor.pcpus))
-    mask = _masked("hw:cpu_dedicated_mask", flavor.extra_specs.get("hw:cpu_dedicated_mask", ""), cpus)
-    if mask is not None and not (mask and mask < cpus):
+    mask = _masked("hw:cpu_dedicated_mask", flavor.extra_specs.get("hw:cpu_dedicated_mask", ""), flavor)
+    if mask is not None and not (mask and mask < _cpus(flavor)):
         raise WantsError("hw:cpu_dedicated_mask: expected some of the flavor's CPUs and not all")
     realtime = None
     if flavor.extra_specs.get("hw:cpu_realtime", "").strip().lower() in _TRUE:
         by_flavor, by_image = _pair("cpu_realtime_mask", flavor, image)
-        realtime = _masked("hw:cpu_realtime_mask", by_image or by_flavor, cpus) or (frozenset() if by_image or by_flavor else cpus)
+        cpus = _cpus(flavor)
+        realtime = _masked("hw:cpu_realtime_mask", by_image or by_flavor, flavor) or (frozenset() if by_image or by_flavor else cpus)
         if not realtime or not realtime <= cpus or (realtime == cpus and not emulator):
             raise WantsError("hw:cpu_realtime_mask: expected some of the flavor's CPUs, and not all without hw:emulator_threads_policy")
     if policy in {"", "shared"}:
@@ -268,16 +276,24 @@ def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator
     if policy == "dedicated":
         if mask:
             raise WantsError("hw:cpu_dedicated_mask: expected with hw:cpu_policy mixed, got dedicated")
-        return cpus
+        return _cpus(flavor)
     if (mask is None) == (realtime is None):
         raise WantsError("hw:cpu_policy mixed: expected one of hw:cpu_dedicated_mask and hw:cpu_realtime_mask")
     return mask or realtime or frozenset()
 
 
-def _masked(key: str, text: str, cpus: frozenset[int]) -> frozenset[int] | None:
+def _cpus(flavor: Flavor) -> frozenset[int]:
+    """The guest's CPUs. Raises WantsError where they are too many for a topology."""
+    count = flavor.vcpus + flavor.pcpus
+    if count > CPUS_MAX:
+        raise WantsError(f"vcpus: expected at most {CPUS_MAX} for a guest with CPUs or cells of its own, got {count}")
+    return frozenset(range(count))
+
+
+def _masked(key: str, text: str, flavor: Flavor) -> frozenset[int] | None:
     if not text:
         return None
-    return cpus_of(f"0-{len(cpus) - 1},{text}" if text.strip().startswith("^") else text, key)
+    return cpus_of(f"0-{len(_cpus(flavor)) - 1},{text}" if text.strip().startswith("^") else text, key)
 
 
 def _nodes(flavor: Flavor, image: Image) -> int:
@@ -286,8 +302,8 @@ def _nodes(flavor: Flavor, image: Image) -> int:
     if by_flavor and by_image:
         raise WantsError("hw_numa_nodes: the flavor says how many cells there are, the image must not")
     text = by_flavor or by_image
-    if text and ((number := _whole(text)) is None or number < 1 or str(number) != text):
-        raise WantsError(f"hw:numa_nodes: expected a number from 1, got {text!r}")
+    if text and ((number := _whole(text)) is None or not 1 <= number <= CPUS_MAX or str(number) != text):
+        raise WantsError(f"hw:numa_nodes: expected a number from 1 to {CPUS_MAX}, got {text!r}")
     return int(text or 0)
 
 
@@ -299,14 +315,14 @@ def _page_size(flavor: Flavor, image: Image) -> dict[str, Any]:
     text = by_image or by_flavor
     if text in {"", "any", "large", "small"}:
         return {"page_size": text} if text else {}
-    if text.isdecimal():
-        return {"page_size_kib": int(text)} if int(text) else {}
     size = _SIZE.fullmatch(text)
-    if size is None:
+    if size is None and not text.isdecimal():
         raise WantsError(f"hw:mem_page_size: expected small, large, any, KiB or a size such as 2MB, got {text!r}")
-    kib = float(size[1]) * _FACTOR[size[2]] / (1 if size[3] == "B" else 8) / 1024
-    if kib < 1:
-        raise WantsError(f"hw:mem_page_size: expected at least 1 KiB, got {text!r}")
+    kib = int(text) if size is None else float(size[1]) * _FACTOR[size[2]] / (1 if size[3] == "B" else 8) / 1024
+    if size is None and not kib:
+        return {}
+    if not 1 <= kib <= AMOUNT_MAX:
+        raise WantsError(f"hw:mem_page_size: expected 1 to {AMOUNT_MAX} KiB, got {text!r}")
     return {"page_size_kib": int(kib)}
 
 

@@ -108,8 +108,30 @@ def test_numbers_words_and_sizes_are_read_as_loosely_as_nova_reads_them(
 
 
 def test_a_number_of_cells_is_written_plainly_or_refused() -> None:
-    with pytest.raises(WantsError, match="hw:numa_nodes: expected a number from 1, got '02'"):
+    with pytest.raises(WantsError, match="hw:numa_nodes: expected a number from 1 to 4096, got '02'"):
         wants(flavor(hw__numa_nodes="02"), Image())
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "told"),
+    [
+        ({"resources:VCPU": "9" * 25}, "resources:VCPU: expected at most"),
+        ({"resources1:VCPU": str(1 << 50), "resources2:VCPU": "1"}, "resources:VCPU: expected at most"),
+        ({"hw:mem_page_size": "9" * 400 + "TB"}, "hw:mem_page_size: expected 1 to"),
+        ({"hw:mem_page_size": "9" * 25}, "hw:mem_page_size: expected 1 to"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-99999999999"}, "hw:cpu_dedicated_mask: expected CPU numbers below 4096"),
+        ({"hw:numa_nodes": "100000000"}, "hw:numa_nodes: expected a number from 1 to 4096"),
+        ({"pci_passthrough:alias": "gpu:" + "9" * 25}, "expected name:count"),
+    ],
+)
+def test_a_text_cannot_ask_for_numbers_or_lists_that_no_record_and_no_memory_holds(extra_specs: dict[str, str], told: str) -> None:
+    assert told in unusable(Flavor(vcpus=0, extra_specs=extra_specs), Image(), ALIASES)
+
+
+def test_a_guest_with_cells_has_as_many_cpus_as_a_hypervisor_gives_and_one_without_as_many_as_it_likes() -> None:
+    assert wants(flavor(vcpus=1 << 40, trait__CUSTOM_A="required"), Image()) == (1 << 40, 0, ())
+    with pytest.raises(WantsError, match="vcpus: expected at most 4096"):
+        wants(flavor(vcpus=1 << 40, hw__cpu_policy="dedicated"), Image())
 
 
 def test_an_image_can_require_hyperthreading_and_not_forbid_it() -> None:
