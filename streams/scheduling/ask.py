@@ -14,7 +14,8 @@ from projections.room import Room
 from schemas.claims import ClaimItem, GroupMember
 from schemas.pinning import Wants, WantsError, devices, wants
 from schemas.requests import NumaWant, PciWant, PlacementRequested
-from schemas.resources import Limits, Resources
+from schemas.resources import RESOURCES, Limits, Resources
+from schemas.units import AMOUNT_MAX
 from streams.scheduling.options import OPTIONS, Options
 
 # Seeds stand in records, whose numbers go up to 2^50.
@@ -147,7 +148,14 @@ def _size(sizing: _Sizing, aliases: tuple[str, ...]) -> Size:
         pci += devices(request.flavor, request.image, aliases)
     except WantsError as error:
         unusable = str(error)
-    return Size(request.resources if cpus is None else request.sized(cpus), numa, pci, unusable)
+    resources = request.resources if cpus is None else request.sized(cpus)
+    return Size(resources, numa, pci, unusable or _too_much(resources))
+
+
+def _too_much(resources: Resources) -> str:
+    """Why no record can claim so much (root and ephemeral disk add up, in MiB); empty if one can."""
+    too_much = [name for name in RESOURCES if getattr(resources, name) > AMOUNT_MAX]
+    return f"{too_much[0]}: expected at most {AMOUNT_MAX}, got {getattr(resources, too_much[0])}" if too_much else ""
 
 
 def seed_of(owner: str, request_id: str, index: int, attempt: int) -> int:

@@ -140,6 +140,13 @@ def test_a_forced_request_goes_over_the_limits_but_nowhere_else() -> None:
     assert (decision.chosen, decision.alternates, decision.passed) == ("n01", (), 1)
 
 
+def test_more_than_a_record_can_claim_is_placed_nowhere_not_even_by_force() -> None:
+    decision = decide(fleet_of(hosts(2)), request(flavor=Flavor(root_gib=1 << 41), forced_nodes=("n01",)))
+
+    assert (decision.chosen, decision.rejections[0].filter) == ("", "request")
+    assert decision.rejections[0].reason == "disk_mib: expected at most 1125899906842624, got 2251799813685248"
+
+
 def test_no_fleet_no_node() -> None:
     decision = decide(fleet_of(world()), request())
 
