@@ -20,6 +20,8 @@ import sys
 import time
 from xml.sax.saxutils import escape, quoteattr
 
+from libvirt import libvirtError
+
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
@@ -96,7 +98,13 @@ class Launcher:
         if not self.claims.hold(placement, self.clock.wall_ms()):
             print(f"{placement.instance_id}: not started, claim {placement.claim_id} is not held any more", file=sys.stderr)
             return False
-        self.handle.defineXML(domain_xml(placement, self.kind, self.architecture)).create()
+        domain = self.handle.defineXML(domain_xml(placement, self.kind, self.architecture))
+        try:
+            domain.create()
+        except libvirtError as error:
+            domain.undefine()  # a definition alone would confirm the claim, and nobody would start it
+            print(f"{placement.instance_id}: not started: {error}; the claim expires, or is released by hand", file=sys.stderr)
+            return False
         print(f"{placement.instance_id}: started on {self.node_id} under claim {placement.claim_id}", flush=True)
         return True
 

@@ -89,14 +89,15 @@ class Domain(Struct, frozen=True, kw_only=True):
         dedicated_cpus: frozenset[int] = frozenset(),
         unknown_since_ms: int | None = None,
     ) -> InstanceReport:
-        """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are vcpus only."""
+        """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are none.
+
+        None is said as 0: left unsaid, what was last said would stand beside the vcpus when a host's dedicated set is given up.
+        """
         guests = sum(cpu in dedicated_cpus for cpu in self.pinned_cpus)
         pcpus = guests + sum(cpu in dedicated_cpus for cpu in self.emulator_cpus)
         return InstanceReport(
             instance_id=self.instance_id,
-            resources=ObservedResources(
-                vcpus=max(0, self.vcpus - guests), pcpus=pcpus if dedicated_cpus else None, memory_mib=self.memory_mib, disk_mib=disk_mib
-            ),
+            resources=ObservedResources(vcpus=max(0, self.vcpus - guests), pcpus=pcpus, memory_mib=self.memory_mib, disk_mib=disk_mib),
             name=self.name,
             power_state=power_state,
             project_id=self.project_id,

@@ -127,7 +127,9 @@ def test_an_audit_of_the_default_host_says_what_libvirt_reports(host: Connection
     )
     assert found.hypervisor.cpu_info == CpuInfo(architecture="i686", cells=2, sockets=2, cores=2, threads=2)
     assert found.instances == (
-        InstanceReport(instance_id=TEST_UUID, name="test", resources=ObservedResources(vcpus=2, memory_mib=8_192), power_state="running"),
+        InstanceReport(
+            instance_id=TEST_UUID, name="test", resources=ObservedResources(vcpus=2, pcpus=0, memory_mib=8_192), power_state="running"
+        ),
     )
     assert found.complete
     assert decode(AUDITS, encode(found)) == found
@@ -192,7 +194,7 @@ def test_a_disk_in_a_pool_that_is_stopped_has_no_size_and_its_guest_is_known_all
     pool.undefine()
 
     assert found.complete
-    assert found.instances[0].resources == ObservedResources(vcpus=2, memory_mib=512)
+    assert found.instances[0].resources == ObservedResources(vcpus=2, pcpus=0, memory_mib=512)
 
 
 def test_a_closed_connection_fails_the_audit(host: Connection) -> None:

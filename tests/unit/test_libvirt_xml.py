@@ -89,7 +89,7 @@ def test_only_a_pin_to_one_cpu_binds_it() -> None:
 def test_pinned_cpus_count_as_pcpus_where_the_host_has_a_dedicated_set() -> None:
     domain = read_domain(DOMAIN)
 
-    assert domain.report("running", 7).resources == ObservedResources(vcpus=4, memory_mib=1_025, disk_mib=7)
+    assert domain.report("running", 7).resources == ObservedResources(vcpus=4, pcpus=0, memory_mib=1_025, disk_mib=7)
     assert domain.report("running", 7, frozenset({6, 7, 8})).resources == ObservedResources(vcpus=2, pcpus=2, memory_mib=1_025, disk_mib=7)
     assert domain.report("running", 7, frozenset({9})).resources == ObservedResources(vcpus=4, pcpus=0, memory_mib=1_025, disk_mib=7)
 
