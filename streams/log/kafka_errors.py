@@ -29,11 +29,14 @@ _NOT_ALLOWED: Final = frozenset(
 _OTHERS_IN_GROUP: Final = frozenset(
     (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.REBALANCE_IN_PROGRESS)
 )
+_TOO_LARGE: Final = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 # A gapless producer makes a refusal fatal and keeps only its words.
 _NOT_ALLOWED_SAID: Final = "authorization failed"
+_TOO_LARGE_SAID: Final = "Message size too large"
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
 CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
+CHECK_TOPICS: Final = "Check that the topics are still there: claimlog topics check"
 CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
 OTHERS_IN_GROUP: Final = (
     "Another program has joined this group, which is claimlog's alone: stop it, `claimlog doctor` names it; then start this process again"
@@ -73,19 +76,20 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     said = f"{error.str()} ({error.name()})"
     if error.code() in _NOT_ALLOWED or (error.fatal() and _NOT_ALLOWED_SAID in said):
         return LogError(f"{place}: {doing}: {said}. This user may not; who may do what to which topic: docs/kafka.md")
+    if error.code() in _TOO_LARGE or (error.fatal() and _TOO_LARGE_SAID in said):
+        return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")
     if error.fatal():
         return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again")
     if is_passing(error) or (was_there and is_vanished(error)):
         seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
         is_refused = any(word in f"{said}{seen}" for word in _REFUSALS)
-        return LogUnreachable(f"{place}: {doing}: {said}{seen}. {CHECK_SECURITY if is_refused else CHECK_ADDRESS}")
+        check = CHECK_TOPICS if is_vanished(error) else CHECK_SECURITY if is_refused else CHECK_ADDRESS
+        return LogUnreachable(f"{place}: {doing}: {said}{seen}. {check}")
     code = error.code()
     if code in _NO_TOPIC:
         return TopicMismatch(f"{place}: {doing}: {said}. Create the topics first: claimlog topics apply")
     if code in _OTHERS_IN_GROUP:
         return LogError(f"{place}: {doing}: {said}. {OTHERS_IN_GROUP}")
-    if code in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
-        return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")
     if code in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
         return OffsetOutOfRange(f"{place}: the broker has no such offset: {error.str()}")
     if code == KafkaError._BAD_MSG:

@@ -1,0 +1,27 @@
+"""Kafka's errors say what to do."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from streams.log.base import LogError, LogUnreachable
+from streams.log.kafka_errors import log_error
+
+GAPLESS = "ProduceRequest for claims [3] with 1 message(s) failed: Broker: Message size too large: unable to satisfy gap-less guarantee"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "advice"),
+    [
+        (KafkaError(KafkaError._GAPLESS_GUARANTEE, GAPLESS, fatal=True), LogError, "`claimlog topics check` says which topic"),
+        (KafkaError(KafkaError.UNKNOWN_MEMBER_ID), LogError, "Another program has joined this group"),
+        (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), LogUnreachable, "Check that the topics are still there"),
+        (KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION), LogUnreachable, "Check that the brokers run"),
+    ],
+)
+def test_an_error_of_the_brokers_says_what_to_do(error: KafkaError, kind: type[LogError], advice: str) -> None:
+    told = log_error(error, "kafka://here:9092", "appending", was_there=True)
+
+    assert type(told) is kind
+    assert advice in str(told)
