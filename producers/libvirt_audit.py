@@ -75,6 +75,10 @@ class Auditor:
         here = [(listed, self._known.get(listed.instance_id)) for listed in self._listed]
         return [Guest(listed.instance_id, known.domain, listed.is_active) for listed, known in here if known is not None]
 
+    def guests_unasked(self) -> list[Guest]:
+        """Those of them that run and have a disk which nobody was asked about yet."""
+        return [guest for guest in self.guests() if guest.is_active and self.disks.is_unasked(guest.domain)]
+
     def keep_disks(self, sizes: dict[str, DiskSize]) -> None:
         """Take in what a round found."""
         self.disks.keep(sizes, [known.domain for known in self._known.values()])

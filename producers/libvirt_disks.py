@@ -33,17 +33,30 @@ class Disks:
 
     def __init__(self) -> None:
         self._sizes: dict[str, DiskSize | None] = {}
+        self._unasked: set[str] = set()
+        """Disks in no pool, of which no running guest was asked yet."""
 
     def learn(self, handle: Any, domain: Domain, *, has_pools: bool = True) -> None:
         """Ask the pools for disks not asked for yet. Raises libvirtError."""
         for disk in domain.disks:
             if disk.key and disk.key not in self._sizes:
-                self._sizes[disk.key] = of_volume(handle, disk) if has_pools else None
+                size = self._sizes[disk.key] = of_volume(handle, disk) if has_pools else None
+                if size is None:
+                    self._unasked.add(disk.key)
+
+    def is_unasked(self, domain: Domain) -> bool:
+        """Whether the domain has a disk whose size a running guest might tell, and none was asked for it."""
+        return any(disk.key in self._unasked for disk in domain.disks)
+
+    def asked(self, domains: Iterable[Domain]) -> None:
+        """The guests of `domains` are asked now; whoever does not answer is asked in the next round of all."""
+        self._unasked.difference_update(disk.key for domain in domains for disk in domain.disks)
 
     def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
         """Take in what a look found, and forget what is no disk of `domains`."""
         wanted = {disk.key for domain in domains for disk in domain.disks if disk.key}
         self._sizes = {key: sizes.get(key) or self._sizes.get(key) for key in wanted if key in sizes or key in self._sizes}
+        self._unasked &= wanted
 
     def capacity_mib(self, domain: Domain) -> int | None:
         """Capacities of the domain's disks, rounded up; where one is not known, what its flavor was promised, else None: not reported."""

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from producers.libvirt_audit import AUDIT_TIMEOUT_SECONDS, Auditor, Look
 from producers.libvirt_connect import OPEN_TIMEOUT_SECONDS, Connection, HypervisorUnreachable, Opener
+from producers.libvirt_disks import Guest
 from producers.libvirt_lifecycle import DomainWatch, Overrun
 from producers.libvirt_rounds import ANSWER_MS
 from producers.libvirt_system import Options
@@ -174,6 +175,8 @@ class LibvirtHost:
             changed = self._watch.changed()
             self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms), changed=changed)
             self._tend_disks()
+            if not self._auditor.rounds.running and (guests := self._auditor.guests_unasked()):
+                self._ask_disks(guests, due_ms)
             return self._named_as_before(self._auditor.result())
         if self._events is not None:
             self._leave(self._why_lost())
@@ -186,7 +189,8 @@ class LibvirtHost:
         self._auditor.connected()
         seen_at_ms = self._wall_ms()
         self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms))
-        self._ask_disks_first(due_ms)
+        self._disks_due_ms = self._mono_ms() + self._disks_every_ms
+        self._ask_disks(self._auditor.guests(), due_ms)
         found = self._named_as_before(self._auditor.result())
         self.node_id = self.node_id or found.hostname
         self._resync(watch, found, seen_at_ms)
@@ -248,11 +252,10 @@ class LibvirtHost:
             return structs.replace(found, hypervisor=structs.replace(found.hypervisor, stats=stats))
         return found
 
-    def _ask_disks_first(self, due_ms: int) -> None:
-        """The first audit of a connection waits for the sizes of disks, as long as all guests answer and there is time."""
+    def _ask_disks(self, guests: list[Guest], due_ms: int) -> None:
+        """The first audit of a connection, or of a guest, waits for the sizes of disks, as long as all answer and there is time."""
         until_ms = min(due_ms, self._mono_ms() + ANSWER_MS)
-        self._auditor.rounds.start(self._open_for_disks, self._auditor.guests())
-        self._disks_due_ms = self._mono_ms() + self._disks_every_ms
+        self._begin_round(guests)
         while self._auditor.rounds.running and (left_ms := until_ms - self._mono_ms()) > 0:
             self._auditor.rounds.wait(left_ms / 1000)
             sizes = self._auditor.rounds.tend()
@@ -268,7 +271,11 @@ class LibvirtHost:
             self._auditor.keep_disks(sizes)
         if not rounds.running and self._mono_ms() >= self._disks_due_ms:
             self._disks_due_ms = self._mono_ms() + self._disks_every_ms
-            rounds.start(self._open_for_disks, self._auditor.guests())
+            self._begin_round(self._auditor.guests())
+
+    def _begin_round(self, guests: list[Guest]) -> None:
+        self._auditor.disks.asked(guest.domain for guest in guests if guest.is_active)
+        self._auditor.rounds.start(self._open_for_disks, guests)
 
     def _say_in_full_if_drifted(self, source: AuditSource, found: Look) -> None:
         """What images may grow to is part of no digest, since it moves all the time; when it has moved far it is worth a full audit."""

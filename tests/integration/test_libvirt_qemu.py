@@ -188,6 +188,19 @@ def test_disks_have_their_full_size_and_what_images_may_still_grow_is_not_availa
     assert (seen[2].hypervisor.disk_mib, seen[2].hypervisor.physical.disk_mib_available_least) == (None, None)
 
 
+def test_the_audit_that_first_lists_a_guest_has_the_size_of_its_disks(daemon: Daemon, admin: Any) -> None:
+    reporting = Reporting(daemon.uri, disks_every_ms=3_600_000)
+    reporting.audit()
+    disk = DISK.format(kind="raw", path=daemon.image("late.raw", "raw", "16M"), target="vda")
+    admin.createXML(guest_xml("late", devices=disk), PAUSED)
+
+    seen = reporting.audit()
+    reporting.host.close()
+
+    assert seen.instances[0].resources.disk_mib == 16
+    assert not seen.unknown_instances
+
+
 def test_a_guest_started_and_one_destroyed_behind_claimlogs_back_are_found_by_the_second_audit(
     daemon: Daemon, admin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
