@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
+from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
 from streams.reconciler import SOURCES, reconcile
@@ -30,6 +32,15 @@ COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
 
 
+RENEWED_SECONDS = 86_400.0
+"""A broker forgets the offset of a group without members a week after it was stored (`offsets.retention.minutes`), moved or not."""
+
+
+def from_the_first(_partition: int) -> int:
+    """Nothing is stored, so nothing was read."""
+    return 0
+
+
 def not_counted(_topic: str, _kind: str) -> None:
     """Nobody wants to know how many."""
 
@@ -41,14 +52,22 @@ def not_told(_sentence: str) -> None:
 class Reader:
     """Where a group stands in one topic, per partition; commits after the batch is dealt with.
 
-    `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group.
+    `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group; `unstored` says where to begin in a
+    partition of which nothing is stored.
     """
 
     def __init__(
-        self, log: Log, group: str, topic: str, clock: Callable[[], float] = time.monotonic, tell: Callable[[str], None] = not_told
+        self,
+        log: Log,
+        group: str,
+        topic: str,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = not_told,
+        unstored: Callable[[int], int] = from_the_first,
     ) -> None:
         self._log, self._group, self.topic = log, group, topic
-        self._clock, self._tell = clock, tell
+        self._clock, self._tell, self._unstored = clock, tell, unstored
+        self._all_stored: float | None = None
         self._commit_due: float | None = None
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -69,9 +88,10 @@ class Reader:
 
     def _begin(self, partition: int) -> int:
         """The stored offset, unless the log has none such: then what is there now was never read, and reading some twice does no harm."""
-        stored = self._log.committed(self._group, self.topic).get(partition, 0)
+        known = self._log.committed(self._group, self.topic).get(partition)
+        stored = self._unstored(partition) if known is None else known
         start, end = self._log.start(self.topic, partition), self._log.end(self.topic, partition)
-        self._committed[partition] = stored
+        self._committed[partition] = known or 0
         if stored > end:
             place = f"{self.topic}/{partition}"
             self._tell(f"{place}: {rewound(self._group, stored, end)}; the stored offset is discarded, it is read again from {start}")
@@ -85,15 +105,21 @@ class Reader:
         self._next[records[-1].partition] = records[-1].offset + 1
 
     def commit(self, *, at_once: bool = False) -> None:
-        """Store where this group stands, if it moved; but for `at_once` not sooner than a second after the last time."""
+        """Store where this group stands, if it moved; but for `at_once` not sooner than a second after the last time.
+
+        Once a day everything is stored again, so that brokers do not forget it.
+        """
         now = self._clock()
         if self._commit_due is not None and now < self._commit_due and not at_once:
             return
-        moved = {partition: offset for partition, offset in self._next.items() if self._committed[partition] != offset}
+        renews = self._all_stored is not None and now - self._all_stored > RENEWED_SECONDS
+        moved = {partition: offset for partition, offset in self._next.items() if renews or self._committed[partition] != offset}
         if moved:
             self._log.commit(self._group, self.topic, moved)
             self._committed.update(moved)
             self._commit_due = now + COMMIT_EVERY_SECONDS
+        if renews or self._all_stored is None:
+            self._all_stored = now
 
     def forget(self, partitions: frozenset[int]) -> None:
         """Read these anew from what is committed: somebody else had them."""
@@ -114,7 +140,7 @@ class Carrier:
         self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
     ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic, tell=tell) for topic in SOURCES]
+        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(first_to_carry, log, topic)) for topic in SOURCES]
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
         self.carried = 0

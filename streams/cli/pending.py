@@ -10,6 +10,7 @@ from projections.ledger_state import Step
 from projections.observed import Observed
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
+from streams.carried import last_carried
 from streams.cli import units
 from streams.cli.records import between
 from streams.cli.state import READ_RECORDS, State
@@ -53,21 +54,10 @@ def _lay(state: State, record: Record, each: Each | None) -> None:
 
 
 def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int]) -> dict[str, int]:
-    """Up to where each source was carried, from the ledger itself: a carried record has its source's position as its id.
-
-    Looked for from the end backwards. Too low is right as well, only slower; a source that was never carried starts at 0.
-    """
-    found: dict[str, int] = {}
-    upper = claims_end
-    lowest = log.start(CLAIMS, number) if CLAIMS in log.topics() and number < log.topics()[CLAIMS] else upper
-    while upper > lowest and len(found) < len(behind):
-        lower = max(lowest, upper - READ_RECORDS)
-        for record in reversed(list(between(log, CLAIMS, number, lower, upper, READ_RECORDS))):
-            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{number}@")
-            if topic in behind and topic not in found and offset.isdigit():
-                found[topic] = int(offset) + 1
-        upper = lower
-    return {topic: min(found.get(topic, 0), end) for topic, end in behind.items()}
+    """Up to where each source was carried. Too low is right as well, only slower; a source that was never carried starts at 0."""
+    has_claims = number < log.topics().get(CLAIMS, 0)
+    carried = last_carried(log, number, claims_end, behind) if has_claims else {}
+    return {topic: min(carried[topic][0] + 1 if topic in carried else 0, end) for topic, end in behind.items()}
 
 
 def say_pending(state: State, stderr: TextIO) -> None:

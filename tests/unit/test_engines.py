@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.topics import DEAD_LETTERS, LIFECYCLE, REQUESTS
-from streams.engines import COMMIT_EVERY_SECONDS, Carrier, Reader, Watcher
+from streams.engines import COMMIT_EVERY_SECONDS, RENEWED_SECONDS, Carrier, Reader, Watcher
 from streams.log.base import NO_RECORD, LogUnreachable, Message, TopicMismatch
 from streams.log.memory import MemoryLog
 from streams.topology import open_ledger
@@ -66,6 +66,22 @@ def test_what_was_not_stored_yet_is_stored_later_though_nothing_more_comes() -> 
     reader.commit()
 
     assert (before, log.committed(GROUP, REQUESTS)) == ({0: 1}, {0: 2})
+
+
+def test_what_a_broker_may_forget_is_stored_again_each_day_though_nothing_comes() -> None:
+    log, clock = ledger(), Moment()
+    reader = Reader(log, GROUP, REQUESTS, clock)
+    said(log, REQUESTS, 1)
+    go_on(reader)
+    log.commit(GROUP, REQUESTS, {0: 0})
+    stored = []
+
+    for step_seconds in (RENEWED_SECONDS, COMMIT_EVERY_SECONDS):
+        clock.seconds += step_seconds
+        reader.commit()
+        stored.append(log.committed(GROUP, REQUESTS))
+
+    assert stored == [{0: 0}, {0: 1}]
 
 
 @pytest.mark.parametrize(("engine", "topic", "group"), [(Carrier, LIFECYCLE, "reconciler"), (Watcher, REQUESTS, "watcher")])

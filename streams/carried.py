@@ -1,0 +1,61 @@
+"""Up to where observations were carried into the ledger, from the ledger itself: each carried record has its source's position as its id.
+
+For when nobody else knows it: brokers forget what a group has stored after a while, and carrying everything again would double the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from schemas.codec import Unreadable
+from schemas.topics import CLAIMS
+from streams.log.base import Log, Record
+from streams.reconciler import reconcile
+
+BATCH_RECORDS: Final = 5_000
+LOOK_BACK_RECORDS: Final = 1_000_000
+"""So far back is looked, which takes seconds; what was carried before that is carried again, and the fold ignores it."""
+
+
+def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[str]) -> dict[str, tuple[int, Record]]:
+    """The newest record of each source that stands in the ledger's partition below `claims_end`: its offset there, and what it became.
+
+    An older one than there is does no harm: from there on some are carried again, which changes nothing.
+    """
+    found: dict[str, tuple[int, Record]] = {}
+    upper = claims_end
+    lowest = max(log.start(CLAIMS, partition), claims_end - LOOK_BACK_RECORDS)
+    while upper > lowest and len(found) < len(sources):
+        lower = max(lowest, upper - BATCH_RECORDS)
+        for record in reversed(_between(log, partition, lower, upper)):
+            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{partition}@")
+            if topic in sources and topic not in found and offset.isdigit():
+                found[topic] = int(offset), record
+        upper = lower
+    return found
+
+
+def first_to_carry(log: Log, source: str, partition: int) -> int:
+    """The first offset of a source that the ledger does not show to be carried; 0 where that is not this source's record.
+
+    So it is where the topic was made anew: what stands at an offset now is not what was carried from there.
+    """
+    start, end = log.start(source, partition), log.end(source, partition)
+    carried = last_carried(log, partition, log.end(CLAIMS, partition), (source,)).get(source) if end > start else None
+    if carried is None or not start <= carried[0] < end:
+        return 0
+    offset, became = carried
+    (record, *_) = log.read(source, partition, offset, 1)
+    message = reconcile(record, log.topics()[CLAIMS])
+    is_same = not isinstance(message, Unreadable) and (message.key, message.value) == (became.key, became.value)
+    return offset + 1 if is_same and record.offset == offset else 0
+
+
+def _between(log: Log, partition: int, start: int, end: int) -> list[Record]:
+    """The records of `claims` from `start` up to `end`, exclusive."""
+    found: list[Record] = []
+    while start < end and (records := log.read(CLAIMS, partition, start, end - start)):
+        found += records
+        start = records[-1].offset + 1
+    return found

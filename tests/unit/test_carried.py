@@ -1,0 +1,48 @@
+"""Where to go on carrying when nothing is stored: the ledger shows it."""
+
+from __future__ import annotations
+
+from producers.load import Fleet
+from producers.source import said
+from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
+from streams.carried import first_to_carry
+from streams.cli.producing import message
+from streams.engines import Carrier
+from streams.log.base import Message
+from streams.log.memory import MemoryLog
+from streams.topology import open_ledger
+
+
+def ledger() -> MemoryLog:
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    return log
+
+
+def audits(epoch: int, count: int) -> list[Message]:
+    fleet = Fleet(1, epoch=epoch)
+    return [message(said(AUDITS, fleet.audit(fleet.nodes[0], 1_000 * number, number))) for number in range(1, count + 1)]
+
+
+def test_what_was_carried_is_not_carried_again_when_the_stored_offsets_are_forgotten() -> None:
+    log = ledger()
+    log.append(audits(1, 3))
+    Carrier(log).turn(frozenset({0}))
+    log.append(audits(1, 4)[3:])
+
+    after = Carrier(log, "a group of which nothing is stored")
+    read = after.turn(frozenset({0}))
+
+    assert read == 1
+    assert log.end(CLAIMS, 0) == 1 + 4
+    assert first_to_carry(log, LIFECYCLE, 0) == 0
+
+
+def test_observations_of_a_topic_made_anew_are_carried_from_the_first() -> None:
+    old, new = ledger(), ledger()
+    old.append(audits(1, 2))
+    Carrier(old).turn(frozenset({0}))
+    new.append([Message(CLAIMS, r.key, r.value, r.headers, 0) for r in old.read(CLAIMS, 0, 1)])
+    new.append(audits(2, 3))
+
+    assert (first_to_carry(old, AUDITS, 0), first_to_carry(new, AUDITS, 0)) == (2, 0)
