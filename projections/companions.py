@@ -10,8 +10,9 @@ from collections.abc import Iterable
 import msgspec
 
 from projections.differences import Closed, HomeClosed
-from projections.leaks import Leaks, Mark, OpenFinding
+from projections.leaks import Leaks, Mark
 from projections.observed import NodeView, Observed
+from projections.open_finding import OpenFinding
 
 Rows = Iterable[tuple[bytes, bytes]]
 

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from projections.differences import bounded_name
 from projections.explaining import release_command, resources_of
-from projections.leaks import OpenFinding
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Claim, Node
+from projections.open_finding import OpenFinding
 from projections.rules import GRACE_MS
 from projections.wording import amounts_text
 from schemas.claims import ClaimRenewed, ClaimRequested, FindingIgnored

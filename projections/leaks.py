@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from projections.causes import step_cause
-from projections.differences import Closed, Difference, HomeClosed, Look, nothing_wrong, of_instances, of_node
-from projections.explaining import described
-from projections.rules import GRACE_MS, REMEMBERED_RECORDS
+from projections.differences import Closed, HomeClosed, Look, nothing_wrong, of_instances, of_node
+from projections.open_finding import OpenFinding, confirmed, may_confirm, remeasured, resolved, suspected
+from projections.rules import REMEMBERED_RECORDS
 from schemas.claims import (
     ClaimReleased,
     ClaimRenewed,
@@ -33,7 +32,7 @@ from schemas.claims import (
     NodeSilent,
 )
 from schemas.codec import event_type
-from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
 
 if TYPE_CHECKING:
     from projections.ledger import Ledger
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 # How often closed claims are looked through for those that may be forgotten: rarely enough to cost nothing a record.
 _FORGET_EVERY = 10_000
-_CAUSES_MAX = 30
-_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "stranded-member"})
 _RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
 _OF_NODE = frozenset({"negative-free", "silent-node", "stranded-member"})
 """Kinds that every look at a node sees, whatever instances it is about."""
@@ -53,18 +50,6 @@ _GONE = frozenset({"departed", "deleted"})
 
 Touched = Iterable[tuple[str, Collection[str]]]
 """Nodes, each with instances there."""
-
-
-class OpenFinding(Struct):
-    """A finding that is not resolved: the last record about it, and when the next look may confirm it."""
-
-    record: LeakSuspected | LeakConfirmed
-    not_before_ms: int
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether a second look has seen it."""
-        return isinstance(self.record, LeakConfirmed)
 
 
 class Mark(Struct):
@@ -319,12 +304,16 @@ class Leaks(Struct, dict=True):
             if difference is None:
                 if finding is not None and (every or finding.record.instance_id in instances or finding.record.kind in _OF_NODE):
                     del known[name]
-                    records.append(_resolved(look, finding))
+                    records.append(resolved(look, finding))
             elif finding is None:
-                known[name] = _suspected(look, name, difference)
+                known[name] = suspected(look, name, difference)
                 records.append(known[name].record)
-            elif not finding.confirmed and _may_confirm(look, finding):
-                finding.record = _confirmed(look, finding, difference)
+            elif finding.confirmed:
+                if (changed := remeasured(look, finding, difference)) is not None:
+                    finding.record = changed
+                    records.append(changed)
+            elif may_confirm(look, finding):
+                finding.record = confirmed(look, finding, difference)
                 records.append(finding.record)
         if not known:
             del self.open[node_id]
@@ -340,56 +329,3 @@ class Leaks(Struct, dict=True):
             else:
                 del self.closed[node_id]
         self.__dict__.pop("_claimants", None)
-
-
-def _may_confirm(look: Look, finding: OpenFinding) -> bool:
-    """Whether this look counts as the second one."""
-    step, event = look.step, look.step.event
-    if step.time_ms < finding.not_before_ms:
-        return False
-    if finding.record.kind in _BY_ANY_LOOK:
-        return type(event) in {NodeObserved, NodeSilent}
-    return type(event) is NodeObserved and event.complete and not event.failed and event.taken_at_ms >= finding.not_before_ms
-
-
-def _suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
-    said, step = described(look, difference), look.step
-    record = LeakSuspected(
-        finding_id=name,
-        kind=difference.kind,
-        node_id=look.node.node_id,
-        partition=look.partition,
-        offset=step.offset,
-        time_ms=step.time_ms,
-        since_ms=said.since_ms,
-        suspected_ms=step.time_ms,
-        instance_id=difference.instance_id,
-        claim_id=difference.claim.claim_id if difference.claim is not None else "",
-        held=said.held,
-        counted=said.counted,
-        devices=said.devices,
-        causes=said.causes[-_CAUSES_MAX:],
-        missing=said.missing,
-        fix=said.fix,
-        note=said.note,
-    )
-    return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
-
-
-def _confirmed(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed:
-    """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
-    before, said = finding.record, described(look, difference)
-    causes = (*before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
-    now = {"held": said.held, "counted": said.counted, "devices": said.devices, "note": said.note}
-    return LeakConfirmed(**_said(before, look, causes) | now)
-
-
-def _resolved(look: Look, finding: OpenFinding) -> LeakResolved:
-    before = finding.record
-    return LeakResolved(**_said(before, look, (*before.causes, step_cause(look.partition, look.step, before.instance_id))))
-
-
-def _said(record: LeakSuspected | LeakConfirmed, look: Look, causes: tuple[Any, ...]) -> dict[str, Any]:
-    """A finding's fields as of a further step."""
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return fields | {"offset": look.step.offset, "time_ms": look.step.time_ms, "causes": causes}

@@ -71,7 +71,7 @@ class LeakSuspected(Finding, frozen=True, kw_only=True, tag="leak-suspected"):
 
 
 class LeakConfirmed(Finding, frozen=True, kw_only=True, tag="leak-confirmed"):
-    """A second, later audit shows it again."""
+    """A second, later audit shows it again; said once more whenever what it holds has changed."""
 
 
 class LeakResolved(Finding, frozen=True, kw_only=True, tag="leak-resolved"):

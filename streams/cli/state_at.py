@@ -18,10 +18,11 @@ from typing import TextIO
 from projections.companions import Doubles, all_rows, taken
 from projections.cut import Cut
 from projections.doubles import DoubleClaims
-from projections.leaks import Leaks, OpenFinding
+from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
+from projections.open_finding import OpenFinding
 from projections.replay import check_at_hand
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
 from schemas.claims import PartitionOpened

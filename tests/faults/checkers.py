@@ -16,12 +16,13 @@ import msgspec
 from msgspec import Struct, field
 
 from projections.differences import Closed
-from projections.leaks import Mark, OpenFinding
+from projections.leaks import Mark
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.ledger_table import LedgerTable
 from projections.node import Node
 from projections.observed import NodeView, Observed
+from projections.open_finding import OpenFinding
 from projections.rocks import RocksTable
 from projections.rows import node_resources
 from projections.snapshots import encoded

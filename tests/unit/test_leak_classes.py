@@ -206,6 +206,20 @@ def test_a_guest_in_no_record_but_the_hypervisors(world: World) -> None:
     mended(world)
 
 
+def test_a_finding_says_what_it_holds_by_now_and_once_for_each_change(world: World) -> None:
+    world.defined("h3", "stranger", SMALL)
+    world.audited()
+    before = len(world.records)
+
+    world.defined("h3", "stranger", LARGE)
+    world.audited()
+
+    assert world.found() == {("ghost-instance", H3, "stranger"): amounts(LARGE)}
+    (said,) = world.records[before:]
+    assert isinstance(said, LeakConfirmed)
+    assert [cause.event for cause in said.causes] == ["node-observed", "node-observed"]
+
+
 def test_a_node_that_came_back_under_another_name(world: World) -> None:
     claimed(world, "c", "a", H1)
     world.audited()

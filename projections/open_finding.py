@@ -1,0 +1,96 @@
+"""A finding that is open, and the records that tell of it: suspected, confirmed, measured anew, resolved. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from projections.causes import step_cause
+from projections.differences import Difference, Look
+from projections.explaining import Description, described
+from projections.rules import GRACE_MS
+from schemas.claims import NodeObserved, NodeSilent
+from schemas.findings import LeakConfirmed, LeakResolved, LeakSuspected
+
+_CAUSES_MAX = 30
+_BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "stranded-member"})
+
+
+class OpenFinding(Struct):
+    """A finding that is not resolved: the last record about it, and when the next look may confirm it."""
+
+    record: LeakSuspected | LeakConfirmed
+    not_before_ms: int
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a second look has seen it."""
+        return isinstance(self.record, LeakConfirmed)
+
+
+def may_confirm(look: Look, finding: OpenFinding) -> bool:
+    """Whether this look counts as the second one."""
+    step, event = look.step, look.step.event
+    if step.time_ms < finding.not_before_ms:
+        return False
+    if finding.record.kind in _BY_ANY_LOOK:
+        return type(event) in {NodeObserved, NodeSilent}
+    return type(event) is NodeObserved and event.complete and not event.failed and event.taken_at_ms >= finding.not_before_ms
+
+
+def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
+    """The finding at first sight, under its id `name`."""
+    said, step = described(look, difference), look.step
+    record = LeakSuspected(
+        finding_id=name,
+        kind=difference.kind,
+        node_id=look.node.node_id,
+        partition=look.partition,
+        offset=step.offset,
+        time_ms=step.time_ms,
+        since_ms=said.since_ms,
+        suspected_ms=step.time_ms,
+        instance_id=difference.instance_id,
+        claim_id=difference.claim.claim_id if difference.claim is not None else "",
+        held=said.held,
+        counted=said.counted,
+        devices=said.devices,
+        causes=said.causes[-_CAUSES_MAX:],
+        missing=said.missing,
+        fix=said.fix,
+        note=said.note,
+    )
+    return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
+
+
+def confirmed(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed:
+    """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
+    before, said = finding.record, described(look, difference)
+    causes = (*before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
+    return LeakConfirmed(**_said(before, look, causes) | _measures(said))
+
+
+def remeasured(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed | None:
+    """The confirmed finding with what it holds by now; None if that is what it says already."""
+    before, now = finding.record, _measures(described(look, difference))
+    if all(getattr(before, name) == now[name] for name in ("held", "counted", "devices")):
+        return None
+    return LeakConfirmed(**_said(before, look, before.causes) | now)
+
+
+def _measures(said: Description) -> dict[str, Any]:
+    """What of a finding changes while it is open."""
+    return {"held": said.held, "counted": said.counted, "devices": said.devices, "note": said.note, "missing": said.missing}
+
+
+def resolved(look: Look, finding: OpenFinding) -> LeakResolved:
+    """The end of a finding: its causes and the record after which it is gone."""
+    before = finding.record
+    return LeakResolved(**_said(before, look, (*before.causes, step_cause(look.partition, look.step, before.instance_id))))
+
+
+def _said(record: LeakSuspected | LeakConfirmed, look: Look, causes: tuple[Any, ...]) -> dict[str, Any]:
+    """A finding's fields as of a further step."""
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return fields | {"offset": look.step.offset, "time_ms": look.step.time_ms, "causes": causes}
