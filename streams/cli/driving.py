@@ -29,7 +29,7 @@ START_WITHIN_MS = TTL_MS_DEFAULT // 4
 
 
 class Tally(Struct):
-    """What happened so far."""
+    """What happened so far: `requested`, `placed` and `failed` are the workload's own requests, `others` the answers to other people's."""
 
     requested: int = 0
     instances: int = 0
@@ -38,13 +38,18 @@ class Tally(Struct):
     started: int = 0
     ended: int = 0
     too_late: int = 0
+    answered_before: int = 0
+    others: int = 0
     audits: int = 0
 
     def __str__(self) -> str:
         """One line for stderr."""
         return (
             f"{self.requested} requested, {self.placed} placed, {self.failed} not placed, {self.started} guests started, "
-            f"{self.ended} ended, {self.audits} audits" + (f", {self.too_late} started too late and left out" if self.too_late else "")
+            f"{self.ended} ended, {self.audits} audits"
+            + (f", {self.too_late} started too late and left out" if self.too_late else "")
+            + (f", {self.others} requests of others answered" if self.others else "")
+            + (f", {self.answered_before} answered by an earlier run; another --seed asks anew" if self.answered_before else "")
         )
 
 
@@ -71,6 +76,8 @@ class Driver:
             Placements(number, counts[RESULTS], requests_next=log.end(REQUESTS, number), results_next=log.end(RESULTS, number))
             for number in range(counts[RESULTS])
         ]
+        self._answered_before = {key for placements in self._placements for key in _keys(log, placements)}
+        """Requests that have an answer already: the same seed asks for the same again, and nobody answers twice."""
         self._due_audits: deque[tuple[int, str]] = deque()
         if fleet.nodes:
             # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
@@ -135,11 +142,15 @@ class Driver:
                         self._answered(record, answered, out)
 
     def _answered(self, record: Record, answered: Answered, out: list[Message]) -> None:
-        self._waiting.discard(answered.answer.request_id)
+        request_id = answered.answer.request_id
+        if request_id in self._waiting:
+            self._waiting.remove(request_id)
+            self.tally.placed += answered.answer.placed
+            self.tally.failed += not answered.answer.placed
+        else:
+            self.tally.others += 1
         if not answered.answer.placed:
-            self.tally.failed += 1
             return
-        self.tally.placed += 1
         result = decode(RESULTS, record.value)
         assert isinstance(result, InstancesPlaced), "a result that counts and places is of this type"
         now_ms = self._clock.wall_ms()
@@ -161,7 +172,10 @@ class Driver:
         now_ms = self._clock.wall_ms()
         while self._next is not None and self._when(self._next.time_ms) <= now_ms and len(out) < 10 * BATCH_MESSAGES:
             if isinstance(self._next, Arrival):
-                self._waiting.add(self._next.request.request_id)
+                if self._next.request.request_id in self._answered_before:
+                    self.tally.answered_before += 1
+                else:
+                    self._waiting.add(self._next.request.request_id)
                 self.tally.requested += 1
                 self.tally.instances += self._next.request.count
                 out.append(request_message(self._next.request, now_ms))
@@ -189,6 +203,14 @@ class Driver:
             first_round = due_ms == self._start_ms
             phase_ms = int(self._spread * index) if first_round else 0
             self._due_audits.append((max(due_ms + self._audit_every_ms, now_ms) + phase_ms, node_id))
+
+
+def _keys(log: Log, placements: Placements) -> Iterator[str]:
+    """The keys of the results below those that `placements` is to fold: ids of requests, and names of schedulers, which harm nobody."""
+    at, end = log.start(RESULTS, placements.partition), placements.results_next
+    while at < end and (records := log.read(RESULTS, placements.partition, at)):
+        yield from (record.key.decode(errors="replace") for record in records if record.offset < end)
+        at = records[-1].offset + 1
 
 
 def request_message(request: PlacementRequested, time_ms: int) -> Message:

@@ -138,6 +138,22 @@ def test_a_guest_placed_after_its_lifetime_ended_ends_at_once() -> None:
     assert kinds(world.records(LIFECYCLE)) == [InstanceArrived, InstanceStarted, InstanceDeparted, InstanceDeleted]
 
 
+def test_requests_that_an_earlier_run_asked_are_not_waited_for() -> None:
+    world = World([arrival(0, "a")])
+    world.at(0)
+    world.placed("a")
+    again = Driver(world.log, world.fleet, iter([arrival(0, "a"), arrival(0, "b")]), world.clock, speed=1.0, audit_every_ms=10_000)
+
+    again.step()
+    world.placed("b")
+    world.placed("of somebody else")
+    again.step()
+
+    assert (again.waiting, again.exhausted) == (0, True)
+    assert (again.tally.requested, again.tally.placed, again.tally.answered_before, again.tally.others) == (2, 1, 1, 1)
+    assert "1 answered by an earlier run; another --seed asks anew" in str(again.tally)
+
+
 def test_a_failure_starts_nothing_and_a_late_result_is_left_out() -> None:
     world = World([arrival(0, "a"), arrival(0, "b")])
     world.at(0)
