@@ -27,8 +27,8 @@ def worker_directory(folder: Path) -> Iterator[str]:
                 f"{folder}: another worker has this directory; each needs one of its own, so pass another with --state"
             ) from None
         file = folder / "worker-id"
-        if not file.exists():
-            # Written aside and renamed: a kill between the two leaves no half of an id.
+        if not file.exists() or not file.read_text().strip():
+            # Written aside and renamed: a kill between the two leaves no half of an id. After a power cut it may be empty all the same.
             draft = file.with_suffix(".new")
             draft.write_text(uuid4().hex)
             draft.replace(file)

@@ -24,3 +24,10 @@ def test_a_directory_keeps_the_id_it_was_given_first(tmp_path: Path) -> None:
 def test_a_directory_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with worker_directory(tmp_path), pytest.raises(TableInUse, match="pass another with --state"), worker_directory(tmp_path):
         raise AssertionError("two have the directory")
+
+
+def test_an_id_that_a_power_cut_left_empty_is_given_anew(tmp_path: Path) -> None:
+    (tmp_path / "worker-id").write_text("\n")
+
+    with worker_directory(tmp_path) as worker_id:
+        assert worker_id
