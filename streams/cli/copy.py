@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -19,9 +20,12 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
-from streams.log.base import Partition, Record, TopicSpec
+from streams.log.base import LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.mirror import COPIED, Target, mirror, one_moment, told
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a disk says that is no fault of the command line."""
 
 
 def copy_verb(
@@ -76,6 +80,8 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
             _refuse_to_replace(path)
             partial.rename(path)
         except OSError as problem:
+            if problem.errno in NO_ROOM:
+                raise LogFull(f"{path} cannot be written: {problem.strerror}; make room, then copy again") from None
             raise UsageProblem(f"{path} cannot be written: {problem.strerror or problem}") from None
         finally:
             with suppress(OSError):  # its folder may be what is wrong; that was said

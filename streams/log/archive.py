@@ -58,7 +58,8 @@ def archive(
     `verified` gives the offset up to which a partition need not be read from the log again: that of its newest verified snapshot.
 
     Raises SnapshotMissing if one of `below` is above that, before anything is moved; OffsetOutOfRange above the end of the log; ArchiveBusy
-    while another process archives into `directory`; LogDamaged if what was written reads back differently (the log then keeps everything).
+    while another process archives into `directory`; LogDamaged if what was written reads back differently (the log then keeps everything);
+    LogError with what the disk says.
     """
     for partition, before in below.items():
         if before > verified(partition):
@@ -102,14 +103,25 @@ def _write_files(
     while at < before:
         end = min(before, at + records_max)
         head = Head(log.ledger_id, partition.topic, partition.number, at, end)
-        partial = folder / "being-written"
-        digest = write(partial, head, _batches(log, partition, at, end))
-        _verify(partial, log.ledger_id, partition, digest)
-        partial.rename(folder / f"{at:016d}-{end:016d}.archive")
-        _sync(folder)
+        try:
+            _write_file(folder, head, _batches(log, partition, at, end))
+        except OSError as problem:
+            raise LogError(
+                f"{folder}: {problem.strerror or problem}. The log keeps {partition} from {log.start(*partition)} on; mend that, then "
+                "do it again"
+            ) from problem
         at = end
         if progress is not None:
             progress(partition, at, before)
+
+
+def _write_file(folder: Path, head: Head, records: Iterator[list[Record]]) -> None:
+    """Write one file, read it back, and give it its name. Raises OSError, and LogDamaged if it reads back differently."""
+    partial = folder / "being-written"
+    digest = write(partial, head, records)
+    _verify(partial, head.ledger_id, Partition(head.topic, head.partition), digest)
+    partial.rename(folder / f"{head.start:016d}-{head.end:016d}.archive")
+    _sync(folder)
 
 
 def _batches(log: Log, partition: Partition, at: int, end: int) -> Iterator[list[Record]]:

@@ -1,13 +1,14 @@
 """Archive and log together are the log as it was."""
 
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streams.log.archive import ArchiveBusy, ArchivedLog, SnapshotMissing, archive
-from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+from streams.log.base import Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 
@@ -107,6 +108,20 @@ def test_an_interrupted_archive_goes_on_where_it_was(tmp_path: Path) -> None:
         f"{0:016d}-{100:016d}.archive",
         f"{100:016d}-{180:016d}.archive",
     ]
+
+
+def test_a_disk_without_room_for_the_archive_is_named_and_the_log_keeps_its_records(tmp_path: Path) -> None:
+    log = MemoryLog(clock=Ticks())
+    filled(log)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(LogError, match=r"old/claims/0: File too large. The log keeps claims/0 from 0 on"):
+            archive(log, tmp_path / "old", {CLAIMS_0: 700}, verified=anywhere)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert archive(log, tmp_path / "old", {CLAIMS_0: 700}, verified=anywhere) == {CLAIMS_0: 700}
 
 
 def test_a_flipped_byte_in_the_archive_is_reported_or_harmless_and_never_served(tmp_path: Path) -> None:

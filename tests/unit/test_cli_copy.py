@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def test_what_jq_makes_of_a_copy_is_read_as_it_was(tmp_path: Path, capsys: Captu
 def ageless(text: str) -> str:
     """An answer without how old things are by now."""
     return re.sub(r'"\w*age_ms": \d+', "", text)
+
+
+def test_a_disk_without_room_for_the_lines_is_no_mistake_of_the_command_line(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        said = fleet.run(capsys, "copy", str(tmp_path / "lines.jsonl"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert (said.code, list(tmp_path.glob("lines*"))) == (1, [])
+    assert "lines.jsonl cannot be written: File too large; make room, then copy again" in said.err
 
 
 def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, capsys: Capture) -> None:
