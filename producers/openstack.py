@@ -81,14 +81,17 @@ class OpenStack:
         producer: str = PRODUCER,
         swap_mib: Mapping[str, int] | None = None,
         told: Mapping[tuple[str, str], Told] | None = None,
+        now_us: Callable[[], int] | None = None,
     ) -> None:
         """`epoch_of` gives the epoch for a node, `swap_mib` the swap of flavors by name for legacy messages.
+
+        With `now_us` (wall clock) one publisher whose clock is ahead makes nobody else's messages late.
 
         `told` is what is in the log already, by instance and node. Of these instances nothing is said until `caught_up`: on the way there
         the follower is where an earlier one was already.
         """
         self.services = Services()
-        self._epoch_of, self._producer, self._swap_mib = epoch_of, producer, swap_mib or {}
+        self._epoch_of, self._producer, self._swap_mib, self._now_us = epoch_of, producer, swap_mib or {}, now_us
         self._sources: dict[str, EventSource] = {}
         self._histories: dict[str, History] = {}
         self._told: dict[str, dict[str, Told]] = {}
@@ -144,7 +147,8 @@ class OpenStack:
         return Reach(tuple(sorted(waiting)), len(instances), tuple(self.services.waiting_hosts()), self._too_late)
 
     def _lived(self, fact: InstanceFact) -> Iterator[LifecycleEvent]:
-        self._newest_us = max(self._newest_us, fact.key.time_us)
+        time_us = fact.key.time_us if self._now_us is None else min(fact.key.time_us, self._now_us())
+        self._newest_us = max(self._newest_us, time_us)
         if self._newest_us - self._settled_us > KEPT_US:
             self._settle()
         if fact.host and fact.node:
@@ -258,7 +262,7 @@ class OpenStack:
         self._told.pop(instance_id, None)
         self._note_unnamed(instance_id, set())
         self._deleted[instance_id] = fact.key.time_us
-        self._tombstones.append((max(fact.key.time_us, self._newest_us), instance_id))
+        self._tombstones.append((self._newest_us, instance_id))
         while self._tombstones[0][0] < self._newest_us - KEPT_US:
             del self._deleted[self._tombstones.popleft()[1]]
 

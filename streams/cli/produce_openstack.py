@@ -62,13 +62,14 @@ def openstack(
     from streams.cli.produce import ended_by_sigterm, persistence
     from streams.cli.producing import message
 
-    hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), SystemClock().wall_ms()
+    clock = SystemClock()
+    hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), clock.wall_ms()
     with ExitStack() as stack:
         sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
         before = told_before(target)
-        follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told)
+        follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
         feed, persistent = Feed(follower, letters_before(target)), persistence()
         audits = [message(said(AUDITS, audit_of(each, producer=PRODUCER, epoch=start_ms, taken_at_ms=start_ms))) for each in hosts]
         _append(target, audits, persistent)

@@ -288,6 +288,17 @@ def test_after_a_day_the_past_is_not_kept_one_by_one_and_still_counts() -> None:
     assert following.used() == following.tracked() == cloud.usage()
 
 
+def test_a_host_whose_clock_is_years_ahead_makes_no_message_of_others_late() -> None:
+    cloud, ahead = NovaCloud(), NovaCloud(start_ms=(START_S + 3_000 * 86_400) * 1000)
+    messages = [*cloud.create("a", "h1"), *cloud.resize("a", "h2", LARGE)]
+    following = Following(OpenStack(lambda _: 1, now_us=lambda: cloud.now_us))
+
+    following.take([*messages[4:], *ahead.create("b", "h3"), *messages[:4]])
+
+    assert following.follower.reach().too_late == 0
+    assert following.tracked() == cloud.usage() | ahead.usage()
+
+
 def test_versioned_and_legacy_messages_of_one_event_do_not_contradict_each_other() -> None:
     size = Size("large", 4, 4096, 20, 5, 256)
     both = zip(NovaCloud().create("a", "h1", size), NovaCloud(legacy=True).create("a", "h1", size), strict=True)
