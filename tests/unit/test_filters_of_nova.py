@@ -180,6 +180,8 @@ def test_traits_may_stand_in_flavor_and_image_and_an_aggregate_may_ask_for_one()
     assert why("TraitsFilter", with_specs(trait__LICENSED="forbidden"), apart) == "has LICENSED, which is forbidden"
     assert why("isolate_aggregates", licensed, apart) is None
     assert why("isolate_aggregates", ask(), apart) == "its aggregates are for requests with trait:LICENSED"
+    assert why("isolate_aggregates", with_specs(trait_GPU__LICENSED="required"), apart) is None
+    assert why("isolate_aggregates", with_specs(trait1__LICENSED="forbidden"), apart) is not None
 
 
 def test_isolated_hosts_take_isolated_images_and_nothing_else() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from projections.node import Node
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.options import Options
+
+_GROUPED = re.compile(r"trait[a-zA-Z0-9_-]{1,64}:(.+)")
 
 
 def zones(node: Node, default: str) -> frozenset[str]:
@@ -44,6 +48,12 @@ def traits(ask: Ask, _: Options) -> Check | None:
 def required_traits(ask: Ask) -> frozenset[str]:
     """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties."""
     return _asked(ask, "required") | frozenset(ask.request.traits_required)
+
+
+def grouped_traits(ask: Ask) -> frozenset[str]:
+    """The traits that the flavor requires of a part of a node: `trait1:X` or `trait_GROUP:X` = `required` (Placement's granular groups)."""
+    said = ask.request.flavor.extra_specs.items()
+    return frozenset(found[1] for key, text in said if text == "required" and (found := _GROUPED.fullmatch(key)) is not None)
 
 
 def _asked(ask: Ask, word: str) -> frozenset[str]:
