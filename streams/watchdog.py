@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
 from streams.metrics import Health
 from streams.runner import Engine
@@ -138,6 +138,12 @@ class Watchdog:
                 if self._stopped.wait(LOOK_SECONDS):
                     raise
 
+    def _in_reserve(self, log: Log) -> None:
+        """There is no loop, and that is well while there is something to share out: of a topic that went Faust hears nothing more."""
+        if STREAM_PARTITIONS not in log.topics():
+            self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
+        self._health.turned()
+
     def _look(self, log: Log) -> None:
         now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
@@ -147,8 +153,7 @@ class Watchdog:
             self._watched, self._began, self._standstill = share, now, Standstill(self._stall_seconds)
         if share is None:
             if joining_since is None:
-                # In reserve: there is no loop, and that is well.
-                self._health.turned()
+                self._in_reserve(log)
             return
         positions = share.positions
         topics = sorted({place.topic for place in positions} | {CLAIMS})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from streams.log.base import Partition
-from streams.watchdog import Share, Standstill, recovery
+import time
+
+from schemas.topics import CLAIMS, STREAM_PARTITIONS
+from streams.log.base import Partition, TopicSpec
+from streams.log.memory import MemoryLog
+from streams.metrics import Health
+from streams.watchdog import Share, Standstill, Watchdog, recovery
 
 CLAIMS_0, CLAIMS_1 = Partition("claims", 0), Partition("claims", 1)
 
@@ -68,3 +73,16 @@ def test_a_recovery_says_of_each_partition_what_it_has_what_it_needs_and_what_re
     said = recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0})
 
     assert said == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
+
+
+def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
+    log, given_up = MemoryLog(), list[str]()
+    watchdog = Watchdog(lambda: None, lambda: None, lambda: log, Health(time.monotonic), print, given_up.append, stall_seconds=60.0)
+    log.create([TopicSpec(CLAIMS, 1), TopicSpec(STREAM_PARTITIONS, 1)])
+    watchdog._look(log)
+    resting = list(given_up)
+
+    watchdog._look(MemoryLog())
+
+    assert resting == []
+    assert [said.partition(",")[0] for said in given_up] == ["topic stream-partitions is missing"]
