@@ -93,7 +93,7 @@ def type_affinity(ask: Ask, _: Options) -> Check | None:
 
 
 def isolate_aggregates(ask: Ask, _: Options) -> Check | None:
-    """Nova's pre-filter of that name: an aggregate that says `trait:X` is `required` takes only requests that require X, of whatever part."""
+    """Nova's pre-filter of that name: an aggregate that says `trait:X` is `required` takes requests that require X, and no others."""
     required = required_traits(ask) | grouped_traits(ask)
 
     def why(room: Room) -> str | None:
