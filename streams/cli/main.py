@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
-from streams.cli.stdout import named
+from streams.cli.stdout import named, unheard
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -209,7 +209,7 @@ def _speak_utf8() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout = named(sys.stdout)
     if isinstance(sys.stderr, TextIOWrapper):
-        sys.stderr.reconfigure(encoding="utf-8")
+        sys.stderr = unheard(sys.stderr)
 
 
 def main() -> None:

@@ -96,3 +96,20 @@ def test_what_an_answer_means_stands_even_if_its_reader_did_not_stay() -> None:
         said = process.stderr.read()
 
     assert (said, process.returncode) == ("", 4)
+
+
+@pytest.mark.parametrize("device", ["/dev/full", "a pipe that nobody reads"])
+def test_what_cannot_be_told_on_stderr_changes_no_exit_code(device: str) -> None:
+    told = (
+        "import sys\nfrom streams.cli import main\nfrom streams.cli.exits import guarded\nmain._speak_utf8()\n"
+        "sys.exit(guarded(lambda: print('waiting for room', file=sys.stderr, flush=True) or 3, sys.stderr))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    stderr = os.open(device, os.O_WRONLY) if device == "/dev/full" else os.dup(writer)
+
+    process = subprocess.run([sys.executable, "-c", told], stderr=stderr, check=False)
+    os.close(stderr)
+    os.close(writer)
+
+    assert process.returncode == 3
