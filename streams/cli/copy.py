@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -19,8 +19,9 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
+from streams.cli.printable import printable
 from streams.cli.progress import Progress
-from streams.log.base import LogFull, Partition, Record, TopicSpec
+from streams.log.base import Log, LogCutShort, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.mirror import COPIED, Target, mirror, one_moment, told
 
@@ -51,7 +52,7 @@ def copy_verb(
         return _exported(Path(target), log, show)
     if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
-    with opened(log) as source, open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
+    with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
         if not hasattr(destination, "append_at"):
             raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
         with Progress("copy", None, sys.stderr, time.monotonic) as progress:
@@ -60,7 +61,20 @@ def copy_verb(
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
             for place, count in copied.items()
         ]
-    return _answered(items, show)
+    code = _answered(items, show)
+    return Exit.INCOMPLETE if lacks else code
+
+
+@contextmanager
+def _source(log: str | None) -> Iterator[tuple[Log, bool]]:
+    """The log to copy, and whether it lacks something: the copy of an interrupted copy is what is left of a ledger that was lost."""
+    try:
+        source, lacks = opened(log), False
+    except LogCutShort as problem:
+        source, lacks = opened(log, partly_copied=True), True
+        sys.stderr.write(f"what is there is copied, but {printable(str(problem))}\n")
+    with source:
+        yield source, lacks
 
 
 def _exported(path: Path, log: str | None, show: Show) -> int:

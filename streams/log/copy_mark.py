@@ -27,5 +27,6 @@ def check_whole(log: Log, name: str) -> None:
             if (reached := log.end(topic, number)) < end:
                 raise LogCutShort(
                     f"{name}: this copy of a ledger is not complete: {Partition(topic, number)} ends at {reached}, expected {end}. Wait "
-                    "until `claimlog copy` is done, or run it again: it goes on where it stopped"
+                    "until `claimlog copy` is done, or run it again: it goes on where it stopped. If the original is lost, "
+                    "a copy of this copy has what is there"
                 )

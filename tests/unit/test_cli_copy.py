@@ -209,6 +209,10 @@ def test_a_copy_that_was_interrupted_gives_no_answers_until_it_is_whole(tmp_path
 
     assert (codes, said.out) == ([6, 6, 6], "")
     assert "copy: this copy of a ledger is not complete: " in said.err
+    left = f"sqlite:{tmp_path / 'left'}"
+    assert run(["copy", left, "--log", target]) == 6
+    assert "what is there is copied, but " in capsys.readouterr().err
+    assert run(["nodes", "--log", left]) == 0
     assert fleet.run(capsys, "copy", target).code == 0
     assert run(["nodes", "--log", target]) == 0
 
