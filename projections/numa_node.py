@@ -333,7 +333,7 @@ def _merged(held: Sequence[Holding]) -> list[CellGrant]:
 
 def _strangers(node: Node, cell: NumaCell, holdings: Holdings) -> dict[int, int]:
     """Pages that the last audit found in use in a cell beyond those claimed for guests that it lists: others have them."""
-    counted = [pages for pages in cell.pages if pages.free is not None]
+    counted = [pages for pages in _sized(cell) if pages.free is not None]
     if not counted:
         return {}
     listed = {report.instance_id for report in node.full.instances} if node.full is not None else set()
@@ -352,7 +352,7 @@ def _strangers(node: Node, cell: NumaCell, holdings: Holdings) -> dict[int, int]
 
 def _cell(cell: NumaCell, reserved: dict[int, int], strangers: dict[int, int]) -> numa.Cell:
     """A host cell with nobody's use yet. What is not huge pages is ordinary memory."""
-    rows = [_pages(pages, reserved.get(pages.size_kib, 0), strangers.get(pages.size_kib, 0)) for pages in cell.pages]
+    rows = [_pages(pages, reserved.get(pages.size_kib, 0), strangers.get(pages.size_kib, 0)) for pages in _sized(cell)]
     if not any(pages.size_kib < HUGE_KIB_MIN for pages in rows):
         huge_kib = sum(pages.total * pages.size_kib for pages in rows)
         rows.append(numa.Pages(ORDINARY_KIB, max(0, cell.memory_mib * 1024 - huge_kib) // ORDINARY_KIB))
@@ -381,6 +381,11 @@ def _cpus_of(
     cpus = sorted({*all_cpus, *dedicated})
     cores = (*(core for core in siblings if core), *((cpu,) for cpu in cpus if cpu not in listed))
     return tuple(cpu for cpu in cpus if cpu not in dedicated), tuple(sorted(dedicated)), cores
+
+
+def _sized(cell: NumaCell) -> list[HugePages]:
+    """Its pages that have a size: those of none hold nothing."""
+    return [pages for pages in cell.pages if pages.size_kib]
 
 
 def _pages(pages: HugePages, reserved: int, strangers: int) -> numa.Pages:

@@ -235,3 +235,13 @@ def test_the_digest_tells_other_cpus_apart() -> None:
         digests.add(history.ledger.digest)
 
     assert len(digests) == 2
+
+
+def test_pages_of_no_size_hold_nothing_and_end_no_reader() -> None:
+    cell = NumaCell(cell_id=0, cpus=(0, 1, 2, 3), memory_mib=1024, pages=(HugePages(size_kib=0, total=9, free=3),))
+    history = host(Hypervisor(vcpus=4, memory_mib=1024, disk_mib=10, numa_cells=(cell,)))
+
+    granted = got(ask(history, "c", numa=floats(2)))
+
+    assert [(each.cell_id, each.page_size_kib) for each in granted.cells] == [(0, 0)]
+    assert shortfalls(ask(history, "large", numa=floats(2, page_size="large"))) != []
