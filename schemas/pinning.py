@@ -27,7 +27,8 @@ CPUS_MAX = 4096
 """Most CPUs that KVM gives one guest; a guest's own CPUs are listed one by one, and a text must not make lists without end."""
 
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
-_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+YES = frozenset({"1", "t", "true", "on", "y", "yes"})
+"""The words that Nova takes for yes, in small letters."""
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 _IMAGE_KEYS = ("hw_cpu_", "hw_numa_", "hw_mem_page_size", f"trait:{HYPERTHREADING}")
 _FLAVOR_KEYS = ("hw:cpu_", "hw:numa_", "hw:mem_page_size", "hw:emulator_threads_policy", "resources", "trait")
@@ -168,9 +169,9 @@ def cpus_of(text: str, key: str) -> frozenset[int]:
 def _truth(key: str, text: str) -> str:
     """`true` or `false`. Raises WantsError for a word that is neither."""
     word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
+    if word not in YES | _FALSE:
         raise WantsError(f"{key}: expected true or false, got {text!r}")
-    return "true" if word in _TRUE else "false"
+    return "true" if word in YES else "false"
 
 
 def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
@@ -260,7 +261,7 @@ def _dedicated(flavor: Flavor, image: Image, policy: str, threads: str, emulator
     if mask is not None and not (mask and mask < _cpus(flavor)):
         raise WantsError("hw:cpu_dedicated_mask: expected some of the flavor's CPUs and not all")
     realtime = None
-    if flavor.extra_specs.get("hw:cpu_realtime", "").strip().lower() in _TRUE:
+    if flavor.extra_specs.get("hw:cpu_realtime", "").strip().lower() in YES:
         by_flavor, by_image = _pair("cpu_realtime_mask", flavor, image)
         cpus = _cpus(flavor)
         realtime = _masked("hw:cpu_realtime_mask", by_image or by_flavor, flavor) or (frozenset() if by_image or by_flavor else cpus)

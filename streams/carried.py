@@ -10,7 +10,7 @@ from typing import Final
 
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
-from streams.log.base import Log, Record
+from streams.log.base import Log, Record, between
 from streams.reconciler import reconcile
 
 BATCH_RECORDS: Final = 5_000
@@ -28,7 +28,7 @@ def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[
     lowest = max(log.start(CLAIMS, partition), claims_end - LOOK_BACK_RECORDS)
     while upper > lowest and len(found) < len(sources):
         lower = max(lowest, upper - BATCH_RECORDS)
-        for record in reversed(_between(log, partition, lower, upper)):
+        for record in reversed(list(between(log, CLAIMS, partition, lower, upper, BATCH_RECORDS))):
             topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{partition}@")
             if topic in sources and topic not in found and offset.isdigit():
                 found[topic] = int(offset), record
@@ -50,12 +50,3 @@ def first_to_carry(log: Log, source: str, partition: int) -> int:
     message = reconcile(record, log.topics()[CLAIMS])
     is_same = not isinstance(message, Unreadable) and (message.key, message.value) == (became.key, became.value)
     return offset + 1 if is_same and record.offset == offset else 0
-
-
-def _between(log: Log, partition: int, start: int, end: int) -> list[Record]:
-    """The records of `claims` from `start` up to `end`, exclusive."""
-    found: list[Record] = []
-    while start < end and (records := log.read(CLAIMS, partition, start, end - start)):
-        found += records
-        start = records[-1].offset + 1
-    return found

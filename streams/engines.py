@@ -30,8 +30,6 @@ WATCHERS = "watcher"
 
 COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
-
-
 RENEWED_SECONDS = 86_400.0
 """A broker forgets the offset of a group without members a week after it was stored (`offsets.retention.minutes`), moved or not."""
 

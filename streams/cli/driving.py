@@ -20,7 +20,7 @@ from schemas.results import InstancesPlaced
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.producing import message
 from streams.clock import Clock
-from streams.log.base import Log, Message, Partition, Record
+from streams.log.base import Log, Message, Partition, Record, between
 
 BATCH_MESSAGES = 1_000
 """One append of the log: a transaction that others wait for some milliseconds at most."""
@@ -207,10 +207,9 @@ class Driver:
 
 def _keys(log: Log, placements: Placements) -> Iterator[str]:
     """The keys of the results below those that `placements` is to fold: ids of requests, and names of schedulers, which harm nobody."""
-    at, end = log.start(RESULTS, placements.partition), placements.results_next
-    while at < end and (records := log.read(RESULTS, placements.partition, at)):
-        yield from (record.key.decode(errors="replace") for record in records if record.offset < end)
-        at = records[-1].offset + 1
+    number = placements.partition
+    for record in between(log, RESULTS, number, log.start(RESULTS, number), placements.results_next, BATCH_MESSAGES):
+        yield record.key.decode(errors="replace")
 
 
 def request_message(request: PlacementRequested, time_ms: int) -> Message:

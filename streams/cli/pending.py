@@ -12,9 +12,8 @@ from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
 from streams.carried import last_carried
 from streams.cli import units
-from streams.cli.records import between
 from streams.cli.state import READ_RECORDS, State
-from streams.log.base import Log, Record, is_stand_in
+from streams.log.base import Log, Record, between, is_stand_in
 from streams.reconciler import reconcile
 
 Each = Callable[[Ledger, Observed, Step], None]

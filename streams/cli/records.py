@@ -12,7 +12,7 @@ from projections.projection import HistoryMissing
 from schemas.topics import TOPICS
 from streams.cli.exits import UsageProblem
 from streams.cli.timegrammar import Instant, Moment
-from streams.log.base import Log, LogDamaged, Record
+from streams.log.base import Log, LogDamaged, Record, between
 
 READ_RECORDS = 2_000
 ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
@@ -129,16 +129,3 @@ def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> It
     ]
     ranks = {topic: rank for rank, topic in enumerate(topics)}
     yield from merge(*streams, key=lambda record: (record.time_ms, ranks[record.topic], record.partition, record.offset))
-
-
-def between(log: Log, topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record]:
-    """The records of a partition from `start` up to `end`, exclusive, read so many at a time."""
-    while start < end:
-        records = log.read(topic, partition, start, min(batch, end - start))
-        if not records:
-            return
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
-        start = records[-1].offset + 1
