@@ -232,7 +232,7 @@ class KafkaLog:
 
     def _abandon(self, fetcher: Fetcher) -> None:
         """Read with a new consumer from now on: after some troubles of a network one may wait for a partition for good."""
-        fetcher.close()
+        self._clients.aside.give_up(fetcher.give_up())
         if fetcher is self._tail:
             self._tail = None
         elif fetcher is self._history:
@@ -362,11 +362,8 @@ class KafkaLog:
         for lease in self._leases:
             lease.release()
         self._sender.close()
-        self._offsets.close()
-        for fetcher in (self._tail, self._history):
-            if fetcher is not None:
-                fetcher.close()
-        self._clients.close()
+        fetchers = [fetcher.give_up() for fetcher in (self._tail, self._history) if fetcher is not None]
+        self._clients.close([*self._offsets.give_up(), *fetchers])
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 
 from streams.log.base import LogError, Partition
+from streams.log.kafka_aside import Aside
 from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 
@@ -73,6 +74,8 @@ class Clients:
         self.settings = settings
         self.last_seen = ""
         self.fatal: LogError | None = None
+        self.aside = Aside(settings.place)
+        """Where whoever has a consumer of these gives it up."""
         self._asker: Consumer | None = None
         self._admin: AdminClient | None = None
 
@@ -178,9 +181,9 @@ class Clients:
         except KafkaException as problem:
             raise log_error(error_of(problem), self.settings.place, doing, self.last_seen) from None
 
-    def close(self) -> None:
-        """Leave the cluster."""
-        if self._asker is not None:
-            self._asker.close()
+    def close(self, consumers: Sequence[Consumer] = ()) -> None:
+        """Leave the cluster, with these consumers."""
+        own = [] if self._asker is None else [self._asker]
         self._asker = self._admin = None
+        self.aside.leave([*consumers, *own])
 

@@ -17,7 +17,7 @@ from confluent_kafka import Message as Fetched
 
 from streams.log.base import Headers, Partition, Record
 from streams.log.kafka_client import NEWEST
-from streams.log.kafka_errors import error_of, is_end, log_error
+from streams.log.kafka_errors import is_end, log_error
 from streams.log.kafka_gaps import WHOLE, behind_the_last, missing, without_gaps
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_window import AHEAD_BYTES, Window
@@ -190,13 +190,10 @@ class Fetcher:
         name = self._settings.topic(place.topic)
         return TopicPartition(name, place.number) if offset is None else TopicPartition(name, place.number, offset)
 
-    def close(self) -> None:
-        """Stop reading."""
+    def give_up(self) -> Consumer:
+        """Read no more; returns the consumer, which the caller ends."""
         self.windows.clear()
-        try:
-            self._consumer.close()
-        except KafkaException as problem:
-            raise log_error(error_of(problem), self._settings.place, "closing a reader") from None
+        return self._consumer
 
 
 def _records(messages: list[Fetched], names: dict[str, str], settings: KafkaSettings) -> Iterable[Record]:

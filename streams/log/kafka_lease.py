@@ -7,10 +7,9 @@ these alone.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import log_error
@@ -36,7 +35,7 @@ class KafkaLease:
 
     def __init__(self, clients: Clients, group: str, topic: str, member: str, timeout_seconds: float) -> None:
         session_ms = max(int(timeout_seconds * 1000), SESSION_MS_MIN)
-        self._place = clients.settings.place
+        self._place, self._aside = clients.settings.place, clients.aside
         self._consumer: Consumer | None = clients.member(
             {
                 "group.id": clients.settings.group(f"{group}.{topic}.lease"),
@@ -104,5 +103,4 @@ class KafkaLease:
         self._mine = frozenset()
         if consumer is not None:
             # Away or not: the session ends by itself.
-            with suppress(KafkaException):
-                consumer.close()
+            self._aside.leave([consumer])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -128,9 +127,7 @@ class GroupOffsets:
         name = self._clients.settings.topic(topic)
         return [TopicPartition(name, number, offset) for number, offset in offsets.items()]
 
-    def close(self) -> None:
-        """Let the consumers go."""
-        for member in self._members.values():
-            with suppress(KafkaException):
-                member.consumer.close()
-        self._members.clear()
+    def give_up(self) -> list[Consumer]:
+        """Commit no more; returns the consumers, which the caller ends."""
+        members, self._members = self._members, {}
+        return [member.consumer for member in members.values()]

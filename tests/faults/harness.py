@@ -56,8 +56,9 @@ class Process(Struct):
     def start(self) -> None:
         """Start it; it must not be running."""
         assert self.running is None, f"{self.name} is running already"
+        says_where = os.environ | {"PYTHONFAULTHANDLER": "1"}
         with self.errors.open("ab") as said:
-            self.running = subprocess.Popen(self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            self.running = subprocess.Popen(self.command, cwd=ROOT, env=says_where, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self.starts += 1
         self.started = time.monotonic()
 
@@ -91,7 +92,13 @@ class Process(Struct):
     def _end(self, number: int) -> int:
         assert self.running is not None, f"{self.name} was not started"
         self.running.send_signal(number)
-        return self.ended(STOP_SECONDS)
+        try:
+            return self.ended(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            # With SIGABRT it says where each of its threads stands.
+            self.running.send_signal(signal.SIGABRT)
+            self.ended()
+            raise AssertionError(f"{self.name} did not end within {STOP_SECONDS} s of signal {number}:\n{self.said()[-6000:]}") from None
 
 
 class Site(Struct):
