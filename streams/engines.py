@@ -16,7 +16,7 @@ from schemas.topics import SNAPSHOTS
 from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
-from streams.reconciler import SOURCES, reconcile
+from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
 
 CountDead = Callable[[str, str], None]
@@ -24,9 +24,8 @@ CountDead = Callable[[str, str], None]
 BATCH_RECORDS = 2000
 """One transaction a batch: large enough that syncing costs little a record, small enough that other writers wait for milliseconds."""
 
-CARRIERS = "reconciler"
 WATCHERS = "watcher"
-"""The groups whose committed offsets say how far observations are carried, and other topics are looked through."""
+"""The group whose committed offsets say how far the topics that nobody carries are looked through."""
 
 COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from schemas import topics
 from schemas.topics import TOPICS
-from streams.engines import CARRIERS, WATCHERS
+from streams.engines import WATCHERS
 from streams.log import copy_mark
 from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
-from streams.reconciler import SOURCES
+from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import DERIVED_TOPICS, check_topics, topic_specs
 

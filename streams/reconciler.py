@@ -27,6 +27,8 @@ from streams.log.base import Message, Record
 
 SOURCES = (AUDITS, LIFECYCLE)
 """The topics it reads."""
+CARRIERS = "reconciler"
+"""The group whose committed offsets say how far they are carried."""
 CE_SOURCE = "claimlog/reconciler"
 
 CHANGES: dict[type, Change] = {

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut
-from schemas.topics import AUDITS, CLAIMS, FOLDED, LIFECYCLE
+from schemas.topics import CLAIMS, FOLDED
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
@@ -21,12 +21,11 @@ from streams.cli.history import identified
 from streams.cli.output import Answer, Column, write
 from streams.cli.progress import Progress
 from streams.cli.snapshot import ensure_snapshot, every_step
-from streams.cli.state_at import GROUP, state_at
+from streams.cli.state_at import state_at
 from streams.cli.timegrammar import Instant
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition
-
-SOURCES = (AUDITS, LIFECYCLE)
+from streams.reconciler import CARRIERS, SOURCES
 
 
 def archive_verb(
@@ -81,7 +80,7 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
         check_cut(log, at, FOLDED)
     limits = {}
     for topic in FOLDED:
-        carried = log.committed(GROUP, topic) if topic in SOURCES and topic in topics else {}
+        carried = log.committed(CARRIERS, topic) if topic in SOURCES and topic in topics else {}
         for number in range(topics.get(topic, 0)):
             offset = log.at_time(topic, number, at.time_ms) if isinstance(at, Instant) else _in_cut(at, topic, number)
             # What the ledger has not taken over yet must stay where the reconciler reads it.

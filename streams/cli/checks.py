@@ -19,11 +19,11 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
-from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
+from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
 from streams.cli import units
 from streams.cli.state import State
-from streams.cli.state_at import GROUP
 from streams.log.base import Log, LogDamaged, Partition, Position, Record, TopicMismatch
+from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import WATCHED_TOPICS, check_topics
 
@@ -158,7 +158,7 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -
 def lags(log: Log) -> Iterator[Check]:
     """Who is behind."""
     run = "is `claimlog run` on? it carries on where it stopped"
-    yield behind(log, "reconciler", GROUP, (AUDITS, LIFECYCLE), run)
+    yield behind(log, "reconciler", CARRIERS, SOURCES, run)
     yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`")
     yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run)
     rows = {}

@@ -8,8 +8,9 @@ from typing import Protocol, runtime_checkable
 from schemas.topics import REQUESTS
 from streams.cli.checks import Check
 from streams.cli.topics import differences
-from streams.engines import CARRIERS, WATCHERS
+from streams.engines import WATCHERS
 from streams.log.base import Log, Partition
+from streams.reconciler import CARRIERS
 from streams.scheduler import GROUP as SCHEDULERS
 
 WORKERS = "stream-processor"

@@ -19,10 +19,9 @@ from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.open_log import open_log
 from streams.cli.progress import Progress
-from streams.cli.state_at import GROUP
 from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog
-from streams.reconciler import SOURCES, reconcile
+from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def write_history(log: SqliteLog, records: Iterable[HistoryRecord], added: Calla
             written[CLAIMS] += 1
     added(_append(log, waiting))
     for topic, places in ends.items():
-        log.commit(GROUP, topic, places)
+        log.commit(CARRIERS, topic, places)
     return written
 
 

@@ -9,8 +9,8 @@ from producers.source import Said
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
-from streams.engines import CARRIERS
 from streams.log.base import Log, LogUnreachable, Message
+from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000
 """How far back the last epoch is looked for. Farther back it matters only if this machine's clock went back beyond its record there."""

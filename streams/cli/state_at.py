@@ -40,10 +40,7 @@ from streams.cli.records import at_time
 from streams.cli.state import Begun, State
 from streams.cli.timegrammar import Instant, Moment
 from streams.log.base import Log, TopicMismatch
-from streams.reconciler import SOURCES
-
-GROUP = "reconciler"
-"""Who carries observations into the ledger."""
+from streams.reconciler import CARRIERS, SOURCES
 
 
 def moment_of(text: str, now_ms: int | None = None) -> Moment | None:
@@ -80,7 +77,7 @@ def state_at(
         check_cut(log, at, FOLDED)  # What else it names is read by other answers, and a copy of the ledger may not have it.
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
-    carried = {topic: log.committed(GROUP, topic) for topic in SOURCES if topic in there}
+    carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
     ends = _ends(log, CLAIMS, at, tell)
     ends = {number: ends.get(number, 0) for number in range(partitions)}

@@ -19,12 +19,12 @@ from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
 from streams.cli.mending import heal
-from streams.cli.state_at import GROUP, state_at
+from streams.cli.state_at import state_at
 from streams.healing import Place, remedy
 from streams.log.base import BareRecord, Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
-from streams.reconciler import SOURCES
+from streams.reconciler import CARRIERS, SOURCES
 from tests.cli_log import FleetLog
 from tests.ledger_history import START_MS, History
 
@@ -249,7 +249,7 @@ def test_the_departure_of_a_guest_that_only_the_hypervisors_own_events_count_is_
 def test_the_log_is_folded_once_however_much_is_mended(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     stale(fleet, producer="audits")
     for topic in SOURCES:
-        fleet.log.commit(GROUP, topic, fleet.log.ends(topic))
+        fleet.log.commit(CARRIERS, topic, fleet.log.ends(topic))
     read = Reading(fleet.log)
     found = state_at(fleet.log).findings()
     folded = len(claims(fleet))
