@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -26,6 +27,8 @@ NEWEST: Final = -1
 OLDEST: Final = -2
 # One try of a question; several of them fit in anybody's patience.
 TRY_SECONDS: Final = 5.0
+# The first try of a question that goes to leaders: the next one looks whether others lead by now. Each lasts half as long again.
+TRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS: Final = 0.05
 OPEN_SECONDS: Final = 5.0
 """How long opening a log waits for a broker at most: somebody may sit before it."""
@@ -162,9 +165,16 @@ class Clients:
         """
         asked = [TopicPartition(self.settings.topic(topic), number, when) for topic, number in places]
 
+        tries = count()
+
         def ask(timeout: float) -> list[int]:
+            # A broker that died says nothing at all, and librdkafka goes on asking it: it keeps who leads what until somebody asks anew.
+            if (failed := next(tries)) > 0:
+                for topic in {place.topic for place in asked}:
+                    self.asker.list_topics(topic, timeout=timeout)
+            seconds = min(timeout, TRY_SECONDS_FIRST * 1.5**failed)
             answers = {
-                (answer.topic, answer.partition): answer for answer in self.asker.offsets_for_times(list(asked), timeout=timeout)
+                (answer.topic, answer.partition): answer for answer in self.asker.offsets_for_times(list(asked), timeout=seconds)
             }
             found = [answers[place.topic, place.partition] for place in asked]
             for answer in found:
