@@ -6,13 +6,13 @@ node; `quick_fit` reads it and answers yes or no. A property test holds the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct, field
 
 from projections.fit import Overlay, fits, growth, laid_over
-from projections.node import NO_LIMIT, NOTHING, Node, amounts_of
+from projections.node import NO_LIMIT, NOTHING, Amounts, Node, amounts_of
 from projections.numa_node import Standing, lacking, standing
 from schemas.claims import ClaimItem
 from schemas.resources import RESOURCES, Shortfall
@@ -81,11 +81,14 @@ def mark_of(node_id: str) -> int:
     return int.from_bytes(blake2b(node_id.encode(), digest_size=8).digest())
 
 
-def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
-    """The room for an instance that has nothing on the node, neither in the fold nor in `overlay`."""
+def room(node: Node, partition: int, mark: int, overlay: Overlay = (), laid: Amounts | None = None) -> Room:
+    """The room for an instance that has nothing on the node, neither in the fold nor in `overlay`.
+
+    `laid` is what the overlay adds to the node's use, where the caller knows.
+    """
     u0, u1, u2, u3 = node.used
     if overlay:
-        a0, a1, a2, a3 = laid_over(node, overlay, "")
+        a0, a1, a2, a3 = laid_over(node, overlay, "") if laid is None else laid
         u0, u1, u2, u3 = u0 + a0, u1 + a1, u2 + a2, u3 + a3
     host, limits = node.hypervisor, node.limits
     t0 = t1 = t2 = t3 = -1
@@ -114,6 +117,22 @@ def room(node: Node, partition: int, mark: int, overlay: Overlay = ()) -> Room:
         float(max(t2, 0) - node.memory_mib.reserved - u2),
         float(_disk_left(node, t3, u3)),
     )
+
+
+def rooms_with(rooms: Sequence[Room], others: Overlay) -> list[Room]:
+    """Each of the rooms as it is with `others` laid over it as well: claims of different instances, which go to one node together."""
+    ids = frozenset(other.instance_id for other in others)
+    t0, t1, t2, t3 = map(sum, zip(*(amounts_of(other.resources) for other in others), strict=True))
+
+    def with_others(base: Room) -> Room:
+        node, overlay = base.node, (*base.overlay, *others)
+        if not ids.isdisjoint(base.instances):
+            return room(node, base.partition, base.mark, overlay)
+        u0, u1, u2, u3 = node.used
+        laid = base.vcpus_used - u0 + t0, base.pcpus_used - u1 + t1, base.memory_mib_used - u2 + t2, base.disk_mib_used - u3 + t3
+        return room(node, base.partition, base.mark, overlay, laid)
+
+    return [with_others(base) for base in rooms]
 
 
 def room_for(base: Room, item: ClaimItem, request_id: str) -> Room:

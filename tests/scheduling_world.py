@@ -55,7 +55,7 @@ class World(Struct):
         """Append a record under its key."""
         self.log.append([Message(topic, key_of(record) or b"", encode(record))])
 
-    def host(self, node_id: str, **totals: int) -> None:
+    def host(self, node_id: str, **totals: Any) -> None:
         """A hypervisor of 8 vCPUs, 16 GiB and 100 GiB unless told, with nothing on it."""
         amounts: dict[str, Any] = {"vcpus": 8, "pcpus": 0, "memory_mib": 16_384, "disk_mib": 102_400} | totals
         has, source = Hypervisor(**amounts), f"audits of {node_id}"

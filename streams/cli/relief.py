@@ -15,9 +15,11 @@ from schemas.resources import RESOURCES
 from streams.cli.leaks import held_by
 from streams.cli.nodes import sized
 from streams.cli.state import State
+from streams.scheduling.ask import Ask
 from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT
+from streams.scheduling.reference import rooms_for
 
 # What these name is no hold that could be given back: a guest that runs, a node as a whole.
 _HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node", "stranded-member"})
@@ -55,10 +57,11 @@ def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> lis
         node = state.node(node_id)
         sums = held_by(findings)
         held: Amounts = (sums[0], sums[1], sums[2], sums[3])
-        enough = node is not None and any(held) and _enough(node, held, request)
-        if enough:
+        enough = False
+        if node is not None and any(held):
             fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
-            enough = _may(fleet, node_id, request)
+            ask = fleet.ask_seeded(request, 0, seed=0)
+            enough = _enough(node, held, ask) and _may(fleet, node_id, ask)
         if enough or node_id == nearest:
             found.append(Relief(node_id, len(findings), held, enough))
     return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
@@ -71,26 +74,25 @@ def relief_lines(state: State, request: PlacementRequested, nearest: str = "") -
     return [relief.told for relief in found[:NODES_MAX]] + more
 
 
-def _enough(node: Node, held: Amounts, request: PlacementRequested) -> bool:
+def _enough(node: Node, held: Amounts, ask: Ask) -> bool:
     """Whether what is free and what the leaks hold are enough together."""
-    for name, asked, freed in zip(RESOURCES, amounts_of(request.resources), held, strict=True):
+    for name, asked, freed in zip(RESOURCES, amounts_of(ask.item.resources), held, strict=True):
         if not asked:
             continue
         total, free = node.total(name), node.free(name)
-        if total is None or asked > total or (free is not None and free + freed < asked):
+        if total is None or asked > total or (free is not None and free + freed < asked * (1 + len(ask.company))):
             return False
     return True
 
 
-def _may(fleet: Fleet, node_id: str, request: PlacementRequested) -> bool:
+def _may(fleet: Fleet, node_id: str, ask: Ask) -> bool:
     """Whether amounts and nothing but amounts are in the way there: no zone, trait or group, no claim of a resize, not the node's status.
 
     Cells and devices that leaks hold are not counted as freed: so much is never promised. Of several instances the first may fit as it is.
     """
-    ask = fleet.ask_seeded(request, 0, seed=0)
-    room = fleet.room_of(node_id)
+    room = rooms_for([fleet.room_of(node_id)], ask)[0]
     filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
     if any(reason(each, ask, room) is not None for each in filters):
         return False
     lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
-    return (bool(lacks) or request.count > 1) and all(lack.resource in RESOURCES for lack in lacks)
+    return (bool(lacks) or ask.request.count > 1) and all(lack.resource in RESOURCES for lack in lacks)

@@ -79,7 +79,7 @@ class Reruns:
             told=told,
             differences=done.differences,
             matrix=made,
-            supplies=supplies(fleet, ask.item.resources),
+            supplies=supplies(fleet, ask),
             without=tuple(without_each(fleet, ask, policy, done.again)),
         )
 

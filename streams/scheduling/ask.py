@@ -27,8 +27,9 @@ SIZES_MAX = 4096
 class Ask(Struct, gc=False):
     """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group.
 
-    `held_nodes`, if there are any, are the only ones asked about (see `holding`). `unusable` is why no node will do: extra specs or
-    properties that contradict each other.
+    `held_nodes`, if there are any, are the only ones asked about (see `holding`). `company` are the claims of the request's other instances
+    where all have to go to one node that is not known yet: each node is asked with them laid over it. `unusable` is why no node will do:
+    extra specs or properties that contradict each other.
     """
 
     request: PlacementRequested
@@ -39,6 +40,7 @@ class Ask(Struct, gc=False):
     group_nodes: frozenset[str] = frozenset()
     unusable: str = ""
     held_nodes: frozenset[str] = frozenset()
+    company: tuple[ClaimItem, ...] = ()
 
     def only_on(self, held_nodes: frozenset[str]) -> Ask:
         """The same ask of these nodes alone."""

@@ -17,7 +17,6 @@ from projections.room import Room, mark_of, room
 from schemas.claims import ClaimItem
 from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
-from schemas.resources import RESOURCES, Resources
 from streams.scheduling.ask import Ask, ask_of, seed_of
 from streams.scheduling.crowd import Crowd
 from streams.scheduling.gathering import Gathering
@@ -183,7 +182,8 @@ class Fleet:
     def ask_seeded(self, request: PlacementRequested, index: int, *, seed: int, attempt: int = 1, options: Options = OPTIONS) -> Ask:
         """As `ask`, with the seed of a decision that was recorded.
 
-        As long as an affinity group is nowhere, the first of several instances asks for room for all of them: one node must take them.
+        As long as an affinity group is nowhere, the first of several instances is asked for in the company of all others: one node must
+        take them.
         """
         group = request.group
         if group is None or group.policy != "affinity":
@@ -193,10 +193,8 @@ class Fleet:
         found = self._moving(found)
         if home.nodes or index or request.count == 1:
             return found
-        item, count = found.item, request.count
-        size = Resources(**{name: getattr(item.resources, name) * count for name in RESOURCES})
-        pci = tuple([replace(want, count=want.count * count) for want in item.pci])
-        return replace(found, item=replace(item, resources=size, pci=pci))
+        company = tuple([replace(found.item, instance_id=request.instance(number)) for number in range(1, request.count)])
+        return replace(found, company=company)
 
     def _moving(self, ask: Ask) -> Ask:
         """With what a running guest takes along from where it is."""

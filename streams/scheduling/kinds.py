@@ -167,6 +167,8 @@ def refusal(policy: Policy, ask: Ask) -> str:
         return "a network tells nodes apart by address"
     if limits is not None and (limits.instances_max is not None or limits.io_ops_max is not None):
         return "limits of instances and I/O read each node's"
+    if ask.company:
+        return "several instances go to one node together"
     if item.group is not None and item.group.max_per_node < 1:
         return "a group without room on any node"
     if item.forced and any(name == "MetricsWeigher" for name, _ in policy.pairs):

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from projections.fit import fits
 from projections.room import Room
 from schemas.resources import Shortfall
 from schemas.results import Decision
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters import LAST, Filter
-from streams.scheduling.filters.amounts import shortfalls
+from streams.scheduling.filters.amounts import lacks_of, shortfalls
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.reference import prepare, rooms_for
@@ -97,5 +96,5 @@ def _rejected(filter_: Filter, check: Check, ask: Ask, room: Room) -> Rejected:
     if filter_.name in TESTED:
         lacks = shortfalls(ask, room, *TESTED[filter_.name])
     elif filter_.name == LAST.name:
-        lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
+        lacks = lacks_of(ask, room)
     return Rejected(filter_.name, check.reason(room), lacks)

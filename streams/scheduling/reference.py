@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from projections.fit import fits
 from projections.node import amounts_of
-from projections.room import UNLIMITED, Room, quick_others, room_for
+from projections.room import UNLIMITED, Room, quick_others, room_for, rooms_with
 from schemas.resources import RESOURCES
 from schemas.results import Decision, NearestMiss, Rejection, Weighed
 from streams.scheduling.ask import SEED_BITS, Ask, Check
@@ -78,7 +78,8 @@ def first_fit_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str)
 def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_digest: str, engine: str, order: Order) -> Decision:
     # Of a few rooms each is asked: what a fleet keeps side by side pays for whoever looks at all of them.
     crowd = fleet.crowd if known and known is fleet.rooms() else None
-    rooms = known if crowd is not None and not ask.item.forced and not fleet.knows(ask.instance_id) else rooms_for(known, ask)
+    is_newcomer = crowd is not None and not ask.item.forced and not ask.company and not fleet.knows(ask.instance_id)
+    rooms = known if is_newcomer else rooms_for(known, ask)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms, prepared, pass_all(crowd, ask, policy) if crowd is not None and rooms is known else frozenset())
     if sieve.passed is not known:
@@ -104,8 +105,10 @@ def _decide(fleet: Fleet, known: list[Room], ask: Ask, policy: Policy, policy_di
 
 
 def rooms_for(rooms: list[Room], ask: Ask) -> list[Room]:
-    """Rooms for this very instance: its own where it is on the node already, or where the claim is forced."""
+    """Rooms for this very instance: its own where it is on the node already, or where the claim is forced; all with its company on them."""
     item, request = ask.item, ask.request
+    if ask.company:
+        rooms = rooms_with(rooms, ask.company)
     if item.forced:
         nodes, hosts = frozenset(request.forced_nodes), frozenset(name.lower() for name in request.forced_hosts)
         return [

@@ -5,16 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from projections.room import Room
-from schemas.resources import RESOURCES, Resources
+from schemas.resources import RESOURCES
+from streams.scheduling.ask import Ask
 from streams.scheduling.fleet import Fleet
 
 
 class Supply(Struct, frozen=True, kw_only=True, gc=False):
-    """One resource over the nodes that take part: how much one instance needs, and what there is of it.
+    """One resource over the nodes that take part: how much is needed on one node, and what there is of it.
 
-    A node `has` it free, or is `full` (it could hold the instance were it empty), or is `small` (it never could), or does not report a
-    total (`unknown`). `limit`, `used` and `free` are sums over the nodes with a limit, `unlimited` counts those without; free amounts
-    count from 0 there, since what one node lacks is no less on another.
+    That is what one instance needs, or several that go to one node together. A node `has` it free, or is `full` (it could hold them were
+    it empty), or is `small` (it never could), or does not report a total (`unknown`). `limit`, `used` and `free` are sums over the nodes
+    with a limit, `unlimited` counts those without; free amounts count from 0 there, since what one node lacks is no less on another.
     """
 
     resource: str
@@ -33,14 +34,15 @@ class Supply(Struct, frozen=True, kw_only=True, gc=False):
     limit_most: int = 0
 
 
-def supplies(fleet: Fleet, resources: Resources) -> tuple[Supply, ...]:
+def supplies(fleet: Fleet, ask: Ask) -> tuple[Supply, ...]:
     """What the nodes that are ready and not silent have of each resource asked for, for an instance that is nowhere yet."""
     ready = [room for room in fleet.rooms() if room.ready and room.node.silent_since_ms is None]
-    asked = [(name, needed) for name in RESOURCES if (needed := getattr(resources, name))]
-    return tuple([_supply(name, needed, ready) for name, needed in asked])
+    asked = [(name, size) for name in RESOURCES if (size := getattr(ask.item.resources, name))]
+    return tuple([_supply(name, size, size * (1 + len(ask.company)), ready) for name, size in asked])
 
 
-def _supply(resource: str, needed: int, rooms: list[Room]) -> Supply:
+def _supply(resource: str, size: int, needed: int, rooms: list[Room]) -> Supply:
+    """`size` is that of one instance, `needed` is for all of them."""
     counts = dict.fromkeys(("has", "full", "small", "unknown", "unlimited", "limit", "used", "free"), 0)
     free_most, free_most_node, limit_most = 0, "", 0
     for room in rooms:
@@ -49,7 +51,7 @@ def _supply(resource: str, needed: int, rooms: list[Room]) -> Supply:
             counts["unknown"] += 1
         elif limit is None:
             counts["unlimited"] += 1
-            counts["has" if needed <= total else "small"] += 1
+            counts["has" if size <= total else "small"] += 1
         else:
             used: int = getattr(room, f"{resource}_used")
             free = max(limit - used, 0)
@@ -60,7 +62,7 @@ def _supply(resource: str, needed: int, rooms: list[Room]) -> Supply:
             if free > free_most:
                 free_most, free_most_node = free, room.node_id
             # Nova's filters put no instance on a node that is smaller than it, whatever the ratio.
-            large = needed <= min(limit, total)
+            large = size <= total and needed <= limit
             counts["has" if large and free >= needed else "full" if large else "small"] += 1
     return Supply(
         resource=resource,

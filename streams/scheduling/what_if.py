@@ -124,7 +124,7 @@ def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy) -> Ou
         ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
         decisions.append(decision)
         if not decision.chosen:
-            return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask.item.resources))
+            return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask))
         item = replace(claimed(fleet, ask, policy, decision), claim_id=claim_id(request.request_id, index, OWNER, 0, 0))
         fleet.lay(item, decision.chosen, fleet.partition_of_node(decision.chosen))
     return Outcome(decisions, None, ())

@@ -15,14 +15,14 @@ from msgspec import structs
 from projections.ledger import Ledger
 from schemas.claims import ClaimRequested
 from schemas.codec import encode
-from schemas.requests import PlacementRequested
+from schemas.requests import PlacementRequested, ServerGroup
 from schemas.results import Decision
 from streams.scheduling.capacity import capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.limits import claimed
 from streams.scheduling.matrix import matrix
 from streams.scheduling.options import Options
-from streams.scheduling.policy import NOVA, POLICIES, Multiplied, Policy, digest
+from streams.scheduling.policy import FILTERS_DEFAULT, NOVA, POLICIES, Multiplied, Policy, digest
 from streams.scheduling.select import PROFILES_FROM, engine
 from streams.scheduling.what_if import Basis, Changes, Outcome, change, decide
 from tests.cli_log import FleetLog
@@ -38,6 +38,8 @@ COUNTING = (
 )
 PLACED_MAX = 250
 """Fleets with room for more are left out: each placement of the check decides over all nodes."""
+TOGETHER_MAX = 12
+"""The same of groups that stay together, whose members are each asked about in the company of all others."""
 
 
 def cloud_of(rng: Random, nodes: int, steps: int = 40) -> Cloud:
@@ -112,6 +114,28 @@ def test_capacity_is_what_placing_one_after_the_other_gets(seed: int, nodes: int
         assert request.group.policy == "affinity"
         assert len(set(granted)) <= 1
         assert len(granted) == by_node.get(granted[0] if granted else "", 0) <= (found.fits or 0)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_a_group_that_stays_together_gets_at_once_what_capacity_says_and_not_one_more(seed: int, nodes: int) -> None:
+    rng = Random(seed)
+    cloud = cloud_of(rng, nodes)
+    while cloud.laid:
+        cloud.lift()
+    policy = structs.replace(rng.choice(SMALL), filters=FILTERS_DEFAULT)
+    group = ServerGroup(group_id="new", policy="affinity")
+    request = structs.replace(cloud.request(), instance_ids=(), action="create", source_node="", group=group)
+
+    fits = capacity(cloud.fleet, request, policy).fits
+    assume(fits is not None and fits <= TOGETHER_MAX)
+
+    def placed(count: int) -> int:
+        fleet = Fleet(cloud.ledgers)
+        return decide(structs.replace(request, count=count), lambda index, _before: Basis(fleet, index), policy).placed
+
+    assert not fits or placed(fits) == fits
+    assert placed((fits or 0) + 1) == 0
 
 
 @settings(max_examples=12, deadline=None)

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
+from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed, NodeConfigured
 from schemas.codec import decode
+from schemas.inventory import NumaCell, OperatorFields, PciDevice, ResourceRule
 from schemas.partitioner import partition_of
-from schemas.requests import ServerGroup
+from schemas.requests import NumaWant, PciWant, ServerGroup
+from schemas.resources import Limits
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Message
 from streams.placement import ATTEMPTS_MAX
 from streams.scheduler import Scheduler
 from streams.scheduling.explain import rerun
-from streams.scheduling.policy import DEFAULT
+from streams.scheduling.policy import DEFAULT, PACK
 from tests.scheduling_world import At, World, groups_wrong, world, wrongs
 
 TOGETHER = ServerGroup(group_id="g", policy="affinity")
@@ -99,6 +101,33 @@ def test_several_members_at_once_get_a_home_that_takes_them_all(engine_name: str
     assert places(here) == {"r": {"roomy"}}
     assert "(affinity: one node has to take all 7)" in failures(here)["too many"]
     assert len(said(here, CLAIMS, GroupHomeProposed)) == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        (ResourceRule(ratio_milli=2000), {"memory_mib": 8000}),
+        (ResourceRule(max_unit=4096), {"memory_mib": 4096}),
+        (ResourceRule(), {"limits": Limits(io_ops_max=3)}),
+        (ResourceRule(), {"numa": (NumaWant(cpus=(0,), memory_mib=64, cpu_policy="dedicated"),)}),
+        (ResourceRule(), {"numa": (NumaWant(cpus=(0,), memory_mib=64),), "pci": (PciWant(specs=({},), numa_policy="required"),)}),
+    ],
+    ids=["more than the total", "max_unit", "I/O operations", "dedicated CPUs", "devices near each"],
+)
+def test_members_at_once_have_a_home_where_one_after_the_other_fits(dry_run: bool, rule: ResourceRule, options: dict[str, Any]) -> None:
+    here = world(claims=1, requests=1)
+    cells = tuple(NumaCell(cell_id=n, cpus=(2 * n, 2 * n + 1), dedicated_cpus=(2 * n + 1,), memory_mib=4096) for n in range(3))
+    nics = tuple(PciDevice(address=f"0000:0{n}:00.0", numa_cell=n) for n in range(3))
+    here.host("poor", memory_mib=10_000, io_workload=1, numa_cells=cells[:1], pci_devices=nics[:1])
+    here.host("roomy", memory_mib=12_288, numa_cells=cells, pci_devices=nics)
+    here.say(CLAIMS, NodeConfigured(node_id="roomy", record_id="set", fields=OperatorFields(memory_mib=rule)))
+    here.request("r", group=TOGETHER, count=3, dry_run=dry_run, **options)
+
+    settle(here.scheduler(policy=PACK))
+
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    assert [decision.chosen for decision in result.decisions] == ["roomy"] * 3
 
 
 def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:

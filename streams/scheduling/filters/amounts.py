@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from projections.fit import fits
+from msgspec.structs import replace
+
+from projections.fit import fits, laid_over
 from projections.room import UNLIMITED, Room
-from schemas.resources import Limits, Shortfall
+from schemas.resources import RESOURCES, Limits, Shortfall
 from schemas.units import nearest_amount
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.options import Options
@@ -34,7 +36,7 @@ def disk(ask: Ask, _: Options) -> Check | None:
 
 def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
     """What `room` lacks of `resources`, in words and numbers."""
-    found = [lack for lack in fits(room.node, ask.item, ask.request.request_id, room.overlay) if lack.resource in resources]
+    found = [lack for lack in lacks_of(ask, room) if lack.resource in resources]
     named = {lack.resource for lack in found}
     for resource in resources:
         asked, total = getattr(ask.item.resources, resource), getattr(room, f"{resource}_total")
@@ -43,6 +45,20 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
         if resource not in named and not ask.item.forced and 0 <= total < asked:
             found.append(Shortfall(resource=resource, needed=asked, free=total, detail=f"{asked} needed, the whole node has {total}"))
     return tuple(found)
+
+
+def lacks_of(ask: Ask, room: Room) -> tuple[Shortfall, ...]:
+    """All that `fits` says of the room. Of instances that go to one node together, the amounts are those of all of them."""
+    found = fits(room.node, ask.item, ask.request.request_id, room.overlay)
+    if not ask.company:
+        return found
+    others = dict(zip(RESOURCES, laid_over(room.node, ask.company, ask.instance_id), strict=True))
+    return tuple(
+        [
+            replace(lack, needed=lack.needed + more, free=lack.free + more) if (more := others.get(lack.resource)) and lack.needed else lack
+            for lack in found
+        ]
+    )
 
 
 def limits_of(room: Room, *resources: str) -> Limits:
