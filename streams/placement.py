@@ -13,6 +13,7 @@ The rules are those of DESIGN section 3:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import ge
 
 import msgspec
 
@@ -366,7 +367,7 @@ class Placer:
         return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, self._evidence(work), now_ms)
 
     def _is_folded(self, ends: Sequence[int]) -> bool:
-        return all(ledger.next_offset >= end for ledger, end in zip(self.fleet.ledgers, ends, strict=True))
+        return all(map(ge, self.fleet.cut, ends))
 
     def _is_stale(self, work: Work) -> bool:
         """Whether the fold may lack what was there when the request was read: then it is not refused, but decided again when it has it."""
