@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 
+INTERRUPTED = 130
+"""As `streams.cli.exits.Exit`, which may not be imported yet."""
+
+
 class Verb(NamedTuple):
     """`target` is `module:function`, or `module:app` for a verb with verbs of its own; `says` is its line in the overview."""
 
@@ -214,9 +218,14 @@ def _speak_utf8() -> None:
 
 def main() -> None:
     """The console script."""
-    _open_closed_streams()
-    _speak_utf8()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        _open_closed_streams()
+        _speak_utf8()
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # While what is needed to say how a command ends is still being imported.
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

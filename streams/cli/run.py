@@ -33,6 +33,10 @@ ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
     "first-fit measures the log alone."
 )
+NAME_HELP = (
+    "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
+    "who starts under a name takes over from who had it, which ends."
+)
 PARTITIONS_MAX = 1024
 """Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
 SECONDS_MAX = 7 * 86_400
@@ -54,7 +58,7 @@ def run(
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
     policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = "auto",
-    name: Annotated[str, Parameter(help="What this process is called in records; default: the host's name and the process id.")] = "",
+    name: Annotated[str, Parameter(help=NAME_HELP)] = "",
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
     recovery_deadline: Annotated[

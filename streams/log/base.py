@@ -143,6 +143,10 @@ class TopicMismatch(LogError):
     """A topic is missing or has another number of partitions than asked for."""
 
 
+class NameTaken(LogError):
+    """Another process shares a topic under this member's name, and began later: the one that meets this ends."""
+
+
 class Lease(Protocol):
     """A member's share of a topic's partitions within a group; several members divide them among themselves.
 
@@ -150,7 +154,10 @@ class Lease(Protocol):
     """
 
     def partitions(self) -> frozenset[int]:
-        """Renew this member's hold if due and return the partitions it owns now; cheap enough to call in every turn of a loop."""
+        """Renew this member's hold if due and return the partitions it owns now; cheap enough to call in every turn of a loop.
+
+        Raises NameTaken where members are known by their names alone; Kafka tells two of one name apart, and they share.
+        """
         ...
 
     def release(self) -> None:

@@ -1,6 +1,7 @@
 """How the members of a group divide a topic's partitions: a pure rule that every log of one machine uses (Kafka has its own).
 
 Fair: no two live members differ by more than one partition. Sticky: nobody loses a partition that fairness lets it keep.
+A name is one process's at a time: who comes under it takes it over, so that a restart need not wait, and who had it notices and ends.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from streams.log.base import ClockMs
+from streams.log.base import ClockMs, NameTaken
 
 # A member writes its heartbeat this many times in a time-out (two may be late), and looks for changes by others this many times.
 RENEWALS_PER_TIMEOUT = 4
@@ -53,17 +54,24 @@ class Group(NamedTuple):
     held: Mapping[int, str]
 
 
-def turn(group: Group, partitions: int, member: str, timeout_ms: int, now_ms: int) -> Group:
-    """The group after `member` was heard from at `now_ms`: equal to `group` if its heartbeat is not due and nothing has to move."""
+def turn(group: Group, partitions: int, member: str, timeout_ms: int, now_ms: int, beat: Heartbeat | None) -> Group:
+    """The group after `member` was heard from at `now_ms`: equal to `group` if its heartbeat is not due and nothing has to move.
+
+    `beat` is the member's own heartbeat of before, None at its first turn. Raises NameTaken if the one that is there is another's.
+    """
     heartbeats = {name: beat for name, beat in group.heartbeats.items() if beat.is_alive(now_ms)}
     mine = heartbeats.get(member)
-    if mine is None or not 0 <= now_ms - mine.at_ms < timeout_ms // RENEWALS_PER_TIMEOUT:
+    if mine is not None and beat is not None and mine != beat:
+        raise NameTaken(f"another process called {member!r} has started and takes this one's place; give each a --name of its own")
+    if mine is None or beat is None or not 0 <= now_ms - mine.at_ms < timeout_ms // RENEWALS_PER_TIMEOUT:
         heartbeats[member] = Heartbeat(member, now_ms, timeout_ms)
     return Group(heartbeats, divide(partitions, list(heartbeats), group.held))
 
 
-def without(group: Group, member: str) -> Group:
-    """The group after `member` left: what it held is free."""
+def without(group: Group, member: str, beat: Heartbeat | None) -> Group:
+    """The group after `member` left: what it held is free, unless another has its name by now, whose heartbeat is not `beat`."""
+    if group.heartbeats.get(member) != beat:
+        return group
     heartbeats = {name: beat for name, beat in group.heartbeats.items() if name != member}
     return Group(heartbeats, {number: name for number, name in group.held.items() if name != member})
 
@@ -71,11 +79,11 @@ def without(group: Group, member: str) -> Group:
 class Roster(Protocol):
     """Where a log keeps one group's state."""
 
-    def turn(self, member: str, timeout_ms: int, now_ms: int) -> Group:
+    def turn(self, member: str, timeout_ms: int, now_ms: int, beat: Heartbeat | None) -> Group:
         """Store `turn` of the group, writing only if it changes something, and return it."""
         ...
 
-    def leave(self, member: str) -> None:
+    def leave(self, member: str, beat: Heartbeat | None) -> None:
         """Store `without` of the group."""
         ...
 
@@ -86,6 +94,7 @@ class RosterLease:
     def __init__(self, roster: Roster, member: str, timeout_ms: int, clock: ClockMs) -> None:
         self._roster, self._member, self._timeout_ms, self._clock = roster, member, timeout_ms, clock
         self._looked_ms: int | None = None
+        self._beat: Heartbeat | None = None
         self._released = False
         self._mine: frozenset[int] = frozenset()
 
@@ -94,8 +103,14 @@ class RosterLease:
         now_ms = self._clock()
         if self._released or (self._looked_ms is not None and 0 <= now_ms - self._looked_ms < self._timeout_ms // LOOKS_PER_TIMEOUT):
             return self._mine
-        group = self._roster.turn(self._member, self._timeout_ms, now_ms)
-        self._looked_ms = now_ms
+        # Whether a write that failed landed is not known: after it the name is taken anew.
+        beat, self._beat = self._beat, None
+        try:
+            group = self._roster.turn(self._member, self._timeout_ms, now_ms, beat)
+        except NameTaken:
+            self._released, self._mine = True, frozenset()
+            raise
+        self._looked_ms, self._beat = now_ms, group.heartbeats[self._member]
         self._mine = frozenset(number for number, member in group.held.items() if member == self._member)
         return self._mine
 
@@ -103,4 +118,4 @@ class RosterLease:
         """See the contract."""
         if not self._released:
             self._released, self._mine = True, frozenset()
-            self._roster.leave(self._member)
+            self._roster.leave(self._member, self._beat)

@@ -28,7 +28,7 @@ from streams.log.base import (
     TopicSpec,
     wall_clock_ms,
 )
-from streams.log.leases import Group, RosterLease, turn, without
+from streams.log.leases import Group, Heartbeat, RosterLease, turn, without
 from streams.log.partitioner import no_partition, other_count, route, unknown_topic
 
 _offset_of = attrgetter("offset")
@@ -241,11 +241,11 @@ class _MemoryRoster:
         self._changed, self._partitions = changed, partitions
         self._group = Group({}, {})
 
-    def turn(self, member: str, timeout_ms: int, now_ms: int) -> Group:
+    def turn(self, member: str, timeout_ms: int, now_ms: int, beat: Heartbeat | None) -> Group:
         with self._changed:
-            self._group = turn(self._group, self._partitions, member, timeout_ms, now_ms)
+            self._group = turn(self._group, self._partitions, member, timeout_ms, now_ms, beat)
             return self._group
 
-    def leave(self, member: str) -> None:
+    def leave(self, member: str, beat: Heartbeat | None) -> None:
         with self._changed:
-            self._group = without(self._group, member)
+            self._group = without(self._group, member, beat)

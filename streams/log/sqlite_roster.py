@@ -12,21 +12,21 @@ class SqliteRoster:
     def __init__(self, file: SqliteFile, group: str, topic: str, partitions: int) -> None:
         self._file, self._share, self._partitions = file, (group, topic), partitions
 
-    def turn(self, member: str, timeout_ms: int, now_ms: int) -> Group:
+    def turn(self, member: str, timeout_ms: int, now_ms: int, beat: Heartbeat | None) -> Group:
         """See the contract."""
         with self._file.guarded("lease"), self._file.reading():
             group = self._group()
-        if turn(group, self._partitions, member, timeout_ms, now_ms) == group:
+        if turn(group, self._partitions, member, timeout_ms, now_ms, beat) == group:
             return group
         with self._file.writing("lease"):
-            group = turn(self._group(), self._partitions, member, timeout_ms, now_ms)
+            group = turn(self._group(), self._partitions, member, timeout_ms, now_ms, beat)
             self._store(group)
         return group
 
-    def leave(self, member: str) -> None:
+    def leave(self, member: str, beat: Heartbeat | None) -> None:
         """See the contract."""
         with self._file.writing("lease"):
-            self._store(without(self._group(), member))
+            self._store(without(self._group(), member, beat))
 
     def _group(self) -> Group:
         members = self._file.rows("SELECT member, at_ms, timeout_ms FROM members WHERE team = ? AND topic = ?", self._share)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
+from streams.log.base import Log, Message, NameTaken, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.memory import MemoryLog
@@ -383,6 +383,24 @@ def test_a_released_share_is_free_at_once(log: Log, backend: Backend, clock: Clo
 
     clock.now_ms += 900_000
     assert first.partitions() == frozenset()
+
+
+@needs("the test's clock")
+def test_who_comes_under_a_name_has_it_at_once_and_who_had_it_ends(log: Log, backend: Backend, clock: Clock) -> None:
+    older = log.lease("schedulers", "claims", "a", timeout_seconds=10)
+    older.partitions()
+    clock.now_ms += 600
+
+    with backend.open() as other:
+        newer = other.lease("schedulers", "claims", "a", timeout_seconds=10)
+        taken = newer.partitions()
+        with pytest.raises(NameTaken, match="another process called 'a' has started"):
+            older.partitions()
+        older.release()
+        clock.now_ms += 600
+
+        assert taken == newer.partitions() == {0, 1, 2, 3}
+        assert older.partitions() == frozenset()
 
 
 def test_groups_do_not_share(log: Log) -> None:

@@ -40,19 +40,21 @@ def test_nobody_there_means_nobody_owns() -> None:
 
 
 def test_a_heartbeat_is_written_only_when_it_is_due() -> None:
-    group = turn(Group({}, {}), 2, "a", 1000, now_ms=0)
+    group = turn(Group({}, {}), 2, "a", 1000, now_ms=0, beat=None)
+    beat = group.heartbeats["a"]
 
-    assert turn(group, 2, "a", 1000, now_ms=200) == group
-    assert turn(group, 2, "a", 1000, now_ms=300).heartbeats["a"].at_ms == 300
+    assert turn(group, 2, "a", 1000, now_ms=200, beat=beat) == group
+    assert turn(group, 2, "a", 1000, now_ms=300, beat=beat).heartbeats["a"].at_ms == 300
 
 
 def test_a_clock_that_is_set_back_does_not_keep_a_dead_member_alive() -> None:
     group = Group({"dead": Heartbeat("dead", 10_000_000, 1000)}, {0: "dead"})
 
-    assert turn(group, 1, "a", 1000, now_ms=5000).held == {0: "a"}
+    assert turn(group, 1, "a", 1000, now_ms=5000, beat=None).held == {0: "a"}
 
 
 def test_a_member_that_leaves_frees_what_it_held() -> None:
-    group = Group({"a": Heartbeat("a", 0, 1000), "b": Heartbeat("b", 0, 1000)}, {0: "a", 1: "b"})
+    beat = Heartbeat("a", 0, 1000)
+    group = Group({"a": beat, "b": Heartbeat("b", 0, 1000)}, {0: "a", 1: "b"})
 
-    assert without(group, "a") == Group({"b": Heartbeat("b", 0, 1000)}, {1: "b"})
+    assert without(group, "a", beat) == Group({"b": Heartbeat("b", 0, 1000)}, {1: "b"})

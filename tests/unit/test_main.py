@@ -121,6 +121,22 @@ def test_an_interrupt_within_a_verb_ends_with_130(greet: tuple[Verb, ...], capsy
     assert said(capsys, "group", "wait", verbs=greet) == (130, "", "")
 
 
+def test_an_interrupt_while_modules_are_still_imported_ends_with_130_too() -> None:
+    interrupts = (
+        "import signal, sys\n"
+        "from streams.cli.main import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "main()"
+    )
+
+    ran = python(interrupts, "nodes")
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
