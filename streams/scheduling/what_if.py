@@ -152,8 +152,9 @@ def _empty(like: Node, name: str) -> Node:
 
 
 def _idle(host: Hypervisor) -> Hypervisor:
-    """The host without what it is doing."""
-    return replace(host, metrics=(), io_workload=0, failed_builds=0, physical=type(host.physical)(), host_uuid="", host_ip="")
+    """The host without what it is doing: all its pages are free. What it measures of itself stays, since filters ask that it does."""
+    cells = tuple([replace(cell, pages=tuple([replace(pages, free=None) for pages in cell.pages])) for cell in host.numa_cells])
+    return replace(host, numa_cells=cells, io_workload=0, failed_builds=0, physical=type(host.physical)(), host_uuid="", host_ip="")
 
 
 def _set_rules(node: Node, changes: Changes) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from projections.ledger import Ledger
-from schemas.inventory import OperatorFields
+from schemas.inventory import HugePages, Metric, NumaCell, OperatorFields
 from schemas.requests import Flavor, PlacementRequested
+from streams.scheduling.capacity import capacity
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.policy import DEFAULT
+from streams.scheduling.options import Options
+from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, Policy
 from streams.scheduling.what_if import Basis, CannotChange, Changes, NodesLike, Outcome, change, counted, decide
 from tests.scheduling_world import world
 
@@ -55,6 +57,21 @@ def test_added_nodes_are_empty_have_names_of_their_own_and_are_in_the_partition_
     assert names == ("n1+1", "n1+2")
     assert sorted(decision.chosen for decision in outcome.decisions) == ["n1", "n1+1", "n1+2"]
     assert change(there, Changes(added=(NodesLike("n1", 1),))) == ("n1+3",)
+
+
+def test_an_added_node_has_all_pages_free_and_measures_what_the_one_like_it_does() -> None:
+    here = world()
+    pages = HugePages(size_kib=2048, total=512, free=0)
+    metrics = (Metric(name="heat", value_milli=1),)
+    here.host("full", numa_cells=(NumaCell(cell_id=0, cpus=(0, 1), memory_mib=4096, pages=(pages,)),), metrics=metrics)
+    there = here.ledgers()
+    flavor = Flavor(vcpus=1, memory_mib=1024, extra_specs={"hw:mem_page_size": "large"})
+    policy = Policy(filters=("MetricsFilter", *FILTERS_DEFAULT), options=Options(weight_setting=("heat=1",)))
+
+    change(there, Changes(added=(NodesLike("full", 1),)))
+
+    found = capacity(Fleet(there), PlacementRequested(request_id="r", flavor=flavor), policy)
+    assert [(node.node_id, node.fits) for node in found.nodes] == [("full+1", 1)]
 
 
 def test_the_first_instance_without_a_node_ends_it_and_says_why() -> None:
