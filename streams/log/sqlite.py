@@ -70,10 +70,11 @@ class SqliteLog:
         path = Path(path)
         file = SqliteFile.open(path, create=create)
         try:
-            return cls(file, Bell(_wake_file(path)), clock)
+            return cls(file, Bell(_wake_file(path), path), clock)
         except OSError as problem:
             file.close()
-            raise LogUnreachable(f"{_wake_file(path)}: {problem}. It must be writable, as the log itself") from problem
+            said = problem.strerror or problem
+            raise LogUnreachable(f"{_wake_file(path)}: {said}. It must be writable by all who use the log, as the log itself") from problem
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """See the contract."""

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 # How long a sleeper may miss a commit whose writer could not ring any more; ten looks a second cost about 0.1 % of a core.
@@ -22,10 +23,13 @@ _EVENT_BYTES = 4096
 
 
 class Bell:
-    """Rings the file at `path`; makes it if it is missing. Raises OSError if that cannot be done."""
+    """Rings the file at `path`; makes it for all who may write `log`, if it is missing. Raises OSError if that cannot be done."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def __init__(self, path: Path, log: Path) -> None:
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._fd = _made(path, log.stat())
         # With its one block there from the start, ringing works on a full disk as well.
         self._can_ring = self._ring_once()
 
@@ -44,6 +48,16 @@ class Bell:
     def close(self) -> None:
         """Release the file."""
         os.close(self._fd)
+
+
+def _made(path: Path, like: os.stat_result) -> int:
+    """A new file with the rights and, made by root, the owner of another, as SQLite makes those beside its own."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with suppress(PermissionError):  # of another user who made it at this moment, or a file system without such rights
+        os.fchmod(fd, like.st_mode & 0o666)
+        if os.geteuid() == 0:
+            os.fchown(fd, like.st_uid, like.st_gid)
+    return fd
 
 
 class Ear:

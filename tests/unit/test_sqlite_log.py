@@ -182,6 +182,20 @@ def test_a_log_opened_by_a_link_rings_the_bell_of_the_log(path: Path) -> None:
     assert [found.name for found in path.parent.glob("*-wake")] == [f"{path.name}-wake"]
 
 
+def test_what_opening_makes_beside_a_log_may_be_written_by_all_who_may_write_the_log(path: Path) -> None:
+    made(path).close()
+    bell = path.with_name(f"{path.name}-wake")
+    bell.unlink()
+    path.chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12346)
+
+    SqliteLog.open(path).close()
+
+    log, beside = path.stat(), bell.stat()
+    assert (beside.st_mode, beside.st_uid, beside.st_gid) == (log.st_mode, log.st_uid, log.st_gid)
+
+
 def test_a_closed_log_says_so(path: Path) -> None:
     log = made(path)
     log.close()
