@@ -12,6 +12,7 @@ from msgspec import structs
 from projections.fit import fits
 from projections.ledger import Ledger
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.resources import Limits
 from schemas.results import Decision
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, PACK, Policy, digest
@@ -115,6 +116,17 @@ def test_own_claims_in_flight_count_until_they_are_lifted() -> None:
 
     assert (laid.chosen, laid.overlay, laid.rejections[1].reason) == ("", ("flying@only",), "vcpus: 1 needed of 0")
     assert (lifted.chosen, lifted.overlay) == ("only", ())
+
+
+@pytest.mark.parametrize("name", ["reference", "profiles"])
+def test_the_nearest_miss_lacks_what_the_lower_of_the_node_and_the_request_leaves(name: str) -> None:
+    fleet = fleet_of(hosts(1, memory_mib=8192))
+    lay(fleet, request(memory_mib=6000, request_id="other"), "n00", "other/0/s-1.1")
+
+    decision = decide(fleet, request(memory_mib=4096, limits=Limits(memory_mib=5000)), name=name)
+
+    assert decision.nearest_miss is not None
+    assert [str(lack) for lack in decision.nearest_miss.shortfalls] == ["memory_mib: 4096 needed of -1000"]
 
 
 def test_the_nearest_miss_lacks_the_smallest_part_and_nothing_but_amounts() -> None:

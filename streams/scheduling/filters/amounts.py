@@ -48,17 +48,23 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
 
 
 def lacks_of(ask: Ask, room: Room) -> tuple[Shortfall, ...]:
-    """All that `fits` says of the room. Of instances that go to one node together, the amounts are those of all of them."""
+    """All that `fits` says of the room. Of instances that go to one node together, the amounts are those of all of them.
+
+    `fits` names the node's own limit where the request's is exceeded as well, whichever is the lower; free is what the lower one leaves.
+    """
     found = fits(room.node, ask.item, ask.request.request_id, room.overlay)
-    if not ask.company:
+    if not ask.company and ask.item.limits is None:
         return found
     others = dict(zip(RESOURCES, laid_over(room.node, ask.company, ask.instance_id), strict=True))
-    return tuple(
-        [
-            replace(lack, needed=lack.needed + more, free=lack.free + more) if (more := others.get(lack.resource)) and lack.needed else lack
-            for lack in found
-        ]
-    )
+
+    def told(lack: Shortfall) -> Shortfall:
+        if lack.resource not in others or not lack.needed:
+            return lack
+        asked, used = getattr(ask.item.resources, lack.resource), getattr(room, f"{lack.resource}_used")
+        free = min(lack.free, most_of(ask.item.limits, lack.resource) - used - (asked - lack.needed))
+        return replace(lack, needed=lack.needed + others[lack.resource], free=free + others[lack.resource])
+
+    return tuple([told(lack) for lack in found])
 
 
 def limits_of(room: Room, *resources: str) -> Limits:
