@@ -15,6 +15,7 @@ import confluent_kafka
 PRODUCER = 0
 """The type of the client that a cluster hangs on."""
 WHY_BYTES = 512
+REFUSALS = 5000
 
 
 class Cluster:
@@ -42,9 +43,15 @@ class Cluster:
         """A broker is gone; what it led it still leads."""
         assert self._library.rd_kafka_mock_broker_set_down(self._handle, broker) == 0
 
-    def find(self, broker: int) -> None:
-        """A broker is back."""
-        assert self._library.rd_kafka_mock_broker_set_up(self._handle, broker) == 0
+    def refuse(self, request: int, error: int) -> None:
+        """Answer the next requests of a kind, by its number in Kafka's protocol, with an error: more of them than any test makes."""
+        errors = (ctypes.c_int * REFUSALS)(*[error] * REFUSALS)
+        push = self._library.rd_kafka_mock_push_request_errors_array
+        push(self._handle, ctypes.c_int16(request), ctypes.c_size_t(REFUSALS), errors)
+
+    def answer(self, request: int) -> None:
+        """Requests of a kind are answered again as they should be."""
+        self._library.rd_kafka_mock_clear_request_errors(self._handle, ctypes.c_int16(request))
 
 
 @contextmanager

@@ -69,14 +69,16 @@ class _Member:
                 self._open = {place: offset for place, offset in self._open.items() if places.get(place) != offset}
             elif not (is_passing(error) or is_vanished(error)):
                 raise KafkaException(error)
-        if not self._open:
+        is_late = bool(self._open) and now - self._open_since > patience_seconds
+        if not self._open or is_late:
             self._open_since = now
-        elif now - self._open_since > patience_seconds:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
         self._open |= _offsets(stored)
         if self._open:
             again = [TopicPartition(topic, number, offset) for (topic, number), offset in self._open.items()]
             self.consumer.commit(offsets=again, asynchronous=True)
+        # Said once it is under way again: of tries that nobody answers any more none would ever be stored.
+        if is_late:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own errors begin so
 
 
 class GroupOffsets:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from schemas.topics import RESULTS
+import time
+
+from confluent_kafka import KafkaError
+
+from schemas.topics import REQUESTS, RESULTS
+from streams.log.base import LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
+from tests.faults.harness import until
 from tests.kafka_cluster import cluster
 
 PATIENCE_MS = 4000
+OFFSET_COMMIT = 8
+"""The request's number in Kafka's protocol."""
+
+CLIENT_TRIES_SECONDS = 1.0
+"""librdkafka gives up before that what it was told to store, and says so."""
 
 
 def test_questions_go_to_the_new_leader_of_a_partition_though_the_old_one_is_gone_for_good() -> None:
@@ -22,3 +33,26 @@ def test_questions_go_to_the_new_leader_of_a_partition_though_the_old_one_is_gon
             found = log.start(RESULTS, 0)
 
         assert found == 0
+
+
+def test_what_could_not_be_stored_soon_for_too_long_is_stored_once_the_coordinator_is_back() -> None:
+    with cluster() as brokers:
+        brokers.topic(REQUESTS, 1)
+        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=200)) as log:
+            log.commit("g", REQUESTS, {0: 1})
+            brokers.refuse(OFFSET_COMMIT, KafkaError.NOT_COORDINATOR)
+            log.commit_soon("g", REQUESTS, {0: 2})
+            given_up = time.monotonic() + CLIENT_TRIES_SECONDS
+            until(lambda: _is_late(log) and time.monotonic() > given_up, 5, "storing takes too long, for the client as well")
+            brokers.answer(OFFSET_COMMIT)
+
+            until(lambda: not _is_late(log) and log.committed("g", REQUESTS) == {0: 2}, 5, "it is stored later")
+
+
+def _is_late(log: KafkaLog) -> bool:
+    """Sees to what is to be stored, as a scheduler does; whether that has taken too long."""
+    try:
+        log.commit_soon("g", REQUESTS, {})
+    except LogUnreachable:
+        return True
+    return False
