@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
+from streams.cli.interrupts import imports_spared
 from streams.cli.stdout import named, unheard
 
 if TYPE_CHECKING:
@@ -219,11 +220,12 @@ def _speak_utf8() -> None:
 def main() -> None:
     """The console script."""
     try:
-        _open_closed_streams()
-        _speak_utf8()
-        code = run(sys.argv[1:])
+        with imports_spared():
+            _open_closed_streams()
+            _speak_utf8()
+            code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        # While what is needed to say how a command ends is still being imported.
+        # Before or after what says how a command ends.
         code = INTERRUPTED
     sys.exit(code)
 

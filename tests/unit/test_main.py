@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -121,13 +122,13 @@ def test_an_interrupt_within_a_verb_ends_with_130(greet: tuple[Verb, ...], capsy
     assert said(capsys, "group", "wait", verbs=greet) == (130, "", "")
 
 
-def test_an_interrupt_while_modules_are_still_imported_ends_with_130_too() -> None:
+def test_an_interrupt_before_a_verb_begins_ends_with_130_too() -> None:
     interrupts = (
-        "import signal, sys\n"
+        "import sys\n"
         "from streams.cli.main import main\n"
         "class Interrupt:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        signal.raise_signal(signal.SIGINT)\n"
+        "    def find_spec(self, *_):\n"
+        "        raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         "main()"
     )
@@ -135,6 +136,22 @@ def test_an_interrupt_while_modules_are_still_imported_ends_with_130_too() -> No
     ran = python(interrupts, "nodes")
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_an_interrupt_within_an_import_comes_after_it(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nprint('imported')\n")
+    imports = (
+        "import signal, sys\n"
+        "from streams.cli.interrupts import imports_spared\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "with imports_spared():\n"
+        "    import interrupted\n"
+        "    signal.pause()"
+    )
+
+    ran = python(imports, str(tmp_path))
+
+    assert (ran.returncode, ran.stdout) == (-signal.SIGINT, "imported\n")
 
 
 @pytest.mark.parametrize(
