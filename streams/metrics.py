@@ -141,6 +141,8 @@ class Health:
         self.ready = False
         self.doing = "still catching up with the log"
         """What keeps it from being ready."""
+        self.waits = False
+        """Whether the host just waits for a log that is full or out of reach. It says itself when that has lasted too long."""
 
     def turned(self) -> None:
         """The loop came round once more."""

@@ -70,6 +70,7 @@ class Host:
         self._clock = clock
         self._trouble: LogError | None = None
         self._since = 0.0
+        health.waits = False
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
         """Turn until `stopped` says so, or with `until_idle` until nothing is left to do. Engines and lease are given up at the end.
@@ -108,6 +109,7 @@ class Host:
         if self._trouble is not None:
             self._tell("there is room again" if isinstance(self._trouble, LogFull) else "the log answers again")
             self._trouble = None
+        self._health.waits = False
         self._health.turned()
         return done
 
@@ -119,7 +121,7 @@ class Host:
             waits = "waiting for room" if isinstance(trouble, LogFull) else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
             self._tell(f"{waits}: {trouble}")
         self._trouble = trouble
-        self._health.ready = False
+        self._health.ready, self._health.waits = False, True
         self._health.turned()
         if isinstance(trouble, LogUnreachable) and now - self._since > UNREACHABLE_SECONDS_MAX:
             raise trouble

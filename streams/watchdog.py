@@ -125,6 +125,7 @@ class Watchdog:
                     except LogError as problem:
                         # The engines meet the same, and say whether it is the end.
                         self._tell(f"watchdog: {problem}")
+                        self._give_time()
         except Exception as problem:
             self._give_up(f"nobody watches over the engines: {problem!r}")
 
@@ -144,13 +145,18 @@ class Watchdog:
             self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
         self._health.turned()
 
+    def _give_time(self) -> None:
+        """Engines have all their time from now on. While the log is out of reach they cannot get on, and once it is back not at once."""
+        self._began, self._standstill = time.monotonic(), Standstill(self._stall_seconds)
+
     def _look(self, log: Log) -> None:
         now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"
             self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")
-        if share is not self._watched:
-            self._watched, self._began, self._standstill = share, now, Standstill(self._stall_seconds)
+        if share is not self._watched or self._health.waits:
+            self._watched = share
+            self._give_time()
         if share is None:
             if joining_since is None:
                 self._in_reserve(log)

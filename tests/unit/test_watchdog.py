@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
-from streams.log.base import Partition, TopicSpec
+from streams.log.base import Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
 from streams.watchdog import Share, Standstill, Watchdog, recovery
@@ -73,6 +73,25 @@ def test_a_recovery_says_of_each_partition_what_it_has_what_it_needs_and_what_re
     said = recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0})
 
     assert said == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
+
+
+def test_engines_have_all_their_time_once_a_log_that_was_out_of_reach_is_back() -> None:
+    log, health, given_up = MemoryLog(), Health(time.monotonic), list[str]()
+    log.create([TopicSpec(CLAIMS, 1)])
+    log.append([Message(CLAIMS, b"n1", b"{}")])
+    share = Share(frozenset({0}))
+    share.positions = {CLAIMS_0: 0}
+    watchdog = Watchdog(lambda: share, lambda: None, lambda: log, health, print, given_up.append, stall_seconds=0.0)
+
+    health.waits = True
+    watchdog._look(log)
+    watchdog._look(log)
+    waiting = list(given_up)
+    health.waits = False
+    watchdog._look(log)
+
+    assert waiting == []
+    assert [said.partition(" has")[0] for said in given_up] == ["an engine stands still: claims/0"]
 
 
 def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
