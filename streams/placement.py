@@ -30,7 +30,7 @@ from streams.placement_cancels import cancelled, released
 from streams.placement_checks import gave_up, no_valid_node, unfit
 from streams.placement_doubles import Doubles
 from streams.placement_homes import Homes
-from streams.placement_keeps import kept_item
+from streams.placement_keeps import kept_item, nothing_kept
 from streams.placement_messages import Sender
 from streams.placement_work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
@@ -350,9 +350,8 @@ class Placer:
         """Claim what an instance uses on the node that it leaves; why that cannot be done, or nothing."""
         item = kept_item(self.fleet, request, seat.index)
         if item is None:
-            return f"instance {request.instance(seat.index)} is neither claimed nor shown on source_node {request.source_node}"
-        seat.partition = self.fleet.partition_of_node(request.source_node)
-        seat.claim_id = self._claim_id(request, seat.index)
+            return nothing_kept(self.fleet, request, seat.index)
+        seat.partition, seat.claim_id = self.fleet.partition_of_node(request.source_node), self._claim_id(request, seat.index)
         seat.item = msgspec.structs.replace(item, claim_id=seat.claim_id)
         items.setdefault(seat.partition, []).append(seat.item)
         return ""

@@ -21,9 +21,14 @@ def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -
     if longest > NAME_CHARACTERS_MAX:
         room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
         return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
+    return unkept(request, policy) or _misdirected(request)
+
+
+def unkept(request: PlacementRequested, policy: Policy) -> str:
+    """Why this policy cannot keep what the request says of its group; empty if it can."""
     if has_home(request) and not request.forced and AFFINITY not in policy.filters:
         return f"an affinity group needs {AFFINITY} among the policy's filters; add it there, or ask for soft-affinity"
-    return _misdirected(request)
+    return ""
 
 
 def _misdirected(request: PlacementRequested) -> str:

@@ -8,6 +8,18 @@ from schemas.resources import RESOURCES, Resources
 from streams.scheduling.fleet import Fleet
 
 
+def has_to_keep(request: PlacementRequested) -> bool:
+    """Whether its instances keep the places that they leave: a migration that can be reverted."""
+    return request.action == "migrate" and not request.live and not request.dry_run
+
+
+def nothing_kept(fleet: Fleet, request: PlacementRequested, index: int) -> str:
+    """Why instance number `index` cannot keep its place, which it has to: it has none on the source node. Empty if it can."""
+    if not has_to_keep(request) or kept_item(fleet, request, index) is not None:
+        return ""
+    return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
+
+
 def kept_item(fleet: Fleet, request: PlacementRequested, index: int) -> ClaimItem | None:
     """The claim, without its id, for all that instance number `index` uses on the source node; None if it has nothing there.
 

@@ -15,6 +15,7 @@ from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
 from schemas.results import Decision, FailureReason, Placement
+from streams.placement_keeps import has_to_keep
 from streams.scheduling.holding import NOWHERE, nodes_held
 
 LATENCIES_KEPT = 10_000
@@ -46,7 +47,7 @@ class Seat(Struct, gc=False):
 def seats_of(request: PlacementRequested) -> list[Seat]:
     """The seats of a request: one an instance, and for a migration that can be reverted another one on the node that each leaves."""
     seats = [Seat(index) for index in range(request.count)]
-    if request.action == "migrate" and not request.live and not request.dry_run:
+    if has_to_keep(request):
         seats += [Seat(index, keeps=True) for index in range(request.count)]
     return seats
 

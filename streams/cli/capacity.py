@@ -24,7 +24,8 @@ from streams.cli.nodes import TITLES, sized
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.state_at import moment_of, state_at
-from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity
+from streams.placement_checks import unkept
+from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import digest
 from streams.scheduling.what_if import CannotChange, change
@@ -65,7 +66,7 @@ def capacity_verb(
     fleet = Fleet(ledgers)
     asking.check_nodes({room.node.node_id for room in fleet.rooms()})
     zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
-    items = [_item(name, request, capacity(fleet, request, policy), zones) for name, request in requests.items()]
+    items = [_item(name, request, capacity(fleet, request, policy, unkept(request, policy)), zones) for name, request in requests.items()]
     summary = {"changes": changing.told(), "policy_digest": digest(policy), "policy_source": origin, "nodes_known": len(fleet.rooms())}
     write(Answer(columns=_columns(zones), items=items, cut=state.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     if show.output in {"table", "wide"} and changing.told():
@@ -110,11 +111,7 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementReque
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:
     """One flavor: its sizes, how many fit, by zone and by node, and what bounds how many nodes."""
-    totals = dict.fromkeys(zones, 0)
     bounds = Counter(node.bound for node in found.nodes if node.bound)
-    for node in found.nodes:
-        totals[node.zone or NO_ZONE] += node.fits or 0
-    unlimited = {node.zone or NO_ZONE for node in found.nodes if node.fits is None}
     resources = request.resources
     best = found.nodes[0] if found.nodes else None
     return {
@@ -127,7 +124,9 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
         "nodes": len(found.nodes),
         "nodes_known": found.nodes_known,
         "most": None if best is None else {"node_id": best.node_id, "fits": best.fits, "at_least": best.at_least},
-        "zones": {zone: None if zone in unlimited else number for zone, number in totals.items()},
+        "zones": {
+            zone: total([node for node in found.nodes if (node.zone or NO_ZONE) == zone], together=found.together) for zone in zones
+        },
         "zones_at_least": sorted({node.zone or NO_ZONE for node in found.nodes if node.at_least}),
         "bounds": dict(bounds.most_common()),
         "rejected": found.rejected,

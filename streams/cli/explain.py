@@ -32,7 +32,6 @@ from streams.cli.funnel import (
     without_lines,
 )
 from streams.cli.output import Answer, Column, write
-from streams.cli.place import UNPLACEABLE
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines, reliefs
 from streams.cli.rerun import Again, Reruns
@@ -114,7 +113,8 @@ def explain(
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             summary = _summary(found, request, result)
             write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
-    return Exit.UNPLACEABLE if isinstance(result, PlacementFailed) and result.reason in UNPLACEABLE else Exit.DONE
+    failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
+    return Exit.UNPLACEABLE if failed else Exit.DONE
 
 
 def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, InstancesPlaced | PlacementFailed, str]:

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from projections.cut import Cut
+from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
 from projections.projection import ProjectionError
 from schemas.requests import INSTANCES_MAX, PlacementRequested
@@ -29,6 +30,8 @@ from streams.cli.printable import printable
 from streams.cli.rerun import Reruns, overlaid
 from streams.cli.state_at import moment_of, state_at
 from streams.log.base import Log, OffsetOutOfRange
+from streams.placement_checks import unfit
+from streams.placement_keeps import nothing_kept
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, laid, spelled_out
 from streams.scheduling.fleet import Fleet
@@ -135,14 +138,14 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
     try:
         recorded = reruns.policy(about.decisions[0])
         policy, source = changing.policy(log) if changing.by else (recorded, "the one it was decided by")
-        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, other=bool(changing.by)), policy)
+        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, policy), policy)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
         raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
     places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
     return Played(outcome, about.decisions, Cut.of(places, ledger_id_of(log)), policy, source)
 
 
-def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, policy: Policy, *, other: bool) -> BasisOf:
+def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:
     """Each instance on the cut and under the claims in flight of its own decision, as long as those before came out as recorded.
 
     From the first that did not, all are decided on the fleet of that one: what the log has later follows from the other choice.
@@ -155,16 +158,19 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
             now.chosen == then.chosen for now, then in zip(before, about.decisions, strict=False)
         )
         if not as_recorded:
-            return Basis(last[-1], seed_of(about.owner, about.request.request_id, index, 1))
+            fleet = last[-1]
+            return Basis(fleet, seed_of(about.owner, about.request.request_id, index, 1), unusable=_unusable(about, fleet, policy, index))
         decision = about.decisions[index]
         ledgers = reruns.folded(decision)
         items = overlaid(log, decision)
         if changes.any and decision.cut not in done:
             change(ledgers, changes)
             done.add(decision.cut)
-        last[:] = [laid(ledgers, about.request, decision, items, policy)]
-        held = nodes_chosen_from(last[-1], about.request, index, decision)
-        return Basis(last[-1], decision.seed, decision.attempt, ENGINE_DEFAULT if other else decision.engine, held)
+        fleet = laid(ledgers, about.request, decision, items, recorded)
+        last[:] = [fleet]
+        held = nodes_chosen_from(fleet, about.request, index, decision)
+        engine = decision.engine if policy == recorded else ENGINE_DEFAULT
+        return Basis(fleet, decision.seed, decision.attempt, engine, held, _unusable(about, fleet, policy, index))
 
     return basis
 
@@ -179,18 +185,28 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     as_it_is, own = Changing().policy(log)
     policy, source = changing.policy(log) if changing.by else (as_it_is, own)
     differs = changes.any or policy != as_it_is
-    unchanged = decide(about.request, _moment_basis(about, Fleet(ledgers)), as_it_is).decisions if differs else []
+    unchanged = _decided(about, ledgers, as_it_is).decisions if differs else []
     change(ledgers, changes)
     asking.check_nodes({node_id for ledger in ledgers for node_id in ledger.nodes})
-    outcome = decide(about.request, _moment_basis(about, Fleet(ledgers)), policy)
+    outcome = _decided(about, ledgers, policy)
     # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.
     ends = tuple(end for _, end in sorted(state.ends.items()))
     outcome = outcome._replace(decisions=[replace(decision, cut=ends) for decision in outcome.decisions])
     return Played(outcome, unchanged if differs else outcome.decisions, state.cut, policy, source)
 
 
-def _moment_basis(about: Subject, fleet: Fleet) -> BasisOf:
-    return lambda index, _before: Basis(fleet, seed_of(about.owner, about.request.request_id, index, 1))
+def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outcome:
+    fleet, request = Fleet(ledgers), about.request
+
+    def basis(index: int, _before: Sequence[Decision]) -> Basis:
+        return Basis(fleet, seed_of(about.owner, request.request_id, index, 1), unusable=_unusable(about, fleet, policy, index))
+
+    return decide(request, basis, policy)
+
+
+def _unusable(about: Subject, fleet: Fleet, policy: Policy, index: int) -> str:
+    """Why a scheduler of this policy would not look for a node at all."""
+    return unfit(about.request, policy, about.owner, 0) or nothing_kept(fleet, about.request, index)
 
 
 def _told(request: PlacementRequested, played: Played, changing: Changing, *, wide: bool) -> list[str]:

@@ -46,6 +46,10 @@ class Ask(Struct, gc=False):
         """The same ask of these nodes alone."""
         return msgspec.structs.replace(self, held_nodes=held_nodes)
 
+    def unless(self, unusable: str) -> Ask:
+        """The same ask, which no node will do for if there is a reason."""
+        return msgspec.structs.replace(self, unusable=self.unusable or unusable)
+
     @property
     def instance_id(self) -> str:
         """The instance."""

@@ -30,8 +30,8 @@ from streams.scheduling.reference import Prepared, prepare, rooms_for, run_filte
 TRIALS_MAX = 256
 """Instances laid over one node in a trial: more than nodes mostly run. Where more may fit, the answer says that it is the least."""
 OWNER = "capacity"
-TOGETHER = "ServerGroupAffinityFilter"
-"""It takes part for groups with affinity only: once the first member is somewhere, all others go there."""
+TOGETHER = frozenset({"ServerGroupAffinityFilter", "group-home"})
+"""They take part for groups with affinity only: once the first member is somewhere, all others go there."""
 
 CLOSED = frozenset(
     {
@@ -65,9 +65,10 @@ class NodeCapacity(Struct, frozen=True, gc=False):
 class Capacity(Struct, frozen=True, kw_only=True):
     """One kind of instance: the nodes that take any, best first, and how many nodes each filter keeps from taking the first one.
 
-    `fits` is their sum (None: no limit somewhere); of a group with affinity that is nowhere yet, the most that one node takes. `tried` says
-    that instances were laid one by one, `at_least` that there may be room for more than `fits`. `numa` and `pci` are the cells and devices
-    that one instance takes beside its amounts; `unusable` is why no node will ever do, such as an alias that the policy does not know.
+    `fits` is their sum (None: no limit somewhere), or `together` the most that one node takes: of a group with affinity that is nowhere
+    yet. `tried` says that instances were laid one by one, `at_least` that there may be room for more than `fits`. `numa` and `pci` are the
+    cells and devices that one instance takes beside its amounts; `unusable` is why no node will ever do, such as an alias that the policy
+    does not know.
     """
 
     fits: int | None
@@ -76,15 +77,19 @@ class Capacity(Struct, frozen=True, kw_only=True):
     nodes_known: int
     rejected: dict[str, int]
     tried: bool
+    together: bool = False
     numa: tuple[NumaWant, ...] = ()
     pci: tuple[PciWant, ...] = ()
     unusable: str = ""
 
 
-def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
-    """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was."""
+def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy, unusable: str = "") -> Capacity:
+    """How many more instances of `request`'s kind (its count aside) the fleet takes, each node by itself. Leaves the fleet as it was.
+
+    `unusable` is why no scheduler of this policy would place it, if there is anything.
+    """
     one = replace(request, count=1, instance_ids=())
-    ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options)
+    ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options).unless(unusable)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
     closed = {filter_.name for filter_, _ in prepared} - _ALWAYS <= CLOSED
@@ -101,8 +106,10 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capac
 
     nodes = [on_node(room) for room in list(sieve.passed)]
     nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))
+    together = not ask.group_nodes and any(filter_.name in TOGETHER for filter_, _ in prepared)
     return Capacity(
-        fits=_total(nodes, together=not ask.group_nodes and any(filter_.name == TOGETHER for filter_, _ in prepared)),
+        fits=total(nodes, together=together),
+        together=together,
         at_least=any(node.at_least for node in nodes),
         nodes=tuple(nodes),
         nodes_known=len(fleet.rooms()),
@@ -114,7 +121,8 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capac
     )
 
 
-def _total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
+def total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
+    """How many of one kind these nodes take, or one of them where all of them go to one; None if one has no limit."""
     numbers = [node.fits for node in nodes]
     if None in numbers:
         return None
@@ -122,7 +130,9 @@ def _total(nodes: Sequence[NodeCapacity], *, together: bool) -> int | None:
     return max(found, default=0) if together else sum(found)
 
 
-_ALWAYS = frozenset({"ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "source-node", "fit"})
+_ALWAYS = frozenset(
+    {"ignored-nodes", "ignored-hosts", "forced-hosts", "forced-nodes", "requested-nodes", "source-node", "group-home", "fit"}
+)
 
 
 def _closed(room: Room, item: ClaimItem, prepared: Sequence[Prepared]) -> tuple[int, str]:

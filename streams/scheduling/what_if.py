@@ -65,7 +65,8 @@ class Changes(Struct, frozen=True, kw_only=True):
 class Basis(Struct, frozen=True):
     """What one instance is decided on: the fleet (its claim is laid over it then), seed and attempt of the tie-break, and the engine.
 
-    `held` are the nodes that are chosen from as long as one of them will do (see `holding`).
+    `held` are the nodes that are chosen from as long as one of them will do (see `holding`). `unusable` is why no scheduler would place
+    the instance, whatever nodes there are; empty if one would.
     """
 
     fleet: Fleet
@@ -73,6 +74,7 @@ class Basis(Struct, frozen=True):
     attempt: int = 1
     engine: str = DEFAULT
     held: frozenset[str] = NOWHERE
+    unusable: str = ""
 
 
 class Outcome(NamedTuple):
@@ -120,7 +122,7 @@ def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy) -> Ou
     for index in range(request.count):
         basis = basis_of(index, decisions)
         fleet = basis.fleet
-        ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options)
+        ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
         ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
         decisions.append(decision)
         if not decision.chosen:

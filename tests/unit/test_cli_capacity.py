@@ -151,6 +151,21 @@ def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pyte
     assert (item["fits"], item["bounds"], item["rejected"]) == (1, {"group": 1}, {"AvailabilityZoneFilter": 1})
 
 
+def test_of_a_group_that_goes_to_one_node_a_zone_takes_what_its_best_node_takes(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.audit("c03", {}, memory_mib=2048)
+    flags = ("--disk", "30GiB", "--group", "g", "--policy", "affinity", "-o", "json")
+    policy = fleet.path.parent / "policy.toml"
+    policy.write_text('filters = ["ComputeFilter"]\n')
+
+    (item,) = fleet.run(capsys, "capacity", *flags).json["items"]
+    (other,) = fleet.run(capsys, "capacity", *flags, "--by", str(policy)).json["items"]
+
+    assert (item["fits"], item["zones"]) == (33, {"-": 33})
+    assert (other["fits"], other["unusable"][:24]) == (0, "an affinity group needs ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streams.scheduling.policy import Policy
 from tests.cli_log import FleetLog
 
 
@@ -113,3 +116,29 @@ def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFix
 
     assert (said.code, said.out) == (2, "")
     assert says in said.err
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"group": {"group_id": "g", "policy": "affinity"}}, "an affinity group needs ServerGroupAffinityFilter"),
+        ({"source_node": "c02"}, "source_node goes with actions that move instances"),
+        (
+            {"action": "migrate", "instance_ids": ["vm"], "source_node": "c02"},
+            "instance vm is neither claimed nor shown on source_node c02",
+        ),
+    ],
+)
+def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], said: dict[str, Any], why: str
+) -> None:
+    path, policy = fleet.path.parent / "request.json", fleet.path.parent / "policy.toml"
+    path.write_text(json.dumps({"request_id": "r", "flavor": {"memory_mib": 1024}} | said))
+    policy.write_text('filters = ["RamFilter"]\n')
+
+    played = fleet.run(capsys, "what-if", str(path), "--by", str(policy))
+    asked_for = fleet.run(capsys, "place", str(path), "--wait", "0s")
+    fleet.schedule(policy=Policy(filters=("RamFilter",)))
+
+    assert (played.code, asked_for.code, fleet.run(capsys, "explain", "r").code) == (4, 0, 4)
+    assert why in played.out
