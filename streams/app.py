@@ -49,6 +49,7 @@ class _EngineThread:
         self.share = Share(partitions)
         self.stopped = threading.Event()
         self.failure: BaseException | None = None
+        self._log: KafkaLog | None = None
         self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
         self._thread.start()
 
@@ -56,6 +57,9 @@ class _EngineThread:
         host = self._host
         try:
             with KafkaLog.open(host.settings) as log:
+                self._log = log
+                if host.is_stopping():
+                    log.hurry()
                 engines = host.make_engines(log)
                 self.share.engines = engines
                 Host(log, engines, self.share, host.health, host.err).run(self.stopped.is_set, until_idle=host.until_idle)
@@ -63,6 +67,11 @@ class _EngineThread:
             self.failure = failure
         if self.failure is not None or not self.stopped.is_set():
             self._ended()
+
+    def hurry(self) -> None:
+        """The process is to end: brokers that are away are not waited for much longer."""
+        if self._log is not None:
+            self._log.hurry()
 
     async def stop(self) -> None:
         """Let it finish its turn and close; returns when it has."""
@@ -119,6 +128,10 @@ class FaustHost:
         if self._failure is not None:
             raise self._failure
 
+    def is_stopping(self) -> bool:
+        """Whether the process is to end."""
+        return self._stopping.is_set()
+
     def tell(self, sentence: str) -> None:
         """Say something to people."""
         print(sentence, file=self.err, flush=True)
@@ -140,6 +153,8 @@ class FaustHost:
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._live(app))]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         self._stopping.set()
+        if self._current is not None:
+            self._current.hurry()
         backstop = threading.Timer(STOP_SECONDS, self._give_up, [f"the end took more than {STOP_SECONDS:.0f} s"])
         backstop.daemon = True
         backstop.start()

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -93,8 +93,7 @@ def run(
     timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
     with ExitStack() as stack:
-        stopped = _stopped_by_signals(stack)
-        opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=timing.wall_ms))
+        opened, stopped = _opened(stack, log, timing)
         open_ledger(opened, ledger_partitions=ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic)
         if metrics is not None:
@@ -218,12 +217,25 @@ def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def _stopped_by_signals(stack: ExitStack) -> Callable[[], bool]:
-    """SIGTERM and SIGINT end the process after the present turn; nothing is done inside the handler but taking note."""
+def _opened(stack: ExitStack, log: str | None, clock: Clock) -> tuple[Log, Callable[[], bool]]:
+    """The log, and what says whether this process shall end. Then a log that is away is not waited for much longer."""
+    hurried: list[Callable[[], None]] = []
+    stopped = _stopped_by_signals(stack, hurried)
+    opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=clock.wall_ms))
+    hurry = getattr(opened, "hurry", None)
+    if hurry is not None:
+        hurried.append(hurry)
+    return opened, stopped
+
+
+def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]]) -> Callable[[], bool]:
+    """SIGTERM and SIGINT end the process after the present turn; the handler takes note, and whoever waits for brokers is `hurried`."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
+        for hurry in hurried:
+            hurry()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         stack.callback(signal.signal, number, signal.signal(number, note))

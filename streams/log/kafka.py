@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition
 
 from schemas.partitioner import partition_of
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
-from streams.log.kafka_client import NEWEST, OLDEST, OPEN_SECONDS, Clients
+from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import Fetcher
 from streams.log.kafka_health import Cluster, cluster
 from streams.log.kafka_lease import KafkaLease
@@ -165,7 +165,7 @@ class KafkaLog:
         if self._tail is not None and self._tail.is_dry(place, offset, now) and self._is_trusted(place, offset, now):
             return []
         place = self._there(topic, partition)
-        until = now + self.settings.patience_ms / 1000
+        left = self._clients.patience()
         while True:
             fetcher = self._fetcher(place, offset)
             if fetcher is not None:
@@ -178,7 +178,7 @@ class KafkaLog:
             if self._is_at_end(place, offset):
                 return []
             fetcher = self._fetcher(place, offset) or self._go_to(place, offset)
-            if not fetcher.await_beyond(place, offset, until):
+            if not fetcher.await_beyond(place, offset, left):
                 self._abandon(fetcher)
                 raise LogUnreachable(
                     f"{self.settings.place}: {place}@{offset} did not come in {self.settings.patience_ms} ms, though the end is "
@@ -349,6 +349,10 @@ class KafkaLog:
         self._clients.patiently(ask, f"dropping records of {place}")
         self._forget(place)
         return before - start
+
+    def hurry(self, seconds: float = HURRY_SECONDS) -> None:
+        """This process is to end: from now on it waits these seconds for brokers, in all. Signal handlers and other threads may say so."""
+        self._clients.hurry(seconds)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

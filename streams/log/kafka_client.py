@@ -7,6 +7,7 @@ records a question would wait as well.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
@@ -30,6 +31,10 @@ TRY_SECONDS: Final = 5.0
 # The first try of a question that goes to leaders: the next one looks whether others lead by now. Each lasts half as long again.
 TRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS: Final = 0.05
+HURRY_SECONDS: Final = 3.0
+"""How long a process that is to end still waits for brokers. Whoever stops it kills it after ten (Docker) or thirty (Kubernetes)."""
+READERS_LEAVE_SECONDS: Final = 2.0
+"""How long the end waits for consumers that are in no group: they have nothing to say to anybody."""
 OPEN_SECONDS: Final = 5.0
 """How long opening a log waits for a broker at most: somebody may sit before it."""
 
@@ -79,6 +84,7 @@ class Clients:
         self.fatal: LogError | None = None
         self.aside = Aside(settings.place)
         """Where whoever has a consumer of these gives it up."""
+        self._latest = math.inf
         self._asker: Consumer | None = None
         self._admin: AdminClient | None = None
 
@@ -129,6 +135,15 @@ class Clients:
             self._admin = self._made(AdminClient)
         return self._admin
 
+    def patience(self, seconds: float | None = None) -> Callable[[], float]:
+        """What tells how many seconds are left of so many from now on, or of those that the settings give; fewer after `hurry`."""
+        until = time.monotonic() + (self.settings.patience_ms / 1000 if seconds is None else seconds)
+        return lambda: min(until, self._latest) - time.monotonic()
+
+    def hurry(self, seconds: float) -> None:
+        """From now on nothing is waited for longer than these seconds, in all; what waits already as well."""
+        self._latest = time.monotonic() + seconds
+
     def patiently(
         self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None, *, was_there: bool = False
     ) -> T:
@@ -136,17 +151,16 @@ class Clients:
 
         With `was_there` it is about a topic that was known before; see `log_error`.
         """
-        until = time.monotonic() + (self.settings.patience_ms / 1000 if patience_seconds is None else patience_seconds)
+        left = self.patience(patience_seconds)
         while True:
-            left = until - time.monotonic()
             try:
-                return ask(max(min(left, TRY_SECONDS), 0.1))
+                return ask(max(min(left(), TRY_SECONDS), 0.1))
             except KafkaException as problem:
                 error = error_of(problem)
                 # Lets the client tell `_heard` what happened to its connections.
                 self.asker.poll(0)
                 passes = is_passing(error) or (was_there and is_vanished(error))
-                if not passes or left <= RETRY_SECONDS:
+                if not passes or left() <= RETRY_SECONDS:
                     raise log_error(error, self.settings.place, doing, self.last_seen, was_there=was_there) from None
             time.sleep(RETRY_SECONDS)
 
@@ -195,5 +209,5 @@ class Clients:
         """Leave the cluster, with these consumers."""
         own = [] if self._asker is None else [self._asker]
         self._asker = self._admin = None
-        self.aside.leave([*consumers, *own])
+        self.aside.leave([*consumers, *own], READERS_LEAVE_SECONDS)
 

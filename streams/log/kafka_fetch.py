@@ -6,7 +6,7 @@ It never joins a group: every partition is given its offset, and moved by us alo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
@@ -97,14 +97,14 @@ class Fetcher:
             self._consumer.incremental_assign([self._there(place, window.next)])
         return found
 
-    def await_beyond(self, place: Partition, offset: int, until: float) -> bool:
-        """Wait until records at or above `offset` are there or the end is known to be at hand; False if that takes past `until`."""
+    def await_beyond(self, place: Partition, offset: int, left: Callable[[], float]) -> bool:
+        """Wait until records at or above `offset` are there or the end is known to be at hand; False once no seconds are `left`."""
         while self.windows[place].next <= offset < self._ends.get(place, 0):
             self._sound(place)
-            left = until - time.monotonic()
-            if left <= 0:
+            seconds = left()
+            if seconds <= 0:
                 return False
-            if not self.poll(min(left, NUDGE_SECONDS)):
+            if not self.poll(min(seconds, NUDGE_SECONDS)):
                 self._nudge(place)
         return True
 

@@ -7,8 +7,7 @@ its way may land later: a copy of what the caller appends again, which every fol
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Final
@@ -47,8 +46,8 @@ class _Landing:
 class Batch:
     """Messages on their way to the broker. See `streams.outbox.Appending`."""
 
-    def __init__(self, sender: Sender, messages: Sequence[Message], numbers: Sequence[int], until: float) -> None:
-        self.messages, self.until = messages, until
+    def __init__(self, sender: Sender, messages: Sequence[Message], numbers: Sequence[int], left: Callable[[], float]) -> None:
+        self.messages, self.left = messages, left
         self.lost: LogError | None = None
         """Why the rest of it was taken back."""
         self._sender = sender
@@ -97,7 +96,7 @@ class Sender:
         `times_ms` are theirs where the topic takes the writers' times (CreateTime).
         """
         batch = self.begin(messages, numbers, times_ms)
-        while not self.has_landed(batch, min(POLL_SECONDS, max(batch.until - time.monotonic(), 0.0))):
+        while not self.has_landed(batch, min(POLL_SECONDS, max(batch.left(), 0.0))):
             pass
         return batch.offsets()
 
@@ -109,12 +108,12 @@ class Sender:
         self.warm_up()
         producer = self._producer
         assert producer is not None
-        batch = Batch(self, messages, numbers, time.monotonic() + self._settings.patience_ms / 1000)
+        batch = Batch(self, messages, numbers, self._clients.patience())
         names = {topic: self._settings.topic(topic) for topic in {message.topic for message in messages}}
         try:
             for message, number, time_ms in zip(messages, numbers, times_ms or [0] * len(messages), strict=True):
                 landing = batch.landings[Partition(message.topic, number)]
-                self._produce(producer, names[message.topic], message, number, time_ms, landing, batch.until)
+                self._produce(producer, names[message.topic], message, number, time_ms, landing, batch.left)
         except BaseException:
             self._give_up()
             raise
@@ -132,7 +131,7 @@ class Sender:
             try:
                 self._hear(timeout_seconds)
                 self._refuse_errors()
-                if not batch.is_whole() and time.monotonic() > batch.until:
+                if not batch.is_whole() and batch.left() < 0:
                     raise self._late("not acknowledged")
             except BaseException:
                 self._give_up()
@@ -140,7 +139,7 @@ class Sender:
         return batch.is_whole()
 
     def _produce(
-        self, producer: Producer, name: str, message: Message, number: int, time_ms: int, landing: _Landing, until: float
+        self, producer: Producer, name: str, message: Message, number: int, time_ms: int, landing: _Landing, left: Callable[[], float]
     ) -> None:
         headers: list[tuple[str, str | bytes | None]] = list(message.headers)
         while True:
@@ -150,7 +149,7 @@ class Sender:
                 return
             except BufferError:
                 # The queue is full: wait for room. Nothing is lost, the caller only sends slower.
-                if time.monotonic() > until:
+                if left() < 0:
                     raise self._late("the queue stays full") from None
                 producer.poll(0.05)
             except KafkaException as problem:

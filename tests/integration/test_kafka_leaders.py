@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+import pytest
 from confluent_kafka import KafkaError
 
 from schemas.topics import REQUESTS, RESULTS
-from streams.log.base import LogUnreachable
+from streams.log.base import LogUnreachable, Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from tests.faults.harness import until
@@ -33,6 +35,22 @@ def test_questions_go_to_the_new_leader_of_a_partition_though_the_old_one_is_gon
             found = log.start(RESULTS, 0)
 
         assert found == 0
+
+
+@pytest.mark.parametrize("call", [
+    lambda log: log.start(REQUESTS, 0),
+    lambda log: log.append([Message(REQUESTS, b"", b"{}")]),
+])  # fmt: skip
+def test_who_is_told_to_hurry_waits_no_more_for_brokers_that_are_away(call: Callable[[KafkaLog], object]) -> None:
+    with cluster() as brokers:
+        brokers.topic(REQUESTS, 1)
+        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=3_600_000)) as log:
+            for broker in (1, 2, 3):
+                brokers.lose(broker)
+            log.hurry(0.1)
+
+            with pytest.raises(LogUnreachable):
+                call(log)
 
 
 def test_what_could_not_be_stored_soon_for_too_long_is_stored_once_the_coordinator_is_back() -> None:
