@@ -25,7 +25,7 @@ from streams.log.base import Log, LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 from streams.metrics import Health
-from streams.runner import Engine, Host
+from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
 from streams.tables import RECOVERY_SECONDS, mark_overdue
 from streams.watchdog import Share, Watchdog
 
@@ -56,7 +56,10 @@ class _EngineThread:
     def _run(self) -> None:
         host = self._host
         try:
-            with KafkaLog.open(host.settings) as log:
+            log = self._opened()
+            if log is None:
+                return
+            with log:
                 self._log = log
                 if host.is_stopping():
                     log.hurry()
@@ -67,6 +70,21 @@ class _EngineThread:
             self.failure = failure
         if self.failure is not None or not self.stopped.is_set():
             self._ended()
+
+    def _opened(self) -> KafkaLog | None:
+        """The log, as soon as brokers answer; None when told to stop before. Raises LogUnreachable when that takes too long."""
+        host, until, told = self._host, time.monotonic() + UNREACHABLE_SECONDS_MAX, False
+        while not self.stopped.is_set():
+            try:
+                return KafkaLog.open(host.settings)
+            except LogUnreachable as trouble:
+                if time.monotonic() > until:
+                    raise
+                if not told:
+                    host.tell(f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s: {trouble}")
+                told = True
+            self.stopped.wait(PAUSE_SECONDS)
+        return None
 
     def hurry(self) -> None:
         """The process is to end: brokers that are away are not waited for much longer."""
@@ -188,7 +206,7 @@ class FaustHost:
         settings = self.settings
         app = faust.App(
             settings.group("stream-processor"),
-            broker=[f"kafka://{broker}" for broker in settings.bootstrap.split(",")],
+            broker=[f"kafka://{broker}" for broker in settings.brokers],
             broker_credentials=_credentials(settings.options),
             datadir=self.home / "faust",
             web_enabled=False,

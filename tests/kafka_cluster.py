@@ -43,6 +43,10 @@ class Cluster:
         """A broker is gone; what it led it still leads."""
         assert self._library.rd_kafka_mock_broker_set_down(self._handle, broker) == 0
 
+    def find(self, broker: int) -> None:
+        """A broker is back."""
+        assert self._library.rd_kafka_mock_broker_set_up(self._handle, broker) == 0
+
     def refuse(self, request: int, error: int) -> None:
         """Answer the next requests of a kind, by its number in Kafka's protocol, with an error: more of them than any test makes."""
         errors = (ctypes.c_int * REFUSALS)(*[error] * REFUSALS)
@@ -61,8 +65,9 @@ def cluster() -> Iterator[Cluster]:
     library = ctypes.CDLL(str(found))
     for name in ("rd_kafka_new", "rd_kafka_conf_new", "rd_kafka_mock_cluster_new"):
         getattr(library, name).restype = ctypes.c_void_p
-    why = ctypes.create_string_buffer(WHY_BYTES)
-    client = library.rd_kafka_new(PRODUCER, ctypes.c_void_p(library.rd_kafka_conf_new()), why, WHY_BYTES)
+    why, conf = ctypes.create_string_buffer(WHY_BYTES), ctypes.c_void_p(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(conf, b"log_level", b"0", why, WHY_BYTES)
+    client = library.rd_kafka_new(PRODUCER, conf, why, WHY_BYTES)
     assert client, why.value
     handle = library.rd_kafka_mock_cluster_new(ctypes.c_void_p(client), 3)
     try:

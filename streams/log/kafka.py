@@ -66,7 +66,7 @@ class KafkaLog:
         clients = Clients(settings)
         patience_seconds = min(settings.patience_ms / 1000, OPEN_SECONDS)
         try:
-            log = cls(clients, str(clients.metadata(patience_seconds).cluster_id))
+            log = cls(clients, clients.meet(patience_seconds))
             log._sender.warm_up()
             return log
         except BaseException:

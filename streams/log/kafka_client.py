@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
+from msgspec.structs import replace
 
 from streams.log.base import LogError, Partition
 from streams.log.kafka_aside import Aside
@@ -92,7 +93,7 @@ class Clients:
         config: dict[str, Any] = dict(_COMMON)
         for part in parts:
             config |= part
-        return config | dict(self.settings.options) | {"bootstrap.servers": self.settings.bootstrap, "error_cb": self._heard}
+        return config | dict(self.settings.options) | {"bootstrap.servers": ",".join(self.settings.brokers), "error_cb": self._heard}
 
     def _heard(self, error: KafkaError) -> None:
         """Connections that break and come back say so here; it is told with the error that follows if they do not come back."""
@@ -171,6 +172,14 @@ class Clients:
             return found
 
         return self.patiently(ask, "asking for its topics", patience_seconds)
+
+    def meet(self, patience_seconds: float) -> str:
+        """Ask the cluster for its id and its brokers: clients that are made from now on find it though those of the address are gone."""
+        found = self.metadata(patience_seconds)
+        places = [(str(each.host), each.port) for each in found.brokers.values()]
+        known = tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
+        self.settings = replace(self.settings, known=known)
+        return str(found.cluster_id)
 
     def offsets(self, places: Sequence[Partition], when: int) -> list[int]:
         """For each partition the offset of the first record at or after `when` in ms, or of NEWEST or OLDEST; -1 if there is none.

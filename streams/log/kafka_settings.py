@@ -45,7 +45,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     """Where a log is and how to reach it.
 
     `prefix` sets several ledgers on one cluster apart: topic `claims` is `PREFIX.claims` there. `single_broker` says that a replication
-    of 1 is meant. `patience_ms` is how long to go on trying before an error. `options` are passed to librdkafka as they are.
+    of 1 is meant. `patience_ms` is how long to go on trying before an error. `options` are passed to librdkafka as they are. `known` are
+    brokers that the cluster has named, HOST:PORT: any of them lets in whoever comes later, when those of `bootstrap` are gone.
     """
 
     bootstrap: str
@@ -53,6 +54,12 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     single_broker: bool = False
     patience_ms: int = PATIENCE_MS_DEFAULT
     options: Mapping[str, str] = {}
+    known: tuple[str, ...] = ()
+
+    @property
+    def brokers(self) -> list[str]:
+        """Whom to ask first: those that were given, and those that the cluster has named."""
+        return list(dict.fromkeys([*self.bootstrap.split(","), *self.known]))
 
     @property
     def place(self) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from threading import Event
 
 import pytest
 from confluent_kafka import KafkaError
 
 from schemas.topics import REQUESTS, RESULTS
-from streams.log.base import LogUnreachable, Message
+from streams.app import FaustHost
+from streams.log.base import Log, LogUnreachable, Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
+from streams.metrics import Health
+from streams.runner import Engine
 from tests.faults.harness import until
 from tests.kafka_cluster import cluster
 
@@ -35,6 +42,37 @@ def test_questions_go_to_the_new_leader_of_a_partition_though_the_old_one_is_gon
             found = log.start(RESULTS, 0)
 
         assert found == 0
+
+
+def test_a_log_is_opened_again_though_the_one_broker_of_its_address_is_gone() -> None:
+    with cluster() as brokers, KafkaLog.open(KafkaSettings(bootstrap=brokers.address.split(",")[0], patience_ms=PATIENCE_MS)) as log:
+        brokers.topic(RESULTS, 1)
+        brokers.lose(1)
+
+        with KafkaLog.open(log.settings) as again:
+            assert dict(again.topics()) == {RESULTS: 1}
+            assert again.settings.place == log.settings.place
+
+
+def test_a_worker_that_is_given_partitions_while_brokers_are_away_begins_when_they_are_back(tmp_path: Path) -> None:
+    with cluster() as brokers:
+        settings = KafkaSettings(bootstrap=brokers.address, patience_ms=100)
+        began, said = Event(), StringIO()
+
+        def make_engines(_log: Log) -> list[Engine]:
+            began.set()
+            return []
+
+        host = FaustHost(settings, tmp_path, "worker", 1, make_engines, Health(time.monotonic), said)
+        for broker in (1, 2, 3):
+            brokers.lose(broker)
+        host._begin(frozenset({0}), Event().set)
+        until(lambda: "trying again for 300 s" in said.getvalue(), 5, "it says that it waits")
+        for broker in (1, 2, 3):
+            brokers.find(broker)
+
+        assert began.wait(10.0), said.getvalue()
+        asyncio.run(host._close())
 
 
 @pytest.mark.parametrize("call", [
