@@ -25,10 +25,11 @@ from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_t
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines
+from streams.cli.rerun import Reruns
 from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
-from streams.log.base import Log, Partition
+from streams.log.base import Log, LogUnreachable, Partition
 from streams.operator import ask
 from streams.topology import check_topics
 
@@ -87,7 +88,14 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
         if not fresh:
             _refuse_another(log, request)
-        position = appended(log, ask(request, new_stamp()))
+        try:
+            position = appended(log, ask(request, new_stamp()))
+        except LogUnreachable as problem:
+            name = quote(request.request_id)
+            raise LogUnreachable(
+                f"{problem}. So it is open whether this was asked: ask the same with `--request {name}`, which counts once, or take it "
+                f"back with `claimlog cancel {name}`"
+            ) from None
         sys.stderr.write(printable(f"{position} request {request.request_id}: {request_text(request)}") + "\n")
         if not wait_ms:
             print(printable(request.request_id))
@@ -189,7 +197,8 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
     lines += funnel_lines(decision)
     miss = decision.nearest_miss
     lines += [miss_line(miss)] if miss is not None else []
-    return lines + relief_lines(state_at(log), request, miss.node_id if miss is not None else "")
+    policy = Reruns(log, request).policy_or_default(decision)
+    return lines + relief_lines(state_at(log), request, policy, miss.node_id if miss is not None else "")
 
 
 def _summary(found: Found) -> dict[str, Any]:

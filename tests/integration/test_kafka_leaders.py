@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from io import StringIO
@@ -12,8 +13,9 @@ from threading import Event
 import pytest
 from confluent_kafka import KafkaError
 
-from schemas.topics import REQUESTS, RESULTS
+from schemas.topics import REQUESTS, RESULTS, TOPICS
 from streams.app import FaustHost
+from streams.cli.main import run
 from streams.log.base import Log, LogUnreachable, Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
@@ -23,8 +25,8 @@ from tests.faults.harness import until
 from tests.kafka_cluster import cluster
 
 PATIENCE_MS = 4000
-OFFSET_COMMIT = 8
-"""The request's number in Kafka's protocol."""
+PRODUCE, OFFSET_COMMIT = 0, 8
+"""The numbers of requests in Kafka's protocol."""
 
 CLIENT_TRIES_SECONDS = 1.0
 """librdkafka gives up before that what it was told to store, and says so."""
@@ -73,6 +75,20 @@ def test_a_worker_that_is_given_partitions_while_brokers_are_away_begins_when_th
 
         assert began.wait(10.0), said.getvalue()
         asyncio.run(host._close())
+
+
+def test_a_request_of_which_nobody_knows_whether_it_was_asked_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with cluster() as brokers:
+        for name in TOPICS:
+            brokers.topic(name, 1)
+        brokers.refuse(PRODUCE, KafkaError.NOT_ENOUGH_REPLICAS)
+
+        code = run(["place", "--vcpus", "1", "--log", f"kafka://{brokers.address}?message.timeout.ms=300"])
+
+    named = re.search(r"`--request (\S+)`.* `claimlog cancel (\S+)`", capsys.readouterr().err)
+    assert code == 5
+    assert named is not None
+    assert named[1] == named[2]
 
 
 @pytest.mark.parametrize("call", [
