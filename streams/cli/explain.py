@@ -172,7 +172,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         miss = decision.nearest_miss
         lines += supply_lines(run.supplies)
         lines += [miss_line(miss)] if miss is not None else []
-        lines += relief_lines(now.state, now.request, miss.node_id if miss is not None else "")
+        lines += relief_lines(now.state, now.request, run.policy, miss.node_id if miss is not None else "")
     lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
     if run.matrix is not None and telling.wide:
         lines += matrix_lines(run.matrix)
@@ -210,7 +210,7 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
     item["supplies"] = [{name: getattr(each, name) for name in Supply.__struct_fields__} for each in run.supplies]
     item["without"] = [{"weigher": each.weigher, "chosen": each.chosen} for each in run.without]
     nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id
-    found = [] if decision.chosen else reliefs(now.state, now.request, nearest)
+    found = [] if decision.chosen else reliefs(now.state, now.request, run.policy, nearest)
     item["leaks"] = [
         {"node_id": each.node_id, "leaks": each.leaks, "held": dict(zip(RESOURCES, each.held, strict=True)), "fits_without": each.fits}
         for each in found

@@ -18,7 +18,7 @@ from streams.cli.state import State
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.policy import DEFAULT
+from streams.scheduling.policy import Policy
 from streams.scheduling.reference import rooms_for
 
 # What these name is no hold that could be given back: a guest that runs, a node as a whole.
@@ -45,8 +45,11 @@ class Relief(Struct, frozen=True):
         return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"
 
 
-def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> list[Relief]:
-    """The leaks of the node that nearly did, and of every node where the request would fit without them; those that make room first."""
+def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: str = "") -> list[Relief]:
+    """The leaks of the node that nearly did, and of every node where the request would fit without them; those that make room first.
+
+    `policy` is the one it was decided by.
+    """
     by_node: dict[str, list[LeakSuspected | LeakConfirmed]] = {}
     for finding in state.findings():
         if finding.kind not in _HOLD_NOTHING:
@@ -60,16 +63,16 @@ def reliefs(state: State, request: PlacementRequested, nearest: str = "") -> lis
         enough = False
         if node is not None and any(held):
             fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
-            ask = fleet.ask_seeded(request, 0, seed=0)
-            enough = _enough(node, held, ask) and _may(fleet, node_id, ask)
+            ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options)
+            enough = _enough(node, held, ask) and _may(fleet, node_id, ask, policy)
         if enough or node_id == nearest:
             found.append(Relief(node_id, len(findings), held, enough))
     return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
 
 
-def relief_lines(state: State, request: PlacementRequested, nearest: str = "") -> list[str]:
+def relief_lines(state: State, request: PlacementRequested, policy: Policy, nearest: str = "") -> list[str]:
     """A line for each of the first few."""
-    found = reliefs(state, request, nearest)
+    found = reliefs(state, request, policy, nearest)
     more = [f"and leaks on {len(found) - NODES_MAX} more nodes"] if len(found) > NODES_MAX else []
     return [relief.told for relief in found[:NODES_MAX]] + more
 
@@ -85,13 +88,13 @@ def _enough(node: Node, held: Amounts, ask: Ask) -> bool:
     return True
 
 
-def _may(fleet: Fleet, node_id: str, ask: Ask) -> bool:
+def _may(fleet: Fleet, node_id: str, ask: Ask, policy: Policy) -> bool:
     """Whether amounts and nothing but amounts are in the way there: no zone, trait or group, no claim of a resize, not the node's status.
 
     Cells and devices that leaks hold are not counted as freed: so much is never promised. Of several instances the first may fit as it is.
     """
     room = rooms_for([fleet.room_of(node_id)], ask)[0]
-    filters = (*RESTRICTIONS, *(each for each in filters_of(DEFAULT) if not each.amounts))
+    filters = (*RESTRICTIONS, *(each for each in filters_of(policy) if not each.amounts))
     if any(reason(each, ask, room) is not None for each in filters):
         return False
     lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)

@@ -21,7 +21,7 @@ from streams.scheduling.explain import CannotRerun, asked_again, laid, rerun
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
 from streams.scheduling.overlay import Named
-from streams.scheduling.policy import Policy
+from streams.scheduling.policy import DEFAULT, Policy
 from streams.scheduling.supply import Supply, supplies
 
 READ_RECORDS = 2_000
@@ -33,11 +33,12 @@ class Again(Struct, frozen=True, kw_only=True):
     """A decision made again. `same` is None if it could not be, and then there is nothing else; `told` says how it went.
 
     `matrix` has every filter's word on every node, `supplies` what there is of each resource asked for, `without` the choice without each
-    weigher.
+    weigher, `policy` is the one it was made by.
     """
 
     same: bool | None
     told: str
+    policy: Policy = DEFAULT
     differences: tuple[str, ...] = ()
     matrix: Matrix | None = None
     supplies: tuple[Supply, ...] = ()
@@ -77,6 +78,7 @@ class Reruns:
         return Again(
             same=done.same,
             told=told,
+            policy=policy,
             differences=done.differences,
             matrix=made,
             supplies=supplies(fleet, ask),
@@ -96,6 +98,13 @@ class Reruns:
     def policy(self, decision: Decision) -> Policy:
         """The policy it was made by. Raises CannotRerun, PolicyError."""
         return self._policy(decision)[0]
+
+    def policy_or_default(self, decision: Decision) -> Policy:
+        """The same; the default one where its text is not at hand."""
+        try:
+            return self.policy(decision)
+        except (CannotRerun, PolicyError):
+            return DEFAULT
 
     def _policy(self, decision: Decision) -> tuple[Policy, str]:
         """It and its text as it was written."""

@@ -14,6 +14,7 @@ from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
+from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
 from streams.scheduling.policy import text as text_of
 from tests.cli_log import PARTITIONS, FleetLog
@@ -130,6 +131,23 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
 
     assert item["nearest_miss"]["node_id"] == "c02"
     assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
+
+
+def test_no_leak_is_blamed_where_another_filter_of_its_policy_stands_in_the_way(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    assert fleet.run(capsys, "place", "--memory", "12GiB", "--request", "r1", "--wait", "0s").code == 0
+    alone = Options(isolated_hosts=("c03",), isolated_images=("apart",))
+    fleet.schedule(policy=Policy(filters=("IsolatedHostsFilter", "RamFilter"), options=alone))
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert said.code == 4
+    assert "would fit there" not in said.out
 
 
 def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
