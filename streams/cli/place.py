@@ -26,7 +26,6 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.relief import relief_lines
 from streams.cli.rerun import Reruns
-from streams.cli.rerun import Reruns
 from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
