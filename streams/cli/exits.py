@@ -80,6 +80,9 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         said = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem.strerror or problem)
         stderr.write(f"claimlog: {printable_lines(said)}\n")
         return exit_of(problem)
+    except MemoryError as problem:
+        stderr.write("claimlog: out of memory; allow this process more (`ulimit -v`, its container's limit), or ask for less at once\n")
+        return exit_of(problem)
     except Exception as problem:
         traceback.print_exception(problem, file=stderr)
         stderr.write("claimlog: this is a mistake in claimlog; please report it with the lines above\n")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 
+COLUMNS_MIN, COLUMNS_DIGITS_MAX = 20, 4
+"""In fewer than about five columns cyclopts wraps its help for ever, and in billions it has no memory for a line."""
 INTERRUPTED = 130
 """As `streams.cli.exits.Exit`, which may not be imported yet."""
 
@@ -196,6 +198,13 @@ def _version() -> str:
         return "(a checkout that is not installed; `make setup` installs it)"
 
 
+def _pass_over_no_width() -> None:
+    """A width that is none, such as the COLUMNS=0 of some containers' terminals, is as good as not known."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and (len(columns) > COLUMNS_DIGITS_MAX or int(columns) < COLUMNS_MIN):
+        del os.environ["COLUMNS"]
+
+
 def _open_closed_streams() -> None:
     """Put /dev/null behind standard streams that the caller closed (`>&-`, some timers and daemons).
 
@@ -223,6 +232,7 @@ def main() -> None:
         with imports_spared():
             _open_closed_streams()
             _speak_utf8()
+            _pass_over_no_width()
             code = run(sys.argv[1:])
     except KeyboardInterrupt:
         # Before or after what says how a command ends.

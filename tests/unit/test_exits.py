@@ -58,6 +58,12 @@ def test_a_mistake_of_ours_is_shown_with_its_place() -> None:
     assert "please report" in said
 
 
+def test_a_lack_of_memory_is_no_mistake_of_ours() -> None:
+    assert raising(MemoryError()) == (
+        1, "claimlog: out of memory; allow this process more (`ulimit -v`, its container's limit), or ask for less at once\n"
+    )  # fmt: skip
+
+
 def test_an_interrupt_ends_with_130_and_a_reader_that_has_gone_is_no_error() -> None:
     assert raising(KeyboardInterrupt()) == (130, "")
     assert exit_of(BrokenPipeError()) == Exit.DONE

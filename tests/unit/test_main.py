@@ -110,6 +110,16 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert re.fullmatch(r"claimlog (\d+\.\d+\.\d+\S*|\(a checkout .*\))\n", shown.stdout)
 
 
+@pytest.mark.parametrize("columns", ["0", "9" * 20])
+def test_help_comes_to_an_end_where_the_terminal_has_no_width(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+
+    shown = python("from streams.cli.main import main; main()", "schemas", "--help")
+
+    assert shown.returncode == 0
+    assert "Usage: claimlog schemas" in shown.stdout
+
+
 def test_a_verb_gets_its_arguments_and_gives_its_exit_code(greet: tuple[Verb, ...], capsys: pytest.CaptureFixture[str]) -> None:
     values = ["-o", "value", "-c", "at", "-c", "name"]
 
