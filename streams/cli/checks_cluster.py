@@ -17,6 +17,8 @@ WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
 PLACES_KEPT = (CARRIERS, WATCHERS, SCHEDULERS)
 """The groups without members, which keep how far their readers have come."""
+REPLICAS = 3
+"""As many copies as topics of a ledger have."""
 NAMED_MAX = 3
 """So many of a kind are named, the others counted."""
 
@@ -64,8 +66,13 @@ class Cluster(Protocol):
         ...
 
     @property
-    def groups(self) -> Sequence[Members]:
-        """The groups that were asked for."""
+    def refusing(self) -> tuple[Partition, ...]:
+        """Those with so few copies in step that nothing can be written."""
+        ...
+
+    @property
+    def offsets_copies(self) -> int | None:
+        """How many brokers know the groups, at least; None where that cannot be seen."""
         ...
 
 
@@ -73,19 +80,29 @@ class Cluster(Protocol):
 class Clustered(Protocol):
     """A log on brokers: Kafka."""
 
-    def cluster(self, groups: Sequence[str]) -> Cluster:
-        """How it is, and who is in these groups."""
+    def cluster(self) -> Cluster:
+        """How it is."""
+        ...
+
+    def members(self, groups: Sequence[str]) -> Sequence[Members]:
+        """Who is in these groups."""
         ...
 
 
+def of_brokers(log: Log) -> Iterator[Check]:
+    """What is to be known before anything is read: with brokers away reading may take all patience. Nothing for a log without brokers."""
+    if isinstance(log, Clustered):
+        found = log.cluster()
+        yield brokers(found)
+        yield from offsets(found)
+
+
 def of_cluster(log: Log) -> Iterator[Check]:
-    """Brokers, settings, workers and schedulers; nothing for a log that has none of these."""
+    """Settings, workers and schedulers; nothing for a log that has none of these."""
     if not isinstance(log, Clustered):
         return
-    found = log.cluster([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
-    yield brokers(found)
     yield settings(log)
-    workers, schedulers, *places_kept = found.groups
+    workers, schedulers, *places_kept = log.members([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
     yield from strangers(places_kept)
@@ -97,10 +114,22 @@ def brokers(found: Cluster) -> Check:
     if found.leaderless:
         fix = "start the brokers that are down; a partition whose only copy is lost is made anew by hand"
         return Check("fail", "brokers", f"{said}; without a leader: {_named(found.leaderless)}", fix)
+    if found.refusing:
+        fix = "start the brokers that are down; what is there can be read"
+        return Check("fail", "brokers", f"{said}; too few copies for any writing: {_named(found.refusing)}", fix)
     if found.thin:
         fix = "start the brokers that are down; until then another loss stops writing"
         return Check("warn", "brokers", f"{said}; copies are missing of {_named(found.thin)}", fix)
     return Check("ok", "brokers", f"{said}, each with all its copies")
+
+
+def offsets(found: Cluster) -> Iterator[Check]:
+    """Kafka's own topic for groups outlives a broker; nothing where that is so, cannot be seen, or nobody could help it."""
+    copies = found.offsets_copies
+    if copies is not None and copies < min(REPLICAS, found.brokers):
+        said = f"__consumer_offsets has {copies} cop{'y' if copies == 1 else 'ies'}: workers and schedulers may stop with one broker"
+        fix = "kafka-reassign-partitions.sh gives it more; offsets.topic.replication.factor is for clusters without any group yet"
+        yield Check("warn", "groups kept", said, fix)
 
 
 def settings(log: Log) -> Check:

@@ -16,7 +16,7 @@ from projections.projection import ProjectionError
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli import checks
 from streams.cli.checks import Check
-from streams.cli.checks_cluster import of_cluster
+from streams.cli.checks_cluster import of_brokers, of_cluster
 from streams.cli.exits import AnswerIncomplete, Exit
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
@@ -71,6 +71,7 @@ def doctor(
 
 
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
+    yield from of_brokers(log)
     if not quick:
         with Progress("check", _records(log), sys.stderr, time.monotonic) as progress:
             sound = checks.integrity(log, progress.add)

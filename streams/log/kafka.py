@@ -20,7 +20,7 @@ from schemas.partitioner import partition_of
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import Fetcher
-from streams.log.kafka_health import Cluster, cluster
+from streams.log.kafka_health import Cluster, Members, cluster, members
 from streams.log.kafka_lease import KafkaLease
 from streams.log.kafka_offsets import GroupOffsets
 from streams.log.kafka_send import Batch, Sender
@@ -82,9 +82,13 @@ class KafkaLog:
         """What of the topics on the cluster is not as a ledger needs it."""
         return self._catalog.differences(topics)
 
-    def cluster(self, groups: Sequence[str]) -> Cluster:
-        """How the cluster is, and who is in these groups, by the names that `lease` and Faust give them."""
-        return cluster(self._clients, [self.settings.group(group) for group in groups])
+    def cluster(self) -> Cluster:
+        """How the cluster is."""
+        return cluster(self._clients, self._catalog.in_sync_min)
+
+    def members(self, groups: Sequence[str]) -> Sequence[Members]:
+        """Who is in these groups, by the names that `lease` and Faust give them."""
+        return members(self._clients, [self.settings.group(group) for group in groups])
 
     def topics(self) -> Mapping[str, int]:
         """See the contract."""

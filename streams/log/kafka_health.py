@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from msgspec import Struct
 from streams.log.base import Partition
 from streams.log.kafka_client import Clients
 
+OFFSETS: Final = "__consumer_offsets"
+"""Kafka's own topic for groups."""
 GROUP_SECONDS: Final = 10.0
 """How long a coordinator may take to say who is in a group."""
 
@@ -26,26 +28,35 @@ class Members(Struct, frozen=True):
 
 
 class Cluster(Struct, frozen=True):
-    """`leaderless` partitions can be neither read nor written; `thin` ones have fewer copies in step than they were made with."""
+    """A cluster, and the partitions of a ledger that are in trouble there.
+
+    `leaderless` ones can be neither read nor written; `thin` ones have fewer copies in step than they were made with, `refusing` ones so
+    few that nothing can be written. `offsets_copies` is how many brokers know who is in groups and how far those are: the fewest of any
+    partition of Kafka's own topic for that, None where it cannot be seen.
+    """
 
     brokers: int
     partitions: int
     leaderless: tuple[Partition, ...]
     thin: tuple[Partition, ...]
-    groups: tuple[Members, ...]
+    refusing: tuple[Partition, ...] = ()
+    offsets_copies: int | None = None
 
 
-def cluster(clients: Clients, groups: Sequence[str]) -> Cluster:
-    """What the cluster says of itself, and of these groups by their names on it. Raises LogError."""
+def cluster(clients: Clients, in_sync_min: Callable[[Iterable[str]], Mapping[str, int]]) -> Cluster:
+    """What the cluster says of itself. `in_sync_min` tells of topics how many copies in step writing takes. Raises LogError."""
     metadata = clients.metadata()
     own = {name: topic for full, topic in metadata.topics.items() if (name := clients.settings.own(full))}
     leaderless, thin = troubled(own.items())
+    least = in_sync_min({place.topic for place in thin})
+    offsets = metadata.topics.get(OFFSETS)
     return Cluster(
         brokers=len(metadata.brokers),
         partitions=sum(len(topic.partitions) for topic in own.values()),
         leaderless=leaderless,
         thin=thin,
-        groups=tuple(_members(clients, groups)),
+        refusing=tuple(place for place in thin if len(own[place.topic].partitions[place.number].isrs) < least[place.topic]),
+        offsets_copies=None if offsets is None else min((len(each.replicas) for each in offsets.partitions.values()), default=None),
     )
 
 
@@ -61,12 +72,13 @@ def troubled(topics: Iterable[tuple[str, TopicMetadata]]) -> tuple[tuple[Partiti
     return tuple(leaderless), tuple(thin)
 
 
-def _members(clients: Clients, groups: Sequence[str]) -> Iterable[Members]:
+def members(clients: Clients, groups: Sequence[str]) -> tuple[Members, ...]:
+    """Who is in these groups, by their names on the cluster. Raises LogError."""
     def ask(timeout: float) -> list[Members]:
         futures = clients.admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
         return [_described(group, futures[group]) for group in groups]
 
-    return clients.patiently(ask, "asking who is in its groups")
+    return tuple(clients.patiently(ask, "asking who is in its groups"))
 
 
 def _described(group: str, future: Future[Any]) -> Members:

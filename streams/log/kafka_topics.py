@@ -30,6 +30,7 @@ REPLICAS: Final = 3
 MESSAGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD_BYTES: Final = 100_000
 TIMESTAMPS: Final = "message.timestamp.type"
+IN_SYNC_MIN: Final = "min.insync.replicas"
 READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
 
@@ -59,7 +60,7 @@ def wanted(spec: TopicSpec, *, single_broker: bool) -> dict[str, str]:
     config = {
         "cleanup.policy": "compact" if spec.compacted else "delete",
         TIMESTAMPS: "LogAppendTime",
-        "min.insync.replicas": "1" if single_broker else "2",
+        IN_SYNC_MIN: "1" if single_broker else "2",
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(max(MESSAGE_BYTES_MAX, value_bytes_max + BATCH_OVERHEAD_BYTES)),
     }
@@ -71,7 +72,7 @@ def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_brok
     differences = []
     for setting, expected in wanted(spec, single_broker=single_broker).items():
         value = found.get(setting, "")
-        at_least = setting in {"min.insync.replicas", "max.message.bytes"}
+        at_least = setting in {IN_SYNC_MIN, "max.message.bytes"}
         # A mirror or a restored archive keeps the original times (CreateTime).
         fine = setting == TIMESTAMPS or (int(value or 0) >= int(expected) if at_least else value == expected)
         if not fine:
@@ -183,6 +184,10 @@ class Catalog:
         return {
             topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
         }
+
+    def in_sync_min(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many copies in step an append to these topics takes."""
+        return {topic: int(config[IN_SYNC_MIN]) for topic, config in self.configs(topics).items()}
 
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         """Let records of these topics have the times that their writers say, or the broker's append times again. Raises LogError."""

@@ -19,7 +19,7 @@ from streams.log.kafka_health import Cluster, Members
 from tests.faults.harness import until
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
 
-SOUND = Cluster(brokers=3, partitions=40, leaderless=(), thin=(), groups=())
+SOUND = Cluster(brokers=3, partitions=40, leaderless=(), thin=(), offsets_copies=3)
 PLACES = tuple(Partition(topics.CLAIMS, number) for number in range(5))
 
 
@@ -79,6 +79,11 @@ def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: P
         (SOUND, "ok", "3 brokers, 40 partitions, each with all its copies"),
         (replace(SOUND, thin=PLACES[:1]), "warn", "3 brokers, 40 partitions; copies are missing of claims/0"),
         (
+            replace(SOUND, thin=PLACES[:2], refusing=PLACES[:1]),
+            "fail",
+            "3 brokers, 40 partitions; too few copies for any writing: claims/0",
+        ),
+        (
             replace(SOUND, brokers=1, leaderless=PLACES, thin=PLACES),
             "fail",
             "1 broker, 40 partitions; without a leader: claims/0, claims/1, claims/2 and 2 more",
@@ -89,6 +94,13 @@ def test_partitions_that_lack_copies_or_a_leader_are_named(cluster: Cluster, sta
     check = checks_cluster.brokers(cluster)
 
     assert (check.status, check.says) == (status, says)
+
+
+def test_groups_that_are_kept_on_one_broker_only_are_named_where_there_are_more() -> None:
+    found = [list(checks_cluster.offsets(replace(SOUND, brokers=brokers, offsets_copies=1))) for brokers in (1, 3)]
+
+    assert found[0] == []
+    assert [(check.status, check.says.partition(":")[0]) for check in found[1]] == [("warn", "__consumer_offsets has 1 copy")]
 
 
 def test_a_program_of_others_in_a_group_that_keeps_offsets_is_named() -> None:
