@@ -14,7 +14,7 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -37,6 +37,8 @@ REBALANCE_SECONDS: Final = 60.0
 POLL_SECONDS_MAX: Final = 300.0
 STOP_SECONDS: Final = 10.0
 """How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
+FAUST_STOP_SECONDS: Final = 4.0
+"""How long Faust may take to end once the engines have. With brokers away its client (aiokafka 0.14) may end its thread, and it waits."""
 UNREACHABLE: Final = 5
 """The exit code of the command line for a log that is away, also where Faust cannot end without its brokers."""
 
@@ -97,6 +99,17 @@ class _EngineThread:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
 
+async def in_time(work: Coroutine[Any, Any, object], seconds: float) -> bool:
+    """Whether something comes to its end in so many seconds; else it is given up. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait([task], timeout=seconds)
+    if not done:
+        task.cancel()
+        return False
+    task.result()
+    return True
+
+
 class FaustHost:
     """One worker of the stream processor on Kafka.
 
@@ -142,9 +155,18 @@ class FaustHost:
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT. Raises what ended an engine or Faust; a process that hangs is ended with exit code 1."""
-        asyncio.run(self._run())
+        threads_say, threading.excepthook = threading.excepthook, self._thread_ended
+        try:
+            asyncio.run(self._run())
+        finally:
+            threading.excepthook = threads_say
         if self._failure is not None:
             raise self._failure
+
+    def _thread_ended(self, said: threading.ExceptHookArgs) -> None:
+        """Faust's thread that is cancelled while it ends is no news; everything else is."""
+        if not (self._stopping.is_set() and issubclass(said.exc_type, asyncio.CancelledError)):
+            threading.__excepthook__(said)
 
     def is_stopping(self) -> bool:
         """Whether the process is to end."""
@@ -181,8 +203,12 @@ class FaustHost:
             self._failure = crash
         with contextlib.suppress(asyncio.CancelledError):
             waits[1].cancel()
-        await app.stop()
-        backstop.cancel()
+        if await in_time(app.stop(), FAUST_STOP_SECONDS):
+            backstop.cancel()
+        elif self._failure is None:
+            # The engines have ended as they should. Leaving is all that is left, and Python would wait for Faust's thread for good.
+            self.tell(f"Faust does not end: others have these partitions once the group misses this worker, after {SESSION_SECONDS:.0f} s")
+            os._exit(0)
         self._watchdog.stop()
 
     async def _live(self, app: faust.App) -> None:
