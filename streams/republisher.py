@@ -1,7 +1,8 @@
 """The republisher: mends `node-resources` after a zombie, a worker that lost its partitions and published once more before it noticed.
 
 Its older row comes to stand behind the owner's newer one, and compaction would keep it for good. So the owner reads back what stands in
-its partitions, from the beginning when it takes them over and on from there, and publishes rows anew that are not the fold's.
+its partitions, from the beginning when it takes them over and on from there, and publishes rows anew that are not the fold's,
+and those of nodes that have none: where the topic was lost, or nobody had published anything before a snapshot was written.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ class Republisher:
                 # The fold still catches up: what others published from further on is newer.
                 return
             seen.stale |= {node_id for node_id, row in seen.found.items() if _differs(fold, row)}
+            # A fold that begins at a snapshot publishes only what changes from there on, and nobody may have published the rest.
+            seen.stale |= fold.ledger.nodes.keys() - seen.found.keys()
             seen.found = None
         # Whoever is ahead of us is the owner; then we are the zombie, and have nothing to mend.
         stale = sorted(node_id for node_id in seen.stale & fold.ledger.nodes.keys() if seen.highest.get(node_id, -1) < folded)

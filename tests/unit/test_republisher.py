@@ -112,6 +112,17 @@ def test_a_new_owner_mends_an_older_row_whose_newer_one_compaction_dropped(world
     assert [row.vcpus.claimed for row in world.rows()] == [0, 1]
 
 
+def test_a_new_owner_publishes_the_row_of_a_node_that_has_none(world: World) -> None:
+    world.settle()
+    world.log.truncate(topics.NODE_RESOURCES, 0, world.log.end(topics.NODE_RESOURCES, 0))
+    world.republisher = Republisher(world.log, world.folder)
+
+    world.settle()
+
+    found = world.log.read(topics.NODE_RESOURCES, 0, world.log.start(topics.NODE_RESOURCES, 0))
+    assert [record.key for record in found] == [b"n1"]
+
+
 def test_who_is_behind_the_owner_publishes_nothing(world: World) -> None:
     world.settle()
     ahead = replace(world.rows()[-1], offset=100)
