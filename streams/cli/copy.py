@@ -48,7 +48,7 @@ def copy_verb(
     """
     if not target:
         raise UsageProblem("TARGET '': expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl")
-    if target.endswith(".jsonl"):
+    if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
         return _exported(Path(target), log, show)
     if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")

@@ -42,6 +42,15 @@ def test_the_copy_answers_as_the_log_it_was_made_of(tmp_path: Path, capsys: Capt
     assert json.loads(capsys.readouterr().out) == before
 
 
+def test_a_target_with_a_scheme_is_that_whatever_its_path_ends_with(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+
+    said = fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'copy.jsonl'}")
+
+    assert said.code == 0
+    assert run(["nodes", "--log", f"sqlite:{tmp_path / 'copy.jsonl'}"]) == 0
+
+
 def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_answers(tmp_path: Path, capsys: Capture) -> None:
     fleet = fleet_of(tmp_path)
     fleet.audit("c1", {"stranger": 64})
