@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -105,6 +106,7 @@ def of_cluster(log: Log) -> Iterator[Check]:
     workers, schedulers, *places_kept = log.members([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
+    yield from namesakes(schedulers)
     yield from strangers(places_kept)
 
 
@@ -139,6 +141,14 @@ def settings(log: Log) -> Check:
         more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
         return Check("fail", "settings", f"{'; '.join(wrong[:NAMED_MAX])}{more}", "claimlog topics check")
     return Check("ok", "settings", "topics are as a ledger needs them")
+
+
+def namesakes(schedulers: Members) -> Iterator[Check]:
+    """Nothing where each scheduler has a name of its own. Kafka tells two of one name apart; what they say cannot be."""
+    shared = [name for name, count in sorted(Counter(schedulers.clients).items()) if count > 1]
+    if shared:
+        said = f"several are called {', '.join(shared)}; records and digests tell them apart by their names alone"
+        yield Check("warn", "scheduler names", said, "claimlog run --only scheduler --name ANOTHER, for each but one")
 
 
 def members(name: str, group: Members, fix: str) -> Check:

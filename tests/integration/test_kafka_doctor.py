@@ -111,6 +111,13 @@ def test_a_program_of_others_in_a_group_that_keeps_offsets_is_named() -> None:
     ]
 
 
+def test_schedulers_of_one_name_are_told() -> None:
+    found = [list(checks_cluster.namesakes(Members("fleet.lease", "stable", names))) for names in (("s1", "s2"), ("s1", "s1", "s2"))]
+
+    assert found[0] == []
+    assert [(check.status, check.says.partition(";")[0]) for check in found[1]] == [("warn", "several are called s1")]
+
+
 def test_a_group_that_shares_out_just_now_is_a_warning() -> None:
     check = checks_cluster.members("workers", Members("fleet.stream-processor", "preparing_rebalancing", ("a", "b")), "")
 
