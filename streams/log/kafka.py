@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from schemas.partitioner import partition_of
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
@@ -347,10 +348,10 @@ class KafkaLog:
             return 0
         asked = TopicPartition(self.settings.topic(topic), partition, before)
 
-        def ask(timeout: float) -> None:
-            self._clients.admin.delete_records([asked], request_timeout=timeout)[asked].result()
+        def ask(admin: AdminClient, timeout: float) -> None:
+            admin.delete_records([asked], request_timeout=timeout)[asked].result()
 
-        self._clients.patiently(ask, f"dropping records of {place}")
+        self._clients.administer(ask, f"dropping records of {place}")
         self._forget(place)
         return before - start
 

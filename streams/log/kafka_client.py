@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -207,12 +207,19 @@ class Clients:
 
         return self.patiently(ask, "asking for offsets", was_there=True)
 
-    def wait_for(self, futures: Iterable[Any], doing: str) -> list[Any]:
-        """The results of an admin request. Raises LogError."""
-        try:
-            return [future.result() for future in futures]
-        except KafkaException as problem:
-            raise log_error(error_of(problem), self.settings.place, doing, self.last_seen) from None
+    def administer(self, ask: Callable[[AdminClient, float], T], doing: str) -> T:
+        """As `patiently`, through the client for topics, groups and deletion: `ask(client, timeout_seconds)`. Raises LogError.
+
+        That client, too, keeps asking leaders and controllers that are gone until it is told to look who they are.
+        """
+        tries = count()
+
+        def look_and_ask(timeout: float) -> T:
+            if next(tries) > 0:
+                self.admin.list_topics(timeout=timeout)
+            return ask(self.admin, timeout)
+
+        return self.patiently(look_and_ask, doing)
 
     def close(self, consumers: Sequence[Consumer] = ()) -> None:
         """Leave the cluster, with these consumers."""

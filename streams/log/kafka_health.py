@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import TopicMetadata  # type: ignore[attr-defined] # public, though not in its __all__
+from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec import Struct
 
 from streams.log.base import Partition
@@ -74,11 +74,11 @@ def troubled(topics: Iterable[tuple[str, TopicMetadata]]) -> tuple[tuple[Partiti
 
 def members(clients: Clients, groups: Sequence[str]) -> tuple[Members, ...]:
     """Who is in these groups, by their names on the cluster. Raises LogError."""
-    def ask(timeout: float) -> list[Members]:
-        futures = clients.admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
+    def ask(admin: AdminClient, timeout: float) -> list[Members]:
+        futures = admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
         return [_described(group, futures[group]) for group in groups]
 
-    return tuple(clients.patiently(ask, "asking who is in its groups"))
+    return tuple(clients.administer(ask, "asking who is in its groups"))
 
 
 def _described(group: str, future: Future[Any]) -> Members:

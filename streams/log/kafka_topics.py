@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -179,8 +180,12 @@ class Catalog:
         resources = {topic: ConfigResource(ResourceType.TOPIC, self._settings.topic(topic)) for topic in topics}
         if not resources:
             return {}
-        futures = self._clients.admin.describe_configs(list(resources.values()))
-        results = self._clients.wait_for([futures[resource] for resource in resources.values()], "asking for the settings of topics")
+
+        def ask(admin: AdminClient, timeout: float) -> list[Any]:
+            futures = admin.describe_configs(list(resources.values()), request_timeout=timeout)
+            return [futures[resource].result() for resource in resources.values()]
+
+        results = self._clients.administer(ask, "asking for the settings of topics")
         return {
             topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
         }
@@ -194,8 +199,12 @@ class Catalog:
         kind = "CreateTime" if of_writers else "LogAppendTime"
         setting = ConfigEntry(TIMESTAMPS, kind, incremental_operation=AlterConfigOpType.SET)
         resources = [ConfigResource(ResourceType.TOPIC, self._settings.topic(topic), incremental_configs=[setting]) for topic in topics]
-        futures = self._clients.admin.incremental_alter_configs(resources)
-        self._clients.wait_for(futures.values(), f"setting {TIMESTAMPS}")
+
+        def ask(admin: AdminClient, timeout: float) -> None:
+            for future in admin.incremental_alter_configs(resources, request_timeout=timeout).values():
+                future.result()
+
+        self._clients.administer(ask, f"setting {TIMESTAMPS}")
         until = time.monotonic() + READY_SECONDS
         while any(config.get(TIMESTAMPS) != kind for config in self.configs(topics).values()):
             if time.monotonic() > until:

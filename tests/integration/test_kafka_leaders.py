@@ -110,7 +110,7 @@ def test_who_is_told_to_hurry_waits_no_more_for_brokers_that_are_away(call: Call
 def test_what_could_not_be_stored_soon_for_too_long_is_stored_once_the_coordinator_is_back() -> None:
     with cluster() as brokers:
         brokers.topic(REQUESTS, 1)
-        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=200)) as log:
+        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=800)) as log:
             log.commit("g", REQUESTS, {0: 1})
             brokers.refuse(OFFSET_COMMIT, KafkaError.NOT_COORDINATOR)
             log.commit_soon("g", REQUESTS, {0: 2})
