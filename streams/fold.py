@@ -15,7 +15,7 @@ from projections.observed import Observed
 from projections.snapshots import load_newest_with, misfit, newest_offset
 from projections.table import Table
 from schemas import topics
-from streams.leak_audit import LeakAudit
+from streams.leak_audit import LeakAudit, finding_messages
 from streams.log.base import Log, Message, partition_count
 
 AHEAD_RECORDS = 200_000
@@ -46,8 +46,11 @@ class Fold:
         self._close = table.close
         self.doubles_kept = self.discarded = 0
         self.doubles: companions.Doubles | None = None
+        self.began_at_snapshot = False
         self.ledger, self.observed, leaks = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
+        self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.began_at_snapshot else []
+        """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
         self.silences_ms = 0
         self.snapshot_offset = newest_offset(log, partition)
         self.snapshot_starts: list[int] = []
@@ -79,6 +82,7 @@ class Fold:
         if found is not None and found[1]:
             ledger, extras = found
             self.table.store(ledger, dict(extras))
+            self.began_at_snapshot = True
             return ledger, *self._taken(extras)
         self.table.clear()
         return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition)

@@ -201,11 +201,13 @@ class Folder:
         """Fold what comes next; None if there is nothing, and nothing to keep."""
         at = fold.ledger.next_offset
         records = self._log.read(topics.CLAIMS, fold.partition, at, fold.batch_records)
-        if not records and not fold.unkept:
+        if not (records or fold.unkept or fold.unsaid):
             return None
         # Asked before anything is folded: the log may not answer.
         lag = self._log.end(topics.CLAIMS, fold.partition) - (records[-1].offset + 1 if records else at)
         batch = Batch(len(records), lag, keeps=lag < BACKLOG_RECORDS or fold.unkept + len(records) >= KEPT_RECORDS)
+        batch.derived.extend(fold.unsaid)
+        fold.unsaid = []
         self._fold(fold, records, batch)
         if batch.keeps:
             batch.derived.extend(self._rows(fold, fold.touched))

@@ -188,6 +188,25 @@ def test_findings_survive_a_restart_and_are_confirmed_by_the_audit_after_it(worl
     again.close()
 
 
+def test_who_begins_at_a_snapshot_says_the_findings_that_are_open_there_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    ghost = InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1, memory_mib=512))
+    world.append(world.audit(1, (ghost,)))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    said = world.read(topics.FINDINGS)
+    world.log.truncate(topics.FINDINGS, 0, 1)
+    world.path = world.path.with_name("another worker's")
+
+    again = world.folder()
+    turns = [again.turn(ALL), again.turn(ALL)]
+
+    assert turns == [0, 0]
+    assert world.read(topics.FINDINGS) == said
+    again.close()
+
+
 def test_the_metrics_have_what_was_published_also_after_a_restart(world: World) -> None:
     ghost = InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1, memory_mib=512))
     world.append(world.audit(1, (ghost,)), claim(1))
