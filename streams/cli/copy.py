@@ -91,6 +91,8 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
         try:
             with partial.open("wb") as lines:
                 write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""), ends)
+                lines.flush()
+                os.fsync(lines.fileno())
             _refuse_to_replace(path)
             partial.rename(path)
         except OSError as problem:

@@ -32,7 +32,7 @@ TRY_SECONDS: Final = 5.0
 # The first try of a question that goes to leaders: the next one looks whether others lead by now. Each lasts half as long again.
 TRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS: Final = 0.05
-HURRY_SECONDS: Final = 3.0
+HURRY_SECONDS: Final = 5.0
 """How long a process that is to end still waits for brokers. Whoever stops it kills it after ten (Docker) or thirty (Kubernetes)."""
 READERS_LEAVE_SECONDS: Final = 2.0
 """How long the end waits for consumers that are in no group: they have nothing to say to anybody."""

@@ -21,7 +21,6 @@ from streams.topology import open_ledger
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30.0
 """A process on a busy machine needs a second to import what it runs; much longer than this and it hangs."""
-IMPORT_SECONDS = 5.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 SOAKS = bool(os.environ.get("CLAIMLOG_SOAK"))
@@ -49,7 +48,6 @@ class Process(Struct):
     command: list[str]
     errors: Path
     running: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
     starts: int = 0
     kills: int = 0
 
@@ -60,7 +58,6 @@ class Process(Struct):
         with self.errors.open("ab") as said:
             self.running = subprocess.Popen(self.command, cwd=ROOT, env=says_where, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self.starts += 1
-        self.started = time.monotonic()
 
     def said(self) -> str:
         """Everything it said so far."""
@@ -82,6 +79,14 @@ class Process(Struct):
         """SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM)
 
+    def must_stop(self) -> None:
+        """SIGTERM, after which it must end with 0; one that is still importing has no handler yet, and ends as any process does."""
+        self.must_run()
+        is_new = not self._catches(signal.SIGTERM)
+        code = self.stop()
+        was_right = code == 0 or (is_new and code == -signal.SIGTERM)
+        assert was_right, f"{self.name} ended with {code} after SIGTERM:\n{self.said()[-3000:]}"
+
     def ended(self, seconds: float = START_SECONDS) -> int:
         """Wait for it to end by itself; returns the exit code."""
         assert self.running is not None, f"{self.name} was not started"
@@ -99,6 +104,13 @@ class Process(Struct):
             self.running.send_signal(signal.SIGABRT)
             self.ended()
             raise AssertionError(f"{self.name} did not end within {STOP_SECONDS} s of signal {number}:\n{self.said()[-6000:]}") from None
+
+    def _catches(self, number: signal.Signals) -> bool:
+        """Whether it has a handler for this signal (Linux: `SigCgt`)."""
+        assert self.running is not None, f"{self.name} was not started"
+        status = Path(f"/proc/{self.running.pid}/status").read_text()
+        caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught, 16) & 1 << (number - 1))
 
 
 class Site(Struct):
@@ -170,12 +182,7 @@ class Site(Struct):
         """Stop every process with SIGTERM; each must end with 0."""
         for process in self.processes.values():
             if process.running is not None:
-                process.must_run()
-                # One that is still importing has no handler yet, and ends as any process does.
-                is_new = time.monotonic() - process.started < IMPORT_SECONDS
-                code = process.stop()
-                was_right = code == 0 or (is_new and code == -signal.SIGTERM)
-                assert was_right, f"{process.name} ended with {code} after SIGTERM:\n{process.said()[-3000:]}"
+                process.must_stop()
 
     def process_to_the_end(self) -> None:
         """With everything else stopped, let the stream processor carry and fold what is left."""
