@@ -27,7 +27,7 @@ from streams.placement import Placer
 from streams.placement_messages import Sender
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
-from streams.scheduling.select import engine
+from streams.scheduling.select import Practice, engine
 
 GROUP = "schedulers"
 """The group whose lease and committed offsets share `placement-requests`."""
@@ -104,7 +104,9 @@ class Scheduler:
         self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
         self._is_behind = False
         self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
-        self.placer = Placer(process_id, self.epoch, Fleet(self._ledgers), policy, engine(engine_name), self._request_partitions)
+        fleet, select = Fleet(self._ledgers), engine(engine_name)
+        self.placer = Placer(process_id, self.epoch, fleet, policy, select, self._request_partitions)
+        self._practice = Practice(select, fleet, policy, digest(policy))
         self.outbox = Outbox(log)
         """What it says; others of this process may add to it."""
         self.outbox.add([Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
@@ -151,6 +153,7 @@ class Scheduler:
         self._is_sound = True
         if has_more:
             return moved
+        self._practice.if_due()
         positions = self.positions()
         is_awaited = self.outbox.is_open and self.outbox.awaits(positions)
         seconds = READ_BACK_SECONDS if is_awaited else timeout_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from schemas.requests import Flavor, PlacementRequested
 from schemas.results import Decision
 from streams.scheduling.ask import Ask
 from streams.scheduling.fleet import Fleet
@@ -37,6 +38,29 @@ ENGINES: Mapping[str, Engine] = {
     "first-fit": first_fit_select,
 }
 """`first-fit` weighs nothing: it shows what the log itself can do."""
+
+
+PRACTICE = PlacementRequested(request_id="practice", flavor=Flavor(vcpus=1, memory_mib=1024, root_gib=1))
+"""A request that nobody makes."""
+
+
+class Practice:
+    """Decides for nobody while there is nothing else to do, so that no request waits for what an engine loads and builds at first.
+
+    Done once there are nodes, and again when there are twice as many: what is built is as large as the fleet.
+    """
+
+    def __init__(self, select: Engine, fleet: Fleet, policy: Policy, policy_digest: str) -> None:
+        self._select, self._fleet, self._policy, self._policy_digest = select, fleet, policy, policy_digest
+        self._nodes = 0
+
+    def if_due(self) -> None:
+        """Decide, unless that was done on as many nodes."""
+        nodes = len(self._fleet.rooms())
+        if nodes and nodes >= 2 * self._nodes:
+            self._nodes = nodes
+            ask = self._fleet.ask(PRACTICE, 0, owner="", options=self._policy.options)
+            self._select(self._fleet, ask, self._policy, self._policy_digest)
 
 
 def engine(name: str) -> Engine:

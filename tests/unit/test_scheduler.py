@@ -16,6 +16,7 @@ from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
+from streams.scheduling.engine import ProfileEngine
 from streams.scheduling.policy import NOVA, Policy
 from tests.scheduling_world import At, World, world
 
@@ -332,3 +333,21 @@ def test_while_requests_wait_batches_grow_and_shrink_again_where_deciding_takes_
     assert grown[-1] == DECISIONS_MAX
     assert shrunk[-1] == DECISIONS_MIN
     assert scheduler.placer.counters.placed == 1500
+
+
+def test_no_request_waits_for_what_the_engine_builds_first_nor_for_what_a_fleet_twice_as_large_takes() -> None:
+    here = world()
+    here.host("n1")
+    scheduler = here.scheduler(engine_name="profiles")
+    settle(scheduler)
+    built = list(scheduler.placer.fleet.followers.values())
+    for number in range(2, 5):
+        here.host(f"n{number}")
+    settle(scheduler)
+
+    decided = scheduler.placer.counters.decisions
+
+    assert [type(each) for each in built] == [ProfileEngine]
+    assert isinstance(built[0], ProfileEngine)
+    assert len(built[0].view.rooms) == 4
+    assert decided == 0
