@@ -7,7 +7,7 @@ one log; a lease shares the partitions of requests among them, and one that goes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 
 from msgspec import Struct
@@ -90,7 +90,10 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell, self._read = log, tell, for_a_fold(log)
+        self._log, self._tell, self._read_log = log, tell, for_a_fold(log)
+        self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
+        """On a log that tells in one look where there is something to read, the other partitions are not read."""
+        self._news: Collection[Partition] | None = None
         self._clocks = clocks or Clocks()
         self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
@@ -139,6 +142,7 @@ class Scheduler:
         self._is_sound = False
         moved = self.outbox.send()
         moved += self._share()
+        self._news = self._look(self.positions()) if self._look is not None else None
         moved += self._read_results()
         moved += self._read_requests()
         moved += self._fold()
@@ -290,6 +294,11 @@ class Scheduler:
                 folded(partition, step)
                 if record.offset % DIGEST_EVERY == 0 and self.each_digest is not None:
                     self.each_digest(ledger)
+
+    def _read(self, topic: str, partition: int, offset: int, records_max: int) -> Sequence[Recorded]:
+        if self._news is not None and self._places[topic][partition] not in self._news:
+            return ()
+        return self._read_log(topic, partition, offset, records_max)
 
     def _records(self, topic: str, partition: int, offset: int) -> list[Recorded]:
         """All records from `offset` to the end."""

@@ -141,6 +141,20 @@ def test_a_folder_that_may_not_be_entered_is_named(shared_folder: Path) -> None:
         SqliteLog.open(closed / "log.db", create=True)
 
 
+def test_one_look_tells_which_partitions_to_read(path: Path) -> None:
+    here, there = Partition("claims", 0), Partition("claims", 1)
+    with SqliteLog.open(path, create=True) as log, SqliteLog.open(path) as other:
+        log.create([TopicSpec("claims", 2)])
+        nothing = log.news({here: 0, there: 0})
+        other.append([Message("claims", b"", b"a", (), 1)])
+
+        assert nothing == frozenset()
+        assert log.news({here: 0, there: 0}) == {there}
+        assert log.news({there: 1}) == frozenset()
+        # Who stands behind the end has to hear of it as well: reading says what is wrong.
+        assert log.news({here: 1, there: 1}) == {here}
+
+
 @pytest.mark.parametrize("other", [None, "another log"])
 def test_a_log_whose_file_was_taken_away_takes_nothing_more_and_waits_for_nothing(path: Path, other: str | None) -> None:
     with made(path) as log:
