@@ -28,6 +28,8 @@ PATIENCE_MS = 4000
 PRODUCE, OFFSET_COMMIT = 0, 8
 """The numbers of requests in Kafka's protocol."""
 
+LOOK_SECONDS = 20.0
+"""How long what has to come is waited for, on a busy machine as well."""
 CLIENT_TRIES_SECONDS = 1.0
 """librdkafka gives up before that what it was told to store, and says so."""
 
@@ -58,7 +60,7 @@ def test_a_log_is_opened_again_though_the_one_broker_of_its_address_is_gone() ->
 
 def test_a_worker_that_is_given_partitions_while_brokers_are_away_begins_when_they_are_back(tmp_path: Path) -> None:
     with cluster() as brokers:
-        settings = KafkaSettings(bootstrap=brokers.address, patience_ms=100)
+        settings = KafkaSettings(bootstrap=brokers.address, patience_ms=500)
         began, said = Event(), StringIO()
 
         def make_engines(_log: Log) -> list[Engine]:
@@ -69,11 +71,11 @@ def test_a_worker_that_is_given_partitions_while_brokers_are_away_begins_when_th
         for broker in (1, 2, 3):
             brokers.lose(broker)
         host._begin(frozenset({0}), Event().set)
-        until(lambda: "trying again for 300 s" in said.getvalue(), 5, "it says that it waits")
+        until(lambda: "trying again for 300 s" in said.getvalue(), LOOK_SECONDS, "it says that it waits")
         for broker in (1, 2, 3):
             brokers.find(broker)
 
-        assert began.wait(10.0), said.getvalue()
+        assert began.wait(LOOK_SECONDS), said.getvalue()
         asyncio.run(host._close())
 
 
@@ -83,7 +85,7 @@ def test_a_request_of_which_nobody_knows_whether_it_was_asked_is_named(capsys: p
             brokers.topic(name, 1)
         brokers.refuse(PRODUCE, KafkaError.NOT_ENOUGH_REPLICAS)
 
-        code = run(["place", "--vcpus", "1", "--log", f"kafka://{brokers.address}?message.timeout.ms=300"])
+        code = run(["place", "--vcpus", "1", "--log", f"kafka://{brokers.address}?message.timeout.ms=1000"])
 
     named = re.search(r"`--request (\S+)`.* `claimlog cancel (\S+)`", capsys.readouterr().err)
     assert code == 5
@@ -110,15 +112,15 @@ def test_who_is_told_to_hurry_waits_no_more_for_brokers_that_are_away(call: Call
 def test_what_could_not_be_stored_soon_for_too_long_is_stored_once_the_coordinator_is_back() -> None:
     with cluster() as brokers:
         brokers.topic(REQUESTS, 1)
-        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=800)) as log:
+        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address, patience_ms=1500)) as log:
             log.commit("g", REQUESTS, {0: 1})
             brokers.refuse(OFFSET_COMMIT, KafkaError.NOT_COORDINATOR)
             log.commit_soon("g", REQUESTS, {0: 2})
             given_up = time.monotonic() + CLIENT_TRIES_SECONDS
-            until(lambda: _is_late(log) and time.monotonic() > given_up, 5, "storing takes too long, for the client as well")
+            until(lambda: _is_late(log) and time.monotonic() > given_up, LOOK_SECONDS, "storing takes too long, for the client as well")
             brokers.answer(OFFSET_COMMIT)
 
-            until(lambda: not _is_late(log) and log.committed("g", REQUESTS) == {0: 2}, 5, "it is stored later")
+            until(lambda: not _is_late(log) and _stored(log) == {0: 2}, LOOK_SECONDS, "it is stored later")
 
 
 def _is_late(log: KafkaLog) -> bool:
@@ -128,3 +130,11 @@ def _is_late(log: KafkaLog) -> bool:
     except LogUnreachable:
         return True
     return False
+
+
+def _stored(log: KafkaLog) -> dict[int, int]:
+    """What is stored; nothing where the answer does not come in the short time that is given here."""
+    try:
+        return dict(log.committed("g", REQUESTS))
+    except LogUnreachable:
+        return {}
