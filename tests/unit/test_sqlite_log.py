@@ -279,11 +279,11 @@ def test_many_compactions_between_appends_keep_the_newest(path: Path) -> None:
 def test_an_idle_waiter_costs_less_than_a_hundredth_of_a_core(path: Path) -> None:
     with made(path) as log:
         log.wait({Partition("claims", 0): 0}, 0.1)
-        before = time.process_time()
+        before = time.thread_time()
 
         assert not log.wait({Partition("claims", 0): 0, Partition("claims", 1): 0}, 2)
 
-        assert time.process_time() - before < 0.02
+        assert time.thread_time() - before < 0.02
 
 
 def test_a_waiter_wakes_when_another_process_appends(path: Path) -> None:
