@@ -46,10 +46,9 @@ class Fold:
         self._close = table.close
         self.doubles_kept = self.discarded = 0
         self.doubles: companions.Doubles | None = None
-        self.began_at_snapshot = False
-        self.ledger, self.observed, leaks = self._begin(log, tell)
+        self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
-        self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.began_at_snapshot else []
+        self.unsaid = finding_messages(partition, self.audit.open_findings()) if at_snapshot else []
         """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
         self.silences_ms = 0
         self.snapshot_offset = newest_offset(log, partition)
@@ -60,8 +59,11 @@ class Fold:
         self.touched: set[str] = set()
         """Nodes whose rows are to be published and kept."""
 
-    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks]:
-        """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all."""
+    def _begin(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks, bool]:
+        """The state in the table if it belongs to this log, else that of the newest snapshot, else an empty one: the log has it all.
+
+        And whether it is that of a snapshot.
+        """
 
         def passed_over(reason: str) -> None:
             self.discarded += 1
@@ -77,15 +79,14 @@ class Fold:
         found = load_newest_with(log, self.partition, tell=passed_over) if not usable or behind >= AHEAD_RECORDS else None
         if ledger is not None and usable:
             if found is None or not found[1]:
-                return ledger, *self._taken(self.table.extras())
+                return ledger, *self._taken(self.table.extras()), False
             passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
         if found is not None and found[1]:
             ledger, extras = found
             self.table.store(ledger, dict(extras))
-            self.began_at_snapshot = True
-            return ledger, *self._taken(extras)
+            return ledger, *self._taken(extras), True
         self.table.clear()
-        return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition)
+        return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition), False
 
     def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
         observed, leaks, self.doubles = companions.taken(self.partition, rows)

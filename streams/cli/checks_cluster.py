@@ -11,6 +11,7 @@ from streams.cli.checks import Check
 from streams.cli.topics import differences
 from streams.engines import WATCHERS
 from streams.log.base import Log, Partition
+from streams.log.kafka_settings import REPLICAS
 from streams.reconciler import CARRIERS
 from streams.scheduler import GROUP as SCHEDULERS
 
@@ -18,8 +19,6 @@ WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
 PLACES_KEPT = (CARRIERS, WATCHERS, SCHEDULERS)
 """The groups without members, which keep how far their readers have come."""
-REPLICAS = 3
-"""As many copies as topics of a ledger have."""
 NAMED_MAX = 3
 """So many of a kind are named, the others counted."""
 

@@ -19,6 +19,8 @@ CONFIG: Final = "CLAIMLOG_KAFKA_CONFIG"
 """A file of `key=value` lines."""
 FORM: Final = "kafka://HOST:PORT[,HOST:PORT][/PREFIX][?key=value&...]"
 SINGLE_BROKER: Final = "single-broker"
+REPLICAS: Final = 3
+"""Copies of each topic. With `min.insync.replicas` 2 and acks=all, an acknowledged record outlives any one broker."""
 
 PATIENCE_MS_DEFAULT: Final = 30_000
 """How long a broker may be away before an append or a read gives up: a broker that restarts is back in half of that."""

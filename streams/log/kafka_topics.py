@@ -22,11 +22,9 @@ from schemas.topics import TOPICS
 from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error
-from streams.log.kafka_settings import SINGLE_BROKER
+from streams.log.kafka_settings import REPLICAS, SINGLE_BROKER
 from streams.log.partitioner import other_count
 
-REPLICAS: Final = 3
-"""With `min.insync.replicas` 2 and acks=all, an acknowledged record outlives any one broker."""
 # Kafka's own default. A batch of one record of the largest kind has to fit.
 MESSAGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD_BYTES: Final = 100_000

@@ -66,6 +66,14 @@ def test_the_counts_add_up_to_all_nodes_for_any_fleet_and_request(seed: int, nod
     assert decision.passed == len(made.counted_for(""))
 
 
+def settled_cloud(rng: Random, nodes: int) -> Cloud:
+    """One without claims in flight."""
+    cloud = cloud_of(rng, nodes)
+    while cloud.laid:
+        cloud.lift()
+    return cloud
+
+
 def place_until_full(cloud: Cloud, request: PlacementRequested, policy: Policy) -> list[str]:
     """Decide and claim one instance after the other; the nodes that the ledger granted."""
     nodes: list[str] = []
@@ -96,9 +104,7 @@ def place_until_full(cloud: Cloud, request: PlacementRequested, policy: Policy) 
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_capacity_is_what_placing_one_after_the_other_gets(seed: int, nodes: int) -> None:
     rng = Random(seed)
-    cloud = cloud_of(rng, nodes)
-    while cloud.laid:
-        cloud.lift()
+    cloud = settled_cloud(rng, nodes)
     policy = rng.choice((*SMALL, *COUNTING))
     request = structs.replace(cloud.request(), instance_ids=(), action="create", source_node="")
 
@@ -120,9 +126,7 @@ def test_capacity_is_what_placing_one_after_the_other_gets(seed: int, nodes: int
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_a_group_that_stays_together_gets_at_once_what_capacity_says_and_not_one_more(seed: int, nodes: int) -> None:
     rng = Random(seed)
-    cloud = cloud_of(rng, nodes)
-    while cloud.laid:
-        cloud.lift()
+    cloud = settled_cloud(rng, nodes)
     policy = structs.replace(rng.choice(SMALL), filters=FILTERS_DEFAULT)
     group = ServerGroup(group_id="new", policy="affinity")
     request = structs.replace(cloud.request(), instance_ids=(), action="create", source_node="", group=group)
@@ -172,9 +176,7 @@ def test_changes_that_change_nothing_decide_the_same(seed: int, nodes: int) -> N
 @given(st.integers(0, 2**32), st.integers(PROFILES_FROM - 1, PROFILES_FROM + 8))
 def test_what_if_decides_as_the_plain_scan_does_by_the_engine_that_auto_chooses(seed: int, nodes: int) -> None:
     rng = Random(seed)
-    cloud = cloud_of(rng, nodes)
-    while cloud.laid:
-        cloud.lift()
+    cloud = settled_cloud(rng, nodes)
     policy, request = rng.choice((*SMALL, *COUNTING)), structs.replace(cloud.request(), instance_ids=(), count=rng.choice((1, 3, 8)))
 
     def outcome(engine_name: str) -> Outcome:
