@@ -42,7 +42,7 @@ AT_WORK = {
 DIGEST_BYTES = 16
 
 
-class Known(Struct, frozen=True):
+class Known(Struct, frozen=True, gc=False):
     """A domain as last read: `xml_digest` of the text it was read from, so that the same text is not parsed again."""
 
     domain_id: int
@@ -50,7 +50,7 @@ class Known(Struct, frozen=True):
     domain: Domain
 
 
-class Listed(Struct, frozen=True):
+class Listed(Struct, frozen=True, gc=False):
     """A domain as the list has it. `domain_id` is libvirt's number of this start, -1 for one that does not run."""
 
     instance_id: str

@@ -52,7 +52,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     guests: tuple[SupportedGuest, ...]
 
 
-class Disk(Struct, frozen=True, kw_only=True):
+class Disk(Struct, frozen=True, gc=False, kw_only=True):
     """Where a disk's bytes are: a path, or a volume in a pool; neither if it is on the network, where libvirt knows no size."""
 
     path: str = ""
@@ -65,7 +65,7 @@ class Disk(Struct, frozen=True, kw_only=True):
         return f"{self.pool}/{self.volume}" if self.volume else self.path
 
 
-class Domain(Struct, frozen=True, kw_only=True):
+class Domain(Struct, frozen=True, gc=False, kw_only=True):
     """A domain as its XML defines it."""
 
     instance_id: str

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from schemas.audits import AuditFailed, AuditRecord, HypervisorAudited, InstanceReport
-from schemas.codec import Unreadable, decode, encode, event_type, key_of
+from schemas.codec import Unreadable, decode, encode, encode_lines, event_type, key_of
 from schemas.envelope import Envelope, Headers, to_headers
 from schemas.inventory import Hypervisor, Physical
 from schemas.lifecycle import LifecycleEvent
@@ -43,11 +43,9 @@ def audit_digest(hypervisor: Hypervisor, instances: Iterable[InstanceReport]) ->
 
     The host's own figures (`physical`, `metrics`) move at every look and decide nothing, so they are left out: no audit would be unchanged.
     """
-    state = blake2b(encode(structs.replace(hypervisor, physical=Physical(), metrics=())), digest_size=DIGEST_BYTES)
-    for report in sorted(instances, key=lambda each: each.instance_id):
-        state.update(b"\n")
-        state.update(encode(report))
-    return state.hexdigest()
+    host = structs.replace(hypervisor, physical=Physical(), metrics=())
+    lines = encode_lines((host, *sorted(instances, key=lambda each: each.instance_id)))
+    return blake2b(lines[:-1], digest_size=DIGEST_BYTES).hexdigest()
 
 
 class AuditSource:

@@ -4,7 +4,7 @@ A record counts if it is at most its topic's size, UTF-8, of a type and with the
 under the key it belongs to. JSON nesting needs no limit of its own: no type here is as deep as 32, and anything deeper fits no type.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -40,6 +40,9 @@ _ENCODER = msgspec.json.Encoder()
 
 encode: Callable[[Struct], bytes] = _ENCODER.encode
 """The one way a record becomes bytes: JSON, fields in declared order, defaults left out. The same record always gives the same bytes."""
+
+encode_lines: Callable[[Iterable[Struct]], bytes] = _ENCODER.encode_lines
+"""Many records as `encode` has each, every one ended by a newline."""
 
 
 def decode(topic: str, value: bytes) -> Any:
