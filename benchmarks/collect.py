@@ -1,7 +1,8 @@
 """Makes the results table: runs every benchmark with `--json` and writes `benchmarks/results.md`.
 
-Run `python -m benchmarks.collect [NAME …]`; without names all of them, `bench_` left out, but for those in LARGE, which are run when named.
-Rows of benchmarks that are not run stay as they are, each with its own date and machine.
+Run `python -m benchmarks.collect [NAME …] [-- FLAG …]`; without names all of them, `bench_` left out, but for those in LARGE, which are run
+when named. Flags go to each that is run (`select -- --nova PYTHON`). Rows of benchmarks that are not run stay as they are, with their own
+date and machine. The few that the README shows are written there as well (see `shown`).
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import said, table
+from benchmarks.shown import with_section
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.jsonl"
 PAGE = HERE / "results.md"
+README = HERE.parent / "README.md"
 LARGE = {"leak_audit_large": ("leak_audit", "--records", "10000000")}
 """What takes too long to be run with the others: a benchmark's name and flags."""
 TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")
@@ -25,21 +29,25 @@ TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")
 
 def main() -> None:
     known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
-    asked = sys.argv[1:] or known
+    names, flags = sys.argv[1:], list[str]()
+    if "--" in names:
+        names, flags = names[: names.index("--")], names[names.index("--") + 1 :]
+    asked = names or known
     if unknown := sorted(set(asked) - {*known, *LARGE}):
         sys.exit(f"not known: {', '.join(unknown)}; known: {', '.join([*known, *LARGE])}")
     figures = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     for name in asked:
         print(f"{name} …", file=sys.stderr, flush=True)
-        figures = [figure for figure in figures if figure["module"] != name] + measured(name)
+        figures = [figure for figure in figures if figure["module"] != name] + measured(name, flags)
         RESULTS.write_text("".join(json.dumps(figure) + "\n" for figure in sorted(figures, key=lambda figure: figure["module"])))
         PAGE.write_text(page(figures))
+    README.write_text(with_section(README.read_text(), figures))
 
 
-def measured(name: str) -> list[dict[str, Any]]:
+def measured(name: str, flags: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The figures of one benchmark, in its own order."""
-    benchmark, *flags = LARGE.get(name, (name,))
-    command = [sys.executable, "-m", f"benchmarks.bench_{benchmark}", "--json", *flags]
+    benchmark, *own = LARGE.get(name, (name,))
+    command = [sys.executable, "-m", f"benchmarks.bench_{benchmark}", "--json", *own, *flags]
     ran = subprocess.run(command, cwd=HERE.parent, check=True, text=True, stdout=subprocess.PIPE)
     date = datetime.now(UTC).date().isoformat()
     return [json.loads(line) | {"module": name, "date": date} for line in ran.stdout.splitlines()]
