@@ -9,8 +9,10 @@ Only what a record touched is looked at again, by an audit too, as long as nothi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from functools import cached_property
+from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +42,14 @@ if TYPE_CHECKING:
     from projections.node import Node
     from projections.observed import Observed
 
-# How often closed claims are looked through for those that may be forgotten: rarely enough to cost nothing a record.
+# How often closed claims that may be forgotten are.
 _FORGET_EVERY = 10_000
 _RESTS_ON_CLOSED = frozenset({"missing-claim", "vanished-claim"})
 _OF_NODE = frozenset({"negative-free", "silent-node", "stranded-member"})
 """Kinds that every look at a node sees, whatever instances it is about."""
 _TOUCHES_NODE = frozenset({NodeConfigured, NodeSilent})
 _GONE = frozenset({"departed", "deleted"})
+_BY_OFFSET = attrgetter("offset")
 
 Touched = Iterable[tuple[str, Collection[str]]]
 """Nodes, each with instances there."""
@@ -225,7 +228,7 @@ class Leaks(Struct, dict=True):
             self.homes.pop(node.node_id, None)
 
     def _close(self, step: Step) -> None:
-        event, claimants = event_type(step.event), self._claimants
+        event, claimants, closings = event_type(step.event), self._claimants, self._closings
         for claim in step.closed:
             claim_id, instance_id, node_id = claim.claim_id, claim.instance_id, claim.node_id
             on_node = self.closed.get(node_id)
@@ -233,8 +236,9 @@ class Leaks(Struct, dict=True):
                 on_node = self.closed[node_id] = {}
             elif (before := on_node.get(instance_id)) is not None:
                 claimants.pop(before.claim.claim_id, None)
-            on_node[instance_id] = Closed(claim, step.outcome_of(claim_id), step.offset, step.time_ms, event)
-            claimants[claim_id] = instance_id
+            gone = on_node[instance_id] = Closed(claim, step.outcome_of(claim_id), step.offset, step.time_ms, event)
+            claimants[claim_id] = gone
+            closings.append(gone)
 
     def _explain(self, node_id: str, instance_id: str) -> None:
         """A departure came after all: nothing has vanished."""
@@ -244,17 +248,22 @@ class Leaks(Struct, dict=True):
 
     def _acknowledged(self, event: ClaimReleased) -> list[str]:
         """The instance whose vanished claim its owner gives back late."""
-        instance_id = self._claimants.get(event.claim_id, "")
-        gone = self.closed.get(event.node_id, {}).get(instance_id)
-        if gone is None or gone.claim.claim_id != event.claim_id:
+        gone = self._claimants.get(event.claim_id)
+        if gone is None or gone.claim.node_id != event.node_id:
             return []
+        instance_id = gone.claim.instance_id
         self._explain(event.node_id, instance_id)
         return [instance_id]
 
     @cached_property
-    def _claimants(self) -> dict[str, str]:
-        """The instance of each claim in `closed`, by the claim's id; follows from it."""
-        return {gone.claim.claim_id: instance_id for closed in self.closed.values() for instance_id, gone in closed.items()}
+    def _claimants(self) -> dict[str, Closed]:
+        """What is in `closed`, by the claim's id; follows from it."""
+        return {gone.claim.claim_id: gone for gone in self._closings}
+
+    @cached_property
+    def _closings(self) -> deque[Closed]:
+        """What is in `closed`, oldest first, and before it what has been there and was replaced; follows from it."""
+        return deque(sorted([gone for closed in self.closed.values() for gone in closed.values()], key=_BY_OFFSET))
 
     def _at(self, node: Node, observed: Observed, step: Step, mark: Mark | None) -> Look:
         mark = mark or Mark()
@@ -321,11 +330,19 @@ class Leaks(Struct, dict=True):
 
     def _forget(self, offset: int) -> None:
         """Drop claims closed longer ago than ids are remembered, unless an open finding rests on them. `Look.gone` ignores them anyway."""
-        for node_id in list(self.closed):
-            about = self._kept(node_id)
-            kept = {i: gone for i, gone in self.closed[node_id].items() if gone.offset > offset - REMEMBERED_RECORDS or i in about}
-            if kept:
-                self.closed[node_id] = kept
-            else:
+        closings, kept = self._closings, []
+        while closings and closings[0].offset <= offset - REMEMBERED_RECORDS:
+            gone = closings.popleft()
+            node_id, instance_id = gone.claim.node_id, gone.claim.instance_id
+            on_node = self.closed.get(node_id, {})
+            if on_node.get(instance_id) is not gone:
+                continue  # A later one of the instance has taken its place.
+            if instance_id in self._kept(node_id):
+                kept.append(gone)
+                continue
+            del on_node[instance_id]
+            if not on_node:
                 del self.closed[node_id]
-        self.__dict__.pop("_claimants", None)
+            if self._claimants.get(gone.claim.claim_id) is gone:
+                del self._claimants[gone.claim.claim_id]
+        closings.extendleft(reversed(kept))

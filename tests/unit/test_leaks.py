@@ -480,6 +480,26 @@ def test_a_claim_that_closed_too_long_ago_counts_no_more_even_where_a_host_still
     assert kinds == [("suspected", kind), ("confirmed", kind)]
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_closed_claims_are_forgotten_but_those_that_an_open_finding_rests_on(n1: Audited, *, stored: bool) -> None:
+    n1.history.claim("d", "j", 2, at_s=70)
+    n1.history.release("d", at_s=71, reason="loser")
+    for at_s in (120, 720, 780):
+        n1.history.audit({}, at_s=at_s, memory_mib=16)
+    n1.look()
+    leaks = msgspec.msgpack.decode(msgspec.msgpack.encode(n1.leaks), type=Leaks) if stored else n1.leaks
+    assert n1.open() == [("vanished-claim", "i")]
+
+    found = [sorted(leaks.closed["n1"])]
+    leaks.apply(Ledger(0, 1), n1.observed, Step(110_000, 0))
+    found.append(sorted(leaks.closed["n1"]))
+    leaks.open.clear()
+    leaks.apply(Ledger(0, 1), n1.observed, Step(120_000, 0))
+
+    assert found == [["i", "j"], ["i"]]
+    assert leaks.closed == {}
+
+
 def test_a_late_audit_from_before_a_guest_left_makes_it_no_ghost_that_its_return_would_confirm(n1: Audited) -> None:
     n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
     n1.history.audit({"i": 4, "vm": 2}, at_s=120, memory_mib=16)
