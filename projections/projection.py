@@ -1,6 +1,6 @@
 """The contract of a projection: something that folds one partition of the log, record by record, in order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 
@@ -69,11 +69,23 @@ class ReadsBare(Protocol):
         """As `read`; the records have no headers."""
         ...
 
+    def read_lazily(
+        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
+    ) -> Iterator[Recorded]:
+        """As `read_bare`, one after the other: quicker where thousands are read and none is kept."""
+        ...
 
-def for_a_fold(log: Readable) -> Callable[[str, int, int, int], Sequence[Recorded]]:
-    """How a fold reads `log`: topic, partition, offset, number of records. What comes has headers only if the log cannot leave them out."""
+
+def bare_reading(log: Readable) -> Callable[[str, int, int, int], Sequence[Recorded]]:
+    """How to read `log` for values and keys: topic, partition, offset, number of records. Headers come if the log cannot leave them out."""
     bare: Callable[[str, int, int, int], Sequence[Recorded]] | None = getattr(log, "read_bare", None)
     return log.read if bare is None else bare
+
+
+def for_a_fold(log: Readable) -> Callable[[str, int, int, int], Iterable[Recorded]]:
+    """As `bare_reading`, for a fold over a long log, which looks at each record once."""
+    lazily: Callable[[str, int, int, int], Iterable[Recorded]] | None = getattr(log, "read_lazily", None)
+    return log.read if lazily is None else lazily
 
 
 class ProjectionError(Exception):

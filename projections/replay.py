@@ -187,15 +187,9 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
     number = ledger.partition
     partition = Replayed(ledger=ledger, begun=ledger.next_offset, outcomes=Counter())
     read = for_a_fold(log)
-    while ledger.next_offset < end:
-        at = ledger.next_offset
+    while (at := ledger.next_offset) < end:
         start = log.start(CLAIMS, number)
-        records = read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ()
-        if not records:
-            there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
-            where = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote to"
-            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {where}")
-        for record in records[: end - at]:
+        for record in read(CLAIMS, number, at, min(READ_RECORDS, end - at)) if at >= start else ():
             step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
             if step is None:
                 continue
@@ -204,6 +198,10 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
             partition.dead += step.dead is not None
             if each is not None:
                 each(ledger, step)
+        if ledger.next_offset == at:
+            there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
+            where = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote to"
+            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {where}")
         if progress is not None:
             progress(ledger.next_offset - at)
     return partition

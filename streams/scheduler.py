@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
-from projections.projection import Recorded, for_a_fold
+from projections.projection import Recorded, bare_reading
 from projections.rules import DIGEST_EVERY
 from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
@@ -90,7 +90,7 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell, self._read_log = log, tell, for_a_fold(log)
+        self._log, self._tell, self._read_log = log, tell, bare_reading(log)
         self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None

@@ -96,6 +96,18 @@ def opened_bare(blocks: Sequence[Block], seed: int) -> list[BareRecord]:
     return _opened(blocks, seed, _decode_bare)
 
 
+def in_bites(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
+    """Runs of blocks that together hold about as much as one block may: many small ones are opened at once, large ones one by one."""
+    begin = size = 0
+    for at, block in enumerate(blocks):
+        size += len(block.records)
+        if size > BYTES_MAX // 2:
+            yield blocks[begin : at + 1]
+            begin, size = at + 1, 0
+    if begin < len(blocks):
+        yield blocks[begin:]
+
+
 def _opened(blocks: Sequence[Block], seed: int, decode: Callable[[bytes], list[_Record]]) -> list[_Record]:
     bodies: Sequence[bytes]
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from streams.log.base import BareRecord, LogDamaged, OffsetOutOfRange, Position, Record
-from streams.log.blocks import Block, BlockDamaged, opened, salvaged
+from streams.log.blocks import Block, BlockDamaged, in_bites, opened, opened_bare, salvaged
 from streams.log.sqlite_file import BROKEN, SqliteFile
 from streams.log.sqlite_shelf import Place, Shelf, State
 
@@ -33,17 +33,47 @@ class Reader:
     def records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Any]:
         """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""
         with self._file.guarded(f"{place.topic}/{place.number}"):
-            state = self.state(place)
-            _check_offset(place, offset, state)
-            known = self.known_damage(place, state)
-            if known is not None and known.position is not None and offset >= known.position.offset:
-                raise known
-            while offset < state.end:
-                records, covered = self._read(opening, place, offset, state.end, records_max, bytes_max)
+            end = self._end_for(place, offset)
+            while offset < end:
+                records, covered = self._read(opening, place, offset, end, records_max, bytes_max)
                 if records:
                     return records
                 offset = covered
             return []
+
+    def bare_lazily(self, place: Place, offset: int, records_max: int, bytes_max: int) -> Iterator[BareRecord]:
+        """What `records` makes with `opened_bare`, but no record is decoded long before it is asked for.
+
+        So a fold finds it in the processor's cache, and the next ones take its place there; thousands at once would be waited for twice.
+        """
+        at, until = offset, offset + max(records_max, 1)
+        with self._file.guarded(f"{place.topic}/{place.number}"):
+            end = self._end_for(place, offset)
+            try:
+                blocks = self._shelf.blocks_from(place, offset, end, records_max, bytes_max) if offset < end else []
+            except (BlockDamaged, *BROKEN):
+                blocks = []
+        for bite in in_bites(blocks):
+            try:
+                records = opened_bare(bite, place.seed)
+            except BlockDamaged:
+                break
+            if bite[0].first < offset or bite[-1].end > until:
+                records = [record for record in records if offset <= record.offset < until]
+            if records:
+                at = records[-1].offset + 1
+            yield from records
+        if at == offset < end:  # Damage, or a gap of compaction: the careful way knows.
+            yield from self.records(opened_bare, place, offset, records_max, bytes_max)
+
+    def _end_for(self, place: Place, offset: int) -> int:
+        """The partition's end for who reads from `offset` on. Raises LogDamaged where known damage is there, and OffsetOutOfRange."""
+        state = self.state(place)
+        _check_offset(place, offset, state)
+        known = self.known_damage(place, state)
+        if known is not None and known.position is not None and offset >= known.position.offset:
+            raise known
+        return state.end
 
     def _read(self, opening: Opening, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Any], int]:
         """Records at or above `offset`, and the offset up to which there are no others; the first are none in a gap of compaction."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,11 +65,13 @@ class Reading(SqliteLog):
         self.__dict__ = dict(log.__dict__)
         self.records = 0
 
-    def read_bare(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[BareRecord]:
+    def read_lazily(
+        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
+    ) -> Iterator[BareRecord]:
         """As its own."""
-        found = super().read_bare(topic, partition, offset, records_max, bytes_max)
-        self.records += len(found) * (topic == CLAIMS)
-        return found
+        for record in super().read_lazily(topic, partition, offset, records_max, bytes_max):
+            self.records += topic == CLAIMS
+            yield record
 
 
 def claims(fleet: FleetLog) -> list[Record]:

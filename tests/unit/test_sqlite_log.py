@@ -385,13 +385,30 @@ def test_records_are_the_same_without_their_headers(path: Path) -> None:
             log.append([Message("rows", b"k%d" % (at % 7), b"v" * at, (("name", b"%d" % number),)) for at in range(100)])
         whole = [log.read("rows", 0, offset, 150) for offset in (0, 37, 256, 499, 500)]
         without = [log.read_bare("rows", 0, offset, 150) for offset in (0, 37, 256, 499, 500)]
+        lazily = [[*log.read_lazily("rows", 0, offset, 150)] for offset in (0, 37, 256, 499, 500)]
         log.compact("rows", 0)
 
         assert [bare(records) for records in without] == [bare(records) for records in whole]
+        assert lazily == without
         assert all(type(record) is BareRecord for records in without for record in records)
         assert bare(log.read_bare("rows", 0, 3)) == bare(log.read("rows", 0, 3))
+        assert [*log.read_lazily("rows", 0, 3)] == log.read_bare("rows", 0, 3)
         with pytest.raises(OffsetOutOfRange):
             log.read_bare("rows", 0, 501)
+        with pytest.raises(OffsetOutOfRange):
+            next(log.read_lazily("rows", 0, 501))
+
+
+def test_blocks_of_all_sizes_are_read_lazily_as_at_once(path: Path) -> None:
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("rows", 1)])
+        for size in (1, 300, 60_000, 20, 90_000, 3):
+            log.append([Message("rows", b"k", b"v" * size) for _ in range(5)])
+        for at in range(200):
+            log.append([Message("rows", b"k", b"%d" % at)])
+
+        assert [*log.read_lazily("rows", 0, 2, 220)] == log.read_bare("rows", 0, 2, 220)
+        assert [record.offset for record in log.read_lazily("rows", 0, 2, 220)] == list(range(2, 222))
 
 
 def test_damage_is_named_without_headers_as_with_them(path: Path) -> None:
@@ -407,3 +424,21 @@ def test_damage_is_named_without_headers_as_with_them(path: Path) -> None:
             log.read_bare("rows", 0, 41)
 
     assert [record.offset for record in good] == list(range(41))
+
+
+def test_damage_in_a_later_block_is_met_when_its_turn_comes(path: Path) -> None:
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("rows", 1)])
+        for first in range(0, 100, 20):
+            log.append([Message("rows", b"k", b"value-%d " % (first + at) + b"v" * 2000) for at in range(20)])
+    damaged = path.read_bytes().replace(b"value-71", b"value-7X")
+    path.write_bytes(damaged)
+
+    with SqliteLog.open(path) as log:
+        good = [*log.read_lazily("rows", 0, 0)]
+        rest = [*log.read_lazily("rows", 0, good[-1].offset + 1)]
+        with pytest.raises(LogDamaged, match="rows/0@71"):
+            next(log.read_lazily("rows", 0, 71))
+
+    assert [record.offset for record in good + rest] == list(range(71))
+    assert rest
