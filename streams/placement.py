@@ -86,7 +86,7 @@ class Placer:
         Cancellations below `committed` are done with: their releases were read back. Afterwards tell `look_for_losers` once of all that
         were taken over together.
         """
-        desk = self.desks[partition] = Desk(placements)
+        desk = self.desks[partition] = Desk(placements, tuple(claims_ends))
         desk.queue.extend((asked, tuple(claims_ends)) for asked in placements.open.values())
         due = [cancel for cancel in placements.cancels.values() if cancel.offset >= committed]
         desk.cancels.update((cancel.request_id, Cancelling(cancel)) for cancel in due)
@@ -166,7 +166,7 @@ class Placer:
         self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
         self._acted_ms = boot_ms
         for desk in self.desks.values():
-            messages.extend(cancelled(desk, self._send, self._evidence, now_ms))
+            messages.extend(cancelled(desk, self._send, self._evidence, now_ms, is_folded=self._is_folded(desk.claims_ends)))
             for work in list(desk.works.values()):
                 if not work.result_sent:
                     messages.extend(self._go_on(work, now_ms, boot_ms))

@@ -13,21 +13,31 @@ from streams.placement_messages import Sender
 from streams.placement_work import Counters, Desk, Work
 
 
-def cancelled(desk: Desk, send: Sender, evidence: Callable[[Work], tuple[Decision, ...]], now_ms: int) -> Iterator[Message]:
-    """The failures that may become the counting results of cancelled requests; of those that were placed the releases are begun."""
+def cancelled(
+    desk: Desk, send: Sender, evidence: Callable[[Work], tuple[Decision, ...]], now_ms: int, *, is_folded: bool
+) -> Iterator[Message]:
+    """The failures that may become the counting results of cancelled requests; of those that were placed the releases are begun.
+
+    A request that was read by nobody here and holds claims was placed, and its result has left the log: a failure now would give its claims
+    back from under its guests. Which are held is known once all is folded up to where the partition was taken over (`is_folded`).
+    """
     for request_id, cancelling in list(desk.cancels.items()):
         answer = desk.placements.answers.get(request_id)
-        if answer is None:
-            if not cancelling.failure_sent:
-                cancelling.failure_sent = True
-                work = desk.works.get(request_id)
-                decisions = evidence(work) if work is not None else ()
-                if work is not None:
-                    work.result_sent = True
-                taken_up_ms = work.taken_up_ms if work is not None else now_ms
-                yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
-        elif cancelling.releases is None:
-            cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in answer.named}
+        named = answer.named if answer is not None else ()
+        if answer is None and request_id not in desk.placements.open:
+            if not is_folded:
+                continue
+            named = tuple(desk.held.get(request_id, {}).values())
+        if cancelling.releases is None and (answer is not None or named):
+            cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in named}
+        elif cancelling.releases is None and not cancelling.failure_sent:
+            cancelling.failure_sent = True
+            work = desk.works.get(request_id)
+            decisions = evidence(work) if work is not None else ()
+            if work is not None:
+                work.result_sent = True
+            taken_up_ms = work.taken_up_ms if work is not None else now_ms
+            yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
         if cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
             del desk.cancels[request_id]
 

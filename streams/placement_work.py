@@ -166,10 +166,13 @@ class Counters(Struct):
 
 
 class Desk:
-    """One owned partition of requests: its answers, what is open, and what stands in the way of a commit."""
+    """One owned partition of requests: its answers, what is open, and what stands in the way of a commit.
 
-    def __init__(self, placements: Placements) -> None:
-        self.placements = placements
+    `claims_ends` are those of `claims` when it was taken over: a fold that has not reached them may lack claims that were granted before.
+    """
+
+    def __init__(self, placements: Placements, claims_ends: tuple[int, ...]) -> None:
+        self.placements, self.claims_ends = placements, claims_ends
         self.queue: deque[tuple[Asked, tuple[int, ...] | None]] = deque()
         """Requests not taken up, each with the ends of `claims` that the fold must have reached before it is taken up, if it must."""
         self.works: dict[str, Work] = {}

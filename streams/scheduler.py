@@ -24,6 +24,7 @@ from streams.engines import not_told, rewound
 from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Partition, wall_clock_ms
 from streams.outbox import Outbox
 from streams.placement import Placer
+from streams.placement_history import begun
 from streams.placement_messages import Sender
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
@@ -212,9 +213,10 @@ class Scheduler:
         for partition in fresh:
             if (stored := committed.get(partition, 0)) > (end := self._log.end(REQUESTS, partition)):
                 # All results are read in any case, so requests read again are known to be answered.
-                place, committed = f"{REQUESTS}/{partition}", {**committed, partition: 0}
+                committed = {number: offset for number, offset in committed.items() if number != partition}
+                place = f"{REQUESTS}/{partition}"
                 self._tell(f"{place}: {rewound(GROUP, stored, end)}; the stored offset is discarded, it is read again from its start")
-            placements = self._placements.get(partition) or self._begin(partition, committed)
+            placements = begun(self._log, partition, committed.get(partition), self._placements.get(partition), self._tell)
             self._placements[partition] = placements
             # Every result up to the end is known before anything is done (DESIGN section 3).
             for record in self._records(RESULTS, partition, placements.results_next):
@@ -225,14 +227,6 @@ class Scheduler:
         self.placer.look_for_losers(self._taken_over)
         self._taken_over.clear()
         return read
-
-    def _begin(self, partition: int, committed: Mapping[int, int]) -> Placements:
-        return Placements(
-            partition,
-            self._request_partitions,
-            requests_next=max(committed.get(partition, 0), self._log.start(REQUESTS, partition)),
-            results_next=self._log.start(RESULTS, partition),
-        )
 
     def _read_results(self) -> int:
         read = 0
