@@ -151,7 +151,7 @@ def _workers_share(
         process = name or f"{socket.gethostname()}-{worker_id[:8]}"
 
         def engines(own: Log) -> list[Engine]:
-            return [Measured(each, own, metrics) for each in _processor(own, home, process, metrics, clock, pace, mends=True)]
+            return [Measured(each, own, metrics) for each in _processor(own, home, process, metrics, clock, pace)]
 
         try:
             FaustHost(
@@ -162,8 +162,8 @@ def _workers_share(
             raise UsageProblem(str(problem)) from None
 
 
-def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, pace: Pace, *, mends: bool = False) -> list[Engine]:
-    """The engines of a stream processor. With `mends` it also puts right what workers publish that lost their partitions."""
+def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, pace: Pace) -> list[Engine]:
+    """The engines of a stream processor."""
     from streams.digest_check import DigestCheck, discard
     from streams.engines import Carrier, Watcher
     from streams.folder import Folder
@@ -184,7 +184,7 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
         check,
         Carrier(log, count_dead=metrics.dead, tell=passed_over),
         folder,
-        *([Republisher(log, folder)] if mends else []),
+        Republisher(log, folder),
         Watcher(log, count_dead=metrics.dead, tell=passed_over),
     ]
 

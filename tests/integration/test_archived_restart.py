@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.topics import NODE_RESOURCES
 from streams.cli.main import run
 from tests.cli_log import FleetLog
 
@@ -64,3 +65,19 @@ def test_a_stream_processor_that_lost_its_tables_starts_from_the_snapshot(fleet:
     process(fleet)
 
     assert answers(fleet, capsys) == before
+
+
+def test_a_stream_processor_that_begins_at_a_snapshot_publishes_the_row_of_every_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("n1", {"ghost": 512})
+    fleet.audit("n2")
+    assert run(["snapshot", "write", "--log", fleet.spec]) == 0
+
+    process(fleet)
+
+    rows = [record.key for number in fleet.log.ends(NODE_RESOURCES) for record in fleet.log.read(NODE_RESOURCES, number, 0)]
+    fleet.log.close()
+    assert sorted(rows) == [b"n1", b"n2"]
+    capsys.readouterr()
