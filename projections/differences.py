@@ -231,9 +231,13 @@ def _left_behind(node: Node, homes: dict[str, HomeClosed]) -> list[Difference]:
 
 def _is_over(node: Node) -> bool:
     """Whether more of a resource is used than its limit."""
-    used, limits = node.used, node.limits
+    vcpus, pcpus, memory_mib, disk_mib = node.used
+    vcpus_max, pcpus_max, memory_mib_max, disk_mib_max = node.limits
     return (
-        used[0] > limits[0] > NO_TOTAL or used[1] > limits[1] > NO_TOTAL or used[2] > limits[2] > NO_TOTAL or used[3] > limits[3] > NO_TOTAL
+        vcpus > vcpus_max > NO_TOTAL
+        or pcpus > pcpus_max > NO_TOTAL
+        or memory_mib > memory_mib_max > NO_TOTAL
+        or disk_mib > disk_mib_max > NO_TOTAL
     )
 
 

@@ -76,7 +76,10 @@ class DoubleClaims:
             if outcome.outcome == "confirmed":
                 self._add(outcome.instance_id, outcome.node_id)
                 instances.add(outcome.instance_id)
+        known = self._homes or self.open
         for claim in step.closed:
+            if claim.confirmed_ms is None and not known:
+                continue  # It was nobody's home.
             if not self._confirmed(partition, claim.node_id, claim.instance_id):
                 self._drop(claim.instance_id, claim.node_id)
                 instances.add(claim.instance_id)

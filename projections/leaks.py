@@ -92,18 +92,15 @@ class Leaks(Struct, dict=True):
         kind = type(event)
         if kind is ClaimRequested and len(step.outcomes) == 1 and not event.items[0].forced and step.outcomes[0].node_id not in self.open:
             return []  # As `_claimed` has it, and nearly every claim is of this sort.
-        if kind is ClaimRenewed and event.node_id not in self.open and self._renewed_alone(ledger, event, step):
-            return []
+        if kind is ClaimRenewed and event.node_id not in self.open:
+            instance_id = step.outcomes[0].instance_id
+            if not instance_id or len(ledger.nodes[event.node_id].claims[instance_id]) == 1:
+                return []  # The one claim of its instance: a renewal can end a difference then, but not begin one.
         if kind is NodeObserved:
             return self._audited(ledger, observed, event, step)
         if kind is FindingIgnored:
             return self._ignored(event, step)
         return self._touch(ledger, observed, event, step)
-
-    def _renewed_alone(self, ledger: Ledger, event: ClaimRenewed, step: Step) -> bool:
-        """Whether a renewal is about the one claim of its instance: it can end a difference then, but not begin one."""
-        instance_id = step.outcomes[0].instance_id
-        return not instance_id or len(ledger.nodes[event.node_id].claims[instance_id]) == 1
 
     def _touch(self, ledger: Ledger, observed: Observed, event: Any, step: Step) -> list[FindingRecord]:
         """Look at the instances that a record touched, where it is not plain that nothing is wrong."""

@@ -126,14 +126,12 @@ class NodeView(Struct):
 
     def _count(self, amounts: ObservedAmounts, sign: int) -> None:
         sums, silent = self.sums, self.silent
-        vcpus, pcpus, memory_mib, disk_mib = amounts
-        if vcpus is None or pcpus is None or memory_mib is None or disk_mib is None:
-            for r in _EACH:
-                silent[r] += sign * (amounts[r] is None)
-        sums[0] += sign * (vcpus or 0)
-        sums[1] += sign * (pcpus or 0)
-        sums[2] += sign * (memory_mib or 0)
-        sums[3] += sign * (disk_mib or 0)
+        for r in _EACH:
+            amount = amounts[r]
+            if amount is None:
+                silent[r] += sign
+            elif amount:
+                sums[r] += sign * amount
 
 
 class Observed(Struct):
@@ -200,20 +198,16 @@ class Observed(Struct):
         view = self.nodes.get(event.node_id) or self._node(event.node_id)
         if view.tracked is None:
             view.tracked = {}
-        instance, producer = event.instance, event.producer
-        instance_id = instance.instance_id
-        word = Tracked(
-            observed_amounts(instance.resources),
-            event.change,
-            min(event.event_time_ms, step.time_ms),
-            step.offset,
-            intern(producer),
-            _MOVING in instance.task_state,
-        )
-        if view.is_owner(producer):
-            _owner_says(view, instance_id, word)
-        elif instance_id not in view.left and view.vouched(instance_id) is None:
-            _hypervisor_says(view, instance_id, word)
+        instance_id, event_ms = event.instance.instance_id, min(event.event_time_ms, step.time_ms)
+        known = view.tracked.get(instance_id)
+        if view.is_owner(event.producer):
+            _owner_says(view, instance_id, _word(event, event_ms, step))
+        elif (known is None or not view.is_owner(known.producer)) and instance_id not in view.left:
+            if event.change in _GONE:
+                _hypervisor_misses(view, instance_id, known, event_ms)
+            elif (known is None or event_ms >= known.event_ms) and event_ms >= view.departed.get(instance_id, -1):
+                view.departed.pop(instance_id, None)
+                view.track(instance_id, _word(event, event_ms, step))
 
     def _closed(self, step: Step) -> None:
         """Remember whose claims went on evidence alone, while their instances are still tracked."""
@@ -227,14 +221,23 @@ class Observed(Struct):
 
         Without this an orphan's release would leave its gap behind, and only a forged life-cycle event could mend it.
         """
-        gone = [(claim.node_id, claim.instance_id) for claim in step.closed]
-        view = self.nodes.get(event.node_id)
-        if not gone and view is not None and event.claim_id in view.lost:
-            gone = [(event.node_id, view.lost[event.claim_id])]
-        for node_id, instance_id in gone:
-            node, view = ledger.nodes[node_id], self.nodes.get(node_id)
-            if view is not None and instance_id not in node.shown and instance_id not in node.claims:
+        claim = step.closed[0] if step.closed else None
+        node_id = event.node_id if claim is None else claim.node_id
+        view = self.nodes.get(node_id)
+        if view is None or not view.tracked:
+            return
+        instance_id = view.lost.get(event.claim_id, "") if claim is None else claim.instance_id
+        if instance_id in view.tracked:
+            node = ledger.nodes[node_id]
+            if instance_id not in node.shown and instance_id not in node.claims:
                 view.untrack(instance_id)
+
+
+def _word(event: InstanceObserved, event_ms: int, step: Step) -> Tracked:
+    """What an event says of its instance."""
+    instance = event.instance
+    amounts, moving = observed_amounts(instance.resources), _MOVING in instance.task_state
+    return Tracked(amounts, event.change, event_ms, step.offset, intern(event.producer), moving)
 
 
 def _audited_by(view: NodeView, producer: str) -> None:
@@ -272,18 +275,13 @@ def _owner_says(view: NodeView, instance_id: str, word: Tracked) -> None:
         view.left = {i: gone for i, gone in view.left.items() if gone.event_ms > word.event_ms - GRACE_MS}
 
 
-def _hypervisor_says(view: NodeView, instance_id: str, word: Tracked) -> None:
-    """An event of the hypervisor's own, about an instance of which no owner speaks."""
-    known, time_ms = (view.tracked or {}).get(instance_id), word.event_ms
-    if word.change in _GONE:
-        if known is None or known.event_ms <= time_ms:
-            view.untrack(instance_id)
-        view.departed[instance_id] = max(time_ms, view.departed.get(instance_id, -1))
-        if len(view.departed) > DEPARTED_MAX:
-            view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > time_ms - GRACE_MS}
-    elif time_ms >= view.departed.get(instance_id, -1) and (known is None or time_ms >= known.event_ms):
-        view.departed.pop(instance_id, None)
-        view.track(instance_id, word)
+def _hypervisor_misses(view: NodeView, instance_id: str, known: Tracked | None, time_ms: int) -> None:
+    """A departure in the hypervisor's own words, of an instance of which no owner speaks."""
+    if known is not None and known.event_ms <= time_ms:
+        view.untrack(instance_id)
+    view.departed[instance_id] = max(time_ms, view.departed.get(instance_id, -1))
+    if len(view.departed) > DEPARTED_MAX:
+        view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > time_ms - GRACE_MS}
 
 
 def total(vectors: Iterable[ObservedAmounts]) -> ObservedAmounts:
