@@ -119,7 +119,7 @@ def _opened(blocks: Sequence[Block], seed: int, decode: Callable[[bytes], list[_
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError) as problem:
         raise BlockDamaged(f"cannot be decoded: {problem}") from problem
     if spans == counts:  # no gaps: what compaction never touched
-        if [record.offset for record in records] != list(range(firsts[0], firsts[0] + total)):
+        if list(map(_offset, records)) != list(range(firsts[0], firsts[0] + total)):
             raise BlockDamaged("blocks hold other offsets than their places say, or one is missing")
     else:
         _check_places(records, firsts, spans, counts)
@@ -199,3 +199,4 @@ def _have_usual_types(messages: Sequence[Message]) -> bool:
 
 
 _key, _value, _headers = attrgetter("key"), attrgetter("value"), attrgetter("headers")
+_offset = attrgetter("offset")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -155,7 +155,7 @@ class SqliteLog:
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
     ) -> Iterator[BareRecord]:
         """As `read_bare`, for who reads thousands and keeps none: each is decoded shortly before its turn. Raises when it is iterated."""
-        return self._reader.bare_lazily(self._catalog.place(topic, partition), offset, records_max, bytes_max)
+        return chain.from_iterable(self._reader.bare_lazily(self._catalog.place(topic, partition), offset, records_max, bytes_max))
 
     def start(self, topic: str, partition: int) -> int:
         """See the contract."""

@@ -41,10 +41,10 @@ class Reader:
                 offset = covered
             return []
 
-    def bare_lazily(self, place: Place, offset: int, records_max: int, bytes_max: int) -> Iterator[BareRecord]:
-        """What `records` makes with `opened_bare`, but no record is decoded long before it is asked for.
+    def bare_lazily(self, place: Place, offset: int, records_max: int, bytes_max: int) -> Iterator[Sequence[BareRecord]]:
+        """What `records` makes with `opened_bare`, some at a time, so that no record is decoded long before it is asked for.
 
-        So a fold finds it in the processor's cache, and the next ones take its place there; thousands at once would be waited for twice.
+        A fold finds it in the processor's cache then, and the next ones take its place there; thousands at once would be waited for twice.
         """
         at, until = offset, offset + max(records_max, 1)
         with self._file.guarded(f"{place.topic}/{place.number}"):
@@ -62,9 +62,9 @@ class Reader:
                 records = [record for record in records if offset <= record.offset < until]
             if records:
                 at = records[-1].offset + 1
-            yield from records
+                yield records
         if at == offset < end:  # Damage, or a gap of compaction: the careful way knows.
-            yield from self.records(opened_bare, place, offset, records_max, bytes_max)
+            yield self.records(opened_bare, place, offset, records_max, bytes_max)
 
     def _end_for(self, place: Place, offset: int) -> int:
         """The partition's end for who reads from `offset` on. Raises LogDamaged where known damage is there, and OffsetOutOfRange."""
