@@ -69,10 +69,9 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     for topic in COPIED:
         for number in range(counts[topic]):
             _check_begun(source, target, Partition(topic, number))
-    if isinstance(target, TakesTimes):
+    copy_mark.mark(target, ends)
+    if isinstance(target, TakesTimes):  # Only now: on Kafka these times are what makes readers look for the mark.
         target.take_times(COPIED, of_writers=True)
-    else:  # On Kafka the times of its topics show what was not ended, and readers would need rights to one group more.
-        copy_mark.mark(target, ends)
     for topic in COPIED:
         for number in range(counts[topic]):
             copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), ends[topic][number], progress)

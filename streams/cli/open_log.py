@@ -59,7 +59,7 @@ def open_log(
     if scheme == "sqlite" and rest:
         return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
     if scheme == "kafka" and separator:
-        return _kafka(spec, environ)
+        return _kafka(spec, environ, partly_copied=partly_copied)
     if spec == "-":
         return _jsonl(stdin, "stdin", tell=teller(sys.stderr))
     if spec.endswith(".jsonl"):
@@ -73,27 +73,37 @@ def open_log(
 
 
 def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> Log:
-    from streams.log.copy_mark import check_whole
     from streams.log.sqlite import SqliteLog
 
     log = SqliteLog.open(path, create=create, clock=clock)
     if not partly_copied:
-        try:
-            check_whole(log, path)
-        except LogError:
-            log.close()
-            raise
+        _refuse_part(log, path)
     return log
 
 
-def _kafka(spec: str, environ: Mapping[str, str]) -> Log:
+def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool) -> Log:
     from streams.log.kafka import KafkaLog
     from streams.log.kafka_settings import SettingsProblem, parse_settings
 
     try:
-        return KafkaLog.open(parse_settings(spec, environ, _given.get()))
+        log = KafkaLog.open(parse_settings(spec, environ, _given.get()))
     except SettingsProblem as problem:
         raise UsageProblem(str(problem)) from None
+    if not partly_copied:
+        _refuse_part(log, log.settings.place, log.has_times_of_writers)
+    return log
+
+
+def _refuse_part(log: Log, name: str, may_be_copy: Callable[[], bool] = lambda: True) -> None:
+    """Close a log that is the copy of a ledger and lacks some of it. Raises LogCutShort, and what the log raises."""
+    from streams.log.copy_mark import check_whole
+
+    try:
+        if may_be_copy():
+            check_whole(log, name)
+    except LogError:
+        log.close()
+        raise
 
 
 def _jsonl(lines: BinaryIO, name: str, tell: Callable[[str], None] | None) -> Log:

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from schemas.partitioner import partition_of
+from schemas.topics import CLAIMS
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import Fetcher
@@ -138,6 +139,10 @@ class KafkaLog:
         """From now on a record's time in these topics is what its writer says, or the broker's again."""
         self._catalog.take_times(topics, of_writers=of_writers)
 
+    def has_times_of_writers(self) -> bool:
+        """Whether the ledger's times are what its writers say: a copy is being made here, or was interrupted, or others mirror to it."""
+        return CLAIMS in self.topics() and self._catalog.has_times_of_writers(CLAIMS)
+
     def _append(self, messages: Sequence[Message], times_ms: Sequence[int] | None) -> list[int]:
         if not messages:
             return []
@@ -170,6 +175,16 @@ class KafkaLog:
         if self._tail is not None and self._tail.is_dry(place, offset, now) and self._is_trusted(place, offset, now):
             return []
         place = self._there(topic, partition)
+        try:
+            return self._come(place, offset, records_max, bytes_max)
+        except OffsetOutOfRange:
+            # The broker refuses an offset without saying which it has.
+            at_hand = f"{place}@{offset}: at hand are offsets {self.start(*place)} to {self.end(*place)}"
+            said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
+            raise OffsetOutOfRange(f"{at_hand}; {said}") from None
+
+    def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
+        """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""
         left = self._clients.patience()
         while True:
             fetcher = self._fetcher(place, offset)
@@ -206,7 +221,7 @@ class KafkaLog:
             self._ask([place])
         end = self._ends[place]
         if not 0 <= offset <= end:
-            raise OffsetOutOfRange(f"{place}@{offset}: at hand are offsets {self.start(*place)} to {end}")
+            raise OffsetOutOfRange(f"{place}@{offset}: the end is {end}")
         if offset == end:
             self._follow({place: offset})
         return offset == end

@@ -29,6 +29,7 @@ from streams.log.partitioner import other_count
 MESSAGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD_BYTES: Final = 100_000
 TIMESTAMPS: Final = "message.timestamp.type"
+OF_WRITERS: Final = "CreateTime"
 IN_SYNC_MIN: Final = "min.insync.replicas"
 READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
@@ -194,7 +195,7 @@ class Catalog:
 
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         """Let records of these topics have the times that their writers say, or the broker's append times again. Raises LogError."""
-        kind = "CreateTime" if of_writers else "LogAppendTime"
+        kind = OF_WRITERS if of_writers else "LogAppendTime"
         setting = ConfigEntry(TIMESTAMPS, kind, incremental_operation=AlterConfigOpType.SET)
         resources = [ConfigResource(ResourceType.TOPIC, self._settings.topic(topic), incremental_configs=[setting]) for topic in topics]
 
@@ -208,6 +209,10 @@ class Catalog:
             if time.monotonic() > until:
                 raise LogUnreachable(f"{self._settings.place}: {TIMESTAMPS} is not {kind} after {READY_SECONDS:.0f} s; try again")
             time.sleep(0.02)
+
+    def has_times_of_writers(self, topic: str) -> bool:
+        """Whether records of this topic have the times that their writers say."""
+        return self.configs([topic])[topic].get(TIMESTAMPS) == OF_WRITERS
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the cluster keeps only the newest record of each key."""

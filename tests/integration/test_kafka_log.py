@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
+from streams.cli.open_log import open_log
 from streams.log.base import (
     Lease,
     LogCutShort,
@@ -33,6 +35,7 @@ from streams.log.base import (
     TopicSpec,
     is_stand_in,
 )
+from streams.log.copy_mark import mark
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
@@ -240,12 +243,25 @@ def test_times_are_the_broker_s_and_find_their_offsets(log: KafkaLog) -> None:
     assert [log.at_time("one", 0, at) for at in (0, times[1], times[1] + 1, times[2] + 1)] == [0, 1, 2, 3]
 
 
+def test_a_copy_that_was_interrupted_is_opened_by_nobody_but_who_goes_on_with_it(log: KafkaLog, settings: KafkaSettings) -> None:
+    spec = f"{settings.place}?single-broker=true"
+    mark(log, {"claims": {0: 1}})
+    log.take_times(["claims"], of_writers=True)
+
+    with pytest.raises(LogCutShort, match="this copy of a ledger is not complete: claims/0 ends at 0, expected 1"):
+        open_log(spec, {}, io.BytesIO())
+
+    open_log(spec, {}, io.BytesIO(), partly_copied=True).close()
+    log.append([Message("claims", b"k", b"1", partition=0)])
+    open_log(spec, {}, io.BytesIO()).close()
+
+
 def test_what_another_process_truncated_is_out_of_range(log: KafkaLog, settings: KafkaSettings) -> None:
     log.append(numbered(0, 10))
     with KafkaLog.open(settings) as other:
         other.truncate("one", 0, 6)
 
-    with pytest.raises(OffsetOutOfRange, match="one/0@2") as raised:
+    with pytest.raises(OffsetOutOfRange, match="one/0@2: at hand are offsets 6 to 10; the others were archived, or deleted") as raised:
         log.read("one", 0, 2)
 
     assert exit_of(raised.value) == Exit.INCOMPLETE

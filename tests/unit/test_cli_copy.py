@@ -13,7 +13,8 @@ import pytest
 
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
-from streams.log.base import LogError, LogFull, Message, OffsetOutOfRange
+from streams.log.base import LogCutShort, LogError, LogFull, Message, OffsetOutOfRange
+from streams.log.copy_mark import check_whole
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.mirror import COPIED, EFFECTS_FIRST, mirror
@@ -224,6 +225,32 @@ def test_a_copy_that_was_interrupted_gives_no_answers_until_it_is_whole(tmp_path
     assert run(["nodes", "--log", left]) == 0
     assert fleet.run(capsys, "copy", target).code == 0
     assert run(["nodes", "--log", target]) == 0
+
+
+class _OfWriters(MemoryLog):
+    """A log that has to be told that writers say the times, as Kafka, and has no room for records."""
+
+    marked: dict[int, int] | None = None
+
+    def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
+        assert CLAIMS in topics
+        assert of_writers
+        self.marked = self.committed("copies", CLAIMS)
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        raise LogFull("no room left")
+
+
+def test_a_copy_to_a_cluster_says_how_far_it_is_to_go_before_anything_shows_that_it_is_one(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path)
+    copy = _OfWriters()
+
+    with pytest.raises(LogFull):
+        mirror(fleet.log, copy)
+
+    assert copy.marked == fleet.log.ends(CLAIMS)
+    with pytest.raises(LogCutShort, match="the cluster: this copy of a ledger is not complete: .* ends at 0"):
+        check_whole(copy, "the cluster")
 
 
 def test_a_log_that_is_no_copy_of_this_one_stays_as_it_was(tmp_path: Path, capsys: Capture) -> None:
