@@ -7,6 +7,7 @@ A scaled clock lets a demonstration or a test live through an hour in a minute, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -84,3 +85,27 @@ def parse(text: str) -> Clock:
     if clock.factor < 1:
         raise ValueError(f"clock {text!r}: expected a factor of at least 1, got {clock.factor}")
     return clock
+
+
+class LogTime:
+    """What the time is on a log that has a clock of its own: the newest append time seen there, and what has passed since.
+
+    `seconds` is a clock that only runs. It is never later than this machine's clock `wall_ms`: where either is ahead, by a day or
+    by years, nothing has been waited for so long.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int], seconds: Callable[[], float]) -> None:
+        self._wall_ms, self._seconds = wall_ms, seconds
+        self._began_ms: float | None = None
+        """What the log's clock showed when `seconds` was 0, or later: a record is read a while after it was appended."""
+
+    def seen(self, time_ms: int) -> None:
+        """A record of this append time has just been read."""
+        began_ms = time_ms - self._seconds() * 1000
+        if self._began_ms is None or began_ms > self._began_ms:
+            self._began_ms = began_ms
+
+    def now_ms(self) -> int:
+        """The time; this machine's as long as no record was seen."""
+        wall_ms = self._wall_ms()
+        return wall_ms if self._began_ms is None else min(wall_ms, round(self._began_ms + self._seconds() * 1000))

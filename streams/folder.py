@@ -27,6 +27,7 @@ from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
+from streams.clock import LogTime
 from streams.dead_letters import dead_letter
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
@@ -84,7 +85,10 @@ class Folder:
     ) -> None:
         self._log, self._process, self.metrics, self._tell = log, process, metrics, tell
         self._tables = Tables(directory, tell, deadline_seconds=recovery_seconds, seconds=seconds)
-        self._clock, self._audit_interval_ms = clock, audit_interval_ms
+        self._log_time = LogTime(clock, seconds)
+        # Nodes are silent by append times. Where others stamp those, this machine's clock must not say so alone.
+        self._clock = self._log_time.now_ms if getattr(log, "has_own_clock", False) else clock
+        self._audit_interval_ms = audit_interval_ms
         self.folds: dict[int, Fold] = {}
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
@@ -164,6 +168,7 @@ class Folder:
                 table.close()
             raise
         tables.loaded(partition)
+        self._log_time.seen(fold.ledger.time_ms)
         self.folds[partition] = fold
         self._show(fold)
         return fold
@@ -203,6 +208,8 @@ class Folder:
         records = self._log.read(topics.CLAIMS, fold.partition, at, fold.batch_records)
         if not (records or fold.unkept or fold.unsaid):
             return None
+        if records:
+            self._log_time.seen(records[-1].time_ms)
         # Asked before anything is folded: the log may not answer.
         lag = self._log.end(topics.CLAIMS, fold.partition) - (records[-1].offset + 1 if records else at)
         batch = Batch(len(records), lag, keeps=lag < BACKLOG_RECORDS or fold.unkept + len(records) >= KEPT_RECORDS)

@@ -47,6 +47,9 @@ HISTORY: Final = {"fetch_wait_max_ms": 5, "queued_max_messages_kbytes": 16 << 10
 class KafkaLog:
     """See `streams.log.base.Log`. Made by `KafkaLog.open`; one instance belongs to one thread."""
 
+    has_own_clock: Final = True
+    """Append times are the brokers', whatever the clocks of readers and writers say."""
+
     def __init__(self, clients: Clients, cluster_id: str) -> None:
         self.settings = clients.settings
         self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id

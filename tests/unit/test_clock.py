@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from streams.clock import ScaledClock, SystemClock, parse
+from streams.clock import LogTime, ScaledClock, SystemClock, parse
 
 
 def test_an_empty_text_is_the_systems_clock() -> None:
@@ -38,3 +38,17 @@ def test_a_scaled_clock_runs_as_many_times_as_fast() -> None:
 def test_a_text_that_names_no_clock_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="clock"):
         parse(text)
+
+
+def test_the_logs_time_goes_on_from_the_newest_record_and_is_never_later_than_our_own() -> None:
+    wall, passed = [5_000_000], [10.0]
+    log_time = LogTime(lambda: wall[0], lambda: passed[0])
+    before = log_time.now_ms()
+
+    log_time.seen(1_000_000)
+    passed[0] += 2
+    log_time.seen(1_000_500)
+    seen = log_time.now_ms()
+    wall[0] = 1_001_000
+
+    assert (before, seen, log_time.now_ms()) == (5_000_000, 1_002_000, 1_001_000)

@@ -257,6 +257,45 @@ def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(wor
     host.close()
 
 
+class _OwnClock(MemoryLog):
+    """A log whose clock nobody but itself reads, as that of brokers."""
+
+    has_own_clock = True
+
+
+@pytest.mark.parametrize("ahead_ms", [86_400_000, 315_360_000_000])
+def test_a_processor_whose_clock_is_ahead_of_the_logs_calls_nodes_silent_no_sooner(world: World, ahead_ms: int) -> None:
+    world.log = _OwnClock(clock=lambda: world.now_ms)
+    open_ledger(world.log, ledger_partitions=1, request_partitions=1)
+    passed = [0.0]
+    host = Folder(
+        world.log,
+        world.path,
+        "p1",
+        Metrics("test"),
+        world.said.append,
+        clock=lambda: world.now_ms + ahead_ms,
+        audit_interval_ms=60_000,
+        seconds=lambda: passed[0],
+    )
+
+    def pass_by(seconds: int) -> int:
+        world.now_ms += seconds * 1000
+        passed[0] += seconds
+        return host.turn(ALL)
+
+    world.append(world.audit(1))
+    host.turn(ALL)
+    in_time = [pass_by(60), pass_by(60)]
+    world.append(world.audit(2))
+    in_time += [pass_by(0) - 1, pass_by(170)]
+    late = pass_by(15)
+
+    assert (in_time, late) == ([0, 0, 0, 0], 1)
+    assert host.folds[0].ledger.next_offset == world.log.end(topics.CLAIMS, 0) - 1
+    host.close()
+
+
 def test_snapshots_are_written_as_the_log_grows_and_old_ones_are_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 10)
     world.append(world.audit(1))
