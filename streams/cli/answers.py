@@ -12,6 +12,7 @@ from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.cli.records import Range, begins_late
 from streams.log.base import Log, Position, Record
 
 READ_RECORDS = 2_000
@@ -89,6 +90,11 @@ def request_of_instance(log: Log, instance_id: str) -> str | None:
             if instance_id in names and (newest is None or newest[0] < record.time_ms):
                 newest = (record.time_ms, event.request_id)
     return None if newest is None else newest[1]
+
+
+def not_at_hand(log: Log, *topics: str) -> str:
+    """What to add where a request, or its answer, is not found: that older records of `topics` have left the log; empty if none has."""
+    return "".join(f"; {late}" for late in begins_late(log, topics, Range(None, None)))
 
 
 def policy_text(log: Log, digest: str) -> str | None:

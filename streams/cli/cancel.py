@@ -8,8 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from schemas.results import InstancesPlaced
-from streams.cli.answers import asked
-from streams.cli.exits import UsageProblem
+from schemas.topics import REQUESTS, RESULTS
+from streams.cli.answers import asked, not_at_hand
+from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.printable import printable
 from streams.cli.writing import appended, check_writable, new_stamp
@@ -33,10 +34,16 @@ def cancel(
         check_topics(source)
         found = asked(source, request)
         if not found.is_known:
-            raise UsageProblem(f"request {request!r} is not known on this log; `claimlog events --type placement-requested` lists them")
+            gone, said = not_at_hand(source, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
+            if gone:
+                raise AnswerIncomplete(f"{said}{gone}. `claimlog claims release` gives a claim back that is still held for it")
+            raise UsageProblem(f"{said}; `claimlog events --type placement-requested` lists them")
+        gone = not_at_hand(source, RESULTS)
         position = appended(source, cancel_message(request, new_stamp(), reason=reason))
     counting, name = found.counting, printable(request)
-    if counting is None:
+    if counting is None and gone:
+        print(f"{name}: has no answer at hand, so it is given up if it has none, and claims that nobody uses yet are given back{gone}")
+    elif counting is None:
         print(f"{name}: cancelled before it was answered")
     elif isinstance(counting.result, InstancesPlaced) and not counting.result.placements:
         print(f"{name}: was a dry run, answered at {counting.position}; nothing to take back")

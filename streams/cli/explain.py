@@ -16,9 +16,9 @@ from projections.wording import outcome_text
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli import units
-from streams.cli.answers import Asked, asked, decided_at, request_of_instance
+from streams.cli.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.funnel import (
@@ -123,11 +123,14 @@ def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Instances
     if not found.is_known:
         request_id = request_of_instance(log, subject)
         if request_id is None:
-            raise UsageProblem(f"{subject!r} is no request and no instance of one on this log; try `claimlog timeline {subject}`")
+            gone = not_at_hand(log, REQUESTS, RESULTS)
+            said = f"{subject!r} is no request and no instance of one on this log"
+            raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {subject}`")
         found, instance_id = asked(log, request_id), subject
     if found.counting is None:
         late = f"; {len(found.answers)} came too late to count" if found.answers else ""
-        raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}; is a scheduler on this log?")
+        late += not_at_hand(log, RESULTS) or "; is a scheduler on this log?"
+        raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}")
     if found.request is None:
         raise AnswerIncomplete(f"the record of request {found.request_id} is not at hand; it was archived, or this log has only its result")
     return found, found.request, found.counting.result, instance_id

@@ -17,9 +17,9 @@ from projections.ledger_id import ledger_id_of
 from projections.projection import ProjectionError
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli import units
-from streams.cli.answers import asked
+from streams.cli.answers import asked, not_at_hand
 from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.changing import CHANGING, Changing
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
@@ -114,8 +114,9 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
         return _counted(Subject(from_json(text, None)), asking)
     found = asked(log, text)
     if found.request is None:
+        gone = not_at_hand(log, REQUESTS)
         what = "its record is not at hand" if found.is_known else "it is not on this log, and no file of that name is here"
-        raise (AnswerIncomplete if found.is_known else UsageProblem)(f"request {text!r}: {what}")
+        raise (AnswerIncomplete if found.is_known or gone else UsageProblem)(f"request {text!r}: {what}{gone}")
     if found.counting is None:
         return _counted(Subject(found.request), asking)
     result = found.counting.result

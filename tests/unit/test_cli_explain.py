@@ -223,6 +223,21 @@ def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: 
     assert "'nobody' is no request and no instance of one" in said.err
 
 
+def test_a_request_that_has_left_the_log_is_not_called_one_that_never_was(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    number = fleet.log.partition(REQUESTS, b"r1")
+    fleet.log.truncate(RESULTS, number, fleet.log.end(RESULTS, number))
+    unanswered = [fleet.run(capsys, verb, "r1") for verb in ("explain", "cancel")]
+    fleet.log.truncate(REQUESTS, number, fleet.log.end(REQUESTS, number))
+
+    gone = [fleet.run(capsys, verb, "r1") for verb in ("explain", "what-if", "cancel")]
+
+    assert [said.code for said in unanswered] == [6, 0]
+    assert "claims that nobody uses yet are given back" in unanswered[1].out
+    assert [said.code for said in gone] == [6, 6, 6]
+    assert all(f"at hand are records from {REQUESTS}/{number}@2" in said.err for said in gone)
+
+
 def test_every_node_has_every_filter_that_rejects_it_in_wide_and_json(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17", "--avoid", "c03")
 
