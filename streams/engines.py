@@ -49,8 +49,8 @@ def not_told(_sentence: str) -> None:
 class Reader:
     """Where a group stands in one topic, per partition; commits after the batch is dealt with.
 
-    `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group; `unstored` says where to begin in a
-    partition of which nothing is stored.
+    `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group, and with `needs_all` of records that left
+    before they were read; `unstored` says where to begin in a partition of which nothing is stored.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class Reader:
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[str], None] = not_told,
         unstored: Callable[[int], int] = from_the_first,
+        *,
+        needs_all: bool = False,
     ) -> None:
         self._log, self._group, self.topic = log, group, topic
-        self._clock, self._tell, self._unstored = clock, tell, unstored
+        self._clock, self._tell, self._unstored, self._needs_all = clock, tell, unstored, needs_all
         self._all_stored: float | None = None
         self._commit_due: float | None = None
         self._next: dict[int, int] = {}
@@ -79,7 +81,8 @@ class Reader:
             start = self._log.start(self.topic, partition)
             if start <= self._next[partition]:
                 raise
-            # Somebody dropped what stood here (an archive, old snapshots): it was readable to them, so nothing is missed.
+            # Somebody dropped what stood here: old snapshots are no loss, and an archive takes only what was read.
+            self._lost(partition, self._next[partition], start)
             self._next[partition] = start
             return self._log.read(self.topic, partition, start, BATCH_RECORDS)
 
@@ -95,7 +98,17 @@ class Reader:
             return start
         if stored < start:
             self._committed[partition] = start
+            if known is not None:
+                self._lost(partition, known, start)
         return max(stored, start)
+
+    def _lost(self, partition: int, first: int, start: int) -> None:
+        if self._needs_all:
+            place = f"{self.topic}/{partition}"
+            self._tell(
+                f"{place}: the records from {first} to {start - 1} have left the log before {self._group} read them; what hosts report "
+                "next says what is there, and `claimlog leaks` what they left behind"
+            )
 
     def advance(self, records: list[Record]) -> None:
         """Go on behind these records of one partition."""
@@ -137,7 +150,9 @@ class Carrier:
         self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
     ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(first_to_carry, log, topic)) for topic in SOURCES]
+        self.readers = [
+            Reader(log, group, topic, tell=tell, unstored=partial(first_to_carry, log, topic), needs_all=True) for topic in SOURCES
+        ]
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
         self.carried = 0

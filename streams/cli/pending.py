@@ -30,7 +30,10 @@ def lay_pending(
             continue
         records: list[Record] = []
         for topic, start in _carried_to(log, number, state.ends[number], behind).items():
-            records += between(log, topic, number, max(start, log.start(topic, number)), behind[topic], READ_RECORDS)
+            first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
+            # With nothing stored it may all have been carried, and left with the history that showed it.
+            state.lost += 0 if stored is None else max(first - max(start, stored), 0)
+            records += between(log, topic, number, max(start, first), behind[topic], READ_RECORDS)
         for record in sorted(records, key=lambda record: record.time_ms):
             _lay(state, record, each)
 
@@ -64,5 +67,10 @@ def say_pending(state: State, stderr: TextIO) -> None:
     if state.pending:
         verb = "is" if state.pending == 1 else "are"
         stderr.write(f"{units.counted(state.pending, 'observation')} not yet in the ledger {verb} included; `claimlog run` carries them\n")
+    if state.lost:
+        stderr.write(
+            f"{units.counted(state.lost, 'observation')} left the log before the ledger had what they said: a retention is set, or "
+            "somebody deleted them; what hosts report next says what is there\n"
+        )
     if state.unreadable:
         stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")

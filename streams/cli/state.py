@@ -45,8 +45,8 @@ class State(Struct, kw_only=True):
     """All partitions of the ledger as of `cut`, with what audits and life cycles say beside them, and the findings.
 
     `ends` is the next offset of each partition of `claims` that the fold includes. `laid` has, for what was laid on the end, where it
-    really stands; `pending` counts it, `unreadable` those observations that will be dead letters. Ages count to `as_of_ms`. Without
-    `has_views` there are ledgers only: no rows, no findings.
+    really stands; `pending` counts it, `unreadable` those observations that will be dead letters, `lost` those that left the log before
+    anybody carried them. Ages count to `as_of_ms`. Without `has_views` there are ledgers only: no rows, no findings.
     """
 
     partitions: int
@@ -60,6 +60,7 @@ class State(Struct, kw_only=True):
     has_views: bool = True
     pending: int = 0
     unreadable: int = 0
+    lost: int = 0
     laid: dict[tuple[int, int], Position] = field(default_factory=dict)
 
     def node_ids(self) -> list[str]:

@@ -74,6 +74,21 @@ def test_an_answer_with_pending_observations_is_the_same_again_at_its_cut_after_
     assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["memory_mib"]["reported"] == 0
 
 
+def test_observations_that_left_the_log_before_anybody_carried_them_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1024})
+    fleet.audit("c01", {"i1": 1024, "i2": 512}, carry=False)
+    number = fleet.log.partition("hypervisor-audits", b"c01")
+    fleet.log.truncate("hypervisor-audits", number, 2)
+
+    said = fleet.run(capsys, "nodes", "-o", "json")
+    fleet.audit("c01", {"i2": 512})
+
+    assert said.json["items"][0]["memory_mib"]["reported"] == 1024
+    assert "1 observation left the log before the ledger had what they said" in said.err
+    assert "left the log" not in fleet.run(capsys, "nodes").err
+
+
 def test_what_was_carried_twice_is_counted_once_and_not_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", {"i1": 1024})

@@ -10,6 +10,7 @@ from schemas.topics import DEAD_LETTERS, LIFECYCLE, REQUESTS
 from streams.engines import COMMIT_EVERY_SECONDS, RENEWED_SECONDS, Carrier, Reader, Watcher
 from streams.log.base import NO_RECORD, LogUnreachable, Message, TopicMismatch
 from streams.log.memory import MemoryLog
+from streams.reconciler import CARRIERS
 from streams.topology import open_ledger
 
 GROUP = "readers"
@@ -149,6 +150,26 @@ def test_a_group_that_stands_beyond_the_end_reads_again_from_the_start_and_says_
     (sentence,) = told
     assert sentence.startswith("placement-requests/0: readers has read up to 7, but the log ends at 3: it was made anew")
     assert sentence.endswith("the stored offset is discarded, it is read again from 0")
+
+
+def test_observations_that_left_before_they_were_carried_are_told_also_while_it_runs() -> None:
+    log, told = ledger(), list[str]()
+    said(log, LIFECYCLE, 2)
+    first = Carrier(log, tell=told.append)
+    first.turn(frozenset({0}))
+    first.close()
+    said(log, LIFECYCLE, 3)
+    log.truncate(LIFECYCLE, 0, 4)
+
+    second = Carrier(log, tell=told.append)
+    second.turn(frozenset({0}))
+    said(log, LIFECYCLE, 3)
+    log.truncate(LIFECYCLE, 0, 7)
+    second.turn(frozenset({0}))
+
+    lost = [f"{LIFECYCLE}/0: the records from {lost} have left the log before {CARRIERS} read them" for lost in ("2 to 3", "5 to 6")]
+    assert [sentence.partition(";")[0] for sentence in told] == lost
+    assert log.end(DEAD_LETTERS, 0) == 4
 
 
 def test_a_group_at_the_end_has_nothing_to_say() -> None:
