@@ -53,7 +53,7 @@ def node_observed(ledger: LedgerState, event: NodeObserved, step: Step) -> None:
         if event.complete:
             node.full = FullAudit(event.digest, event.epoch, hypervisor, instances, step.offset)
         listed = {report.instance_id: report for report in instances}
-        open_ = _changed(node, listed) if goes_on else _everything(node, listed)
+        open_ = _changed(node, listed, event.instances) if goes_on else _everything(node, listed)
     else:
         if full is None or full.digest != event.digest or full.epoch != event.epoch:
             _unknown(node, event, "an unchanged audit whose full one was not applied")
@@ -88,10 +88,9 @@ def _known_again(node: Node, instances: tuple[InstanceReport, ...]) -> tuple[Ins
     )
 
 
-def _changed(node: Node, listed: dict[str, InstanceReport]) -> set[str]:
-    """The instances that a new full list (see `_known_again`) says something new about, and those that are not settled anyway."""
-    shown_of = node.shown.get
-    for instance_id in [i for i, report in listed.items() if (shown := shown_of(i)) is None or shown.report is not report]:
+def _changed(node: Node, listed: dict[str, InstanceReport], told: tuple[InstanceReport, ...]) -> set[str]:
+    """The instances that a full list (`told`, see `_known_again`) says something new about, and those that are not settled anyway."""
+    for instance_id in [report.instance_id for report in told if listed[report.instance_id] is report]:
         loosen(node, instance_id)
     if node.shown.keys() != listed.keys():
         for instance_id in node.shown.keys() - listed.keys():
@@ -236,7 +235,7 @@ def _show(ledger: LedgerState, node: Node, report: InstanceReport, time_ms: int,
     shown = node.shown.get(instance_id)
     changed = shown is None
     if shown is None:
-        amounts = ledger.shared.setdefault(amounts, amounts)
+        amounts, report = ledger.shared.setdefault(amounts, amounts), ledger.with_shared_size(report)
         shown = node.shown[instance_id] = Shown(report, amounts, time_ms, time_ms if is_event else -1, step.offset)
     elif _show_again(shown, report, amounts, time_ms, is_event=is_event):
         shown.offset = step.offset

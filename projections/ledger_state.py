@@ -7,9 +7,11 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections.node import Claim, Home, Node
 from projections.rules import REMEMBERED_RECORDS, RULES_VERSION
+from schemas.audits import InstanceReport
 from schemas.codec import Unreadable
 from schemas.results import ClaimOutcome, OutcomeKind
 
@@ -75,6 +77,11 @@ class LedgerState:
             node = self.nodes[node_id] = Node(node_id)
             node.refresh()
         return node
+
+    def with_shared_size(self, report: InstanceReport) -> InstanceReport:
+        """The report with the one object for its size that all of that size share: it is in the processor's cache when it is compared."""
+        size = self.shared.setdefault(report.resources, report.resources)
+        return report if size is report.resources else replace(report, resources=size)
 
     def homes(self, group_id: str) -> Home | None:
         """The home of an affinity group as proposed in this partition."""
