@@ -30,6 +30,8 @@ from streams.topology import WATCHED_TOPICS, check_topics
 # A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
 ROWS_BEHIND_MAX = 5_000
 SNAPSHOT_BEHIND_MAX = 20_000
+AUDIT_LATE_MS = 60_000
+"""An audit is in the ledger within seconds of the look; a minute is what a worker that starts has to catch up with."""
 LIBRARIES = ("apsw", "msgspec", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
 # A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew (see DESIGN, "Embedded").
 SQLITE_SOUND = (3, 51, 3)
@@ -214,6 +216,24 @@ def findings(state: State) -> Check:
     if not found:
         return Check("ok", "findings", "claims, life cycles and audits agree")
     return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
+
+
+def host_clocks(state: State) -> Check:
+    """Audits must not be much older than their records: claims are confirmed, and expire, by the time that they were taken."""
+    late = [
+        (mark.heard_ms - node.audit.taken_at_ms, node_id)
+        for number, leaks in state.leaks.items()
+        for node_id, mark in leaks.marks.items()
+        # A failed audit is heard as well, and what it says is of before.
+        if (node := state.ledgers[number].nodes[node_id]).audit is not None and node.unknown_since_ms is None and node.status != "withdrawn"
+    ]
+    late = [(behind_ms, node_id) for behind_ms, node_id in late if behind_ms > AUDIT_LATE_MS]
+    if not late:
+        return Check("ok", "clocks of hosts", "audits are in the log soon after they were taken")
+    behind_ms, worst = max(late)
+    says = f"the newest audits of {units.counted(len(late), 'node')} are up to {units.span(behind_ms)} older than their records ({worst})"
+    fix = "check NTP where they are audited, or what holds audits up: claims there are confirmed, and expire, as much later"
+    return Check("warn", "clocks of hosts", says, fix)
 
 
 class DigestWatch:

@@ -115,6 +115,7 @@ def _folded(log: Log) -> Iterator[Check]:
     except (ProjectionError, OffsetOutOfRange, AnswerIncomplete, TopicMismatch) as problem:
         yield Check("fail", "fold", str(problem), "claimlog replay --verify says more")
         return
+    yield checks.host_clocks(state)
     yield checks.findings(state)
     yield Check("warn", "digests", f"not compared: the log begins at {late}", ARCHIVED) if late else watch.check()
 

@@ -6,9 +6,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from schemas.audits import HypervisorAudited
 from schemas.claims import ClaimReleased
 from schemas.codec import encode
+from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed
 from schemas.topics import AUDITS, CLAIMS, DIGESTS, RESULTS
 from streams.log.base import Message
@@ -161,6 +164,20 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
 
     assert statuses(said)["clock"] == "warn"
     assert "ahead of this machine's clock / check NTP" in says(said, "clock")
+
+
+def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    before = says(fleet.run(capsys, "doctor", "-o", "json"), "clocks of hosts")
+    taken_at_ms = fleet.now_ms - 86_400_000
+    late = HypervisorAudited(node_id="late", producer="p", epoch=1, counter=1, taken_at_ms=taken_at_ms, mono_ms=1, digest="d")
+    fleet.append(AUDITS, structs.replace(late, hypervisor=Hypervisor(vcpus=8, memory_mib=8192, disk_mib=102_400), instances=()))
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert before.startswith("audits are in the log soon after they were taken")
+    assert statuses(said)["clocks of hosts"] == "warn"
+    assert "the newest audits of 1 node are up to 1d older than their records (late) / check NTP" in says(said, "clocks of hosts")
 
 
 def test_the_record_that_is_ahead_is_named_on_whatever_topic_it_is(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
