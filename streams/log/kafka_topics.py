@@ -30,6 +30,9 @@ MESSAGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD_BYTES: Final = 100_000
 TIMESTAMPS: Final = "message.timestamp.type"
 OF_WRITERS: Final = "CreateTime"
+AHEAD_MAX: Final = "message.timestamp.after.max.ms"
+"""How far ahead of its own clock a broker lets writers' times be: an hour, unless told. Brokers before 3.6 have no such setting."""
+ANY_TIME: Final = str(2**63 - 1)
 IN_SYNC_MIN: Final = "min.insync.replicas"
 READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
@@ -196,8 +199,12 @@ class Catalog:
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         """Let records of these topics have the times that their writers say, or the broker's append times again. Raises LogError."""
         kind = OF_WRITERS if of_writers else "LogAppendTime"
-        setting = ConfigEntry(TIMESTAMPS, kind, incremental_operation=AlterConfigOpType.SET)
-        resources = [ConfigResource(ResourceType.TOPIC, self._settings.topic(topic), incremental_configs=[setting]) for topic in topics]
+        entries = [ConfigEntry(TIMESTAMPS, kind, incremental_operation=AlterConfigOpType.SET)]
+        if all(AHEAD_MAX in config for config in self.configs(topics).values()):
+            # A ledger on which a clock was ahead once is to be copied as well.
+            bound = AlterConfigOpType.SET if of_writers else AlterConfigOpType.DELETE
+            entries.append(ConfigEntry(AHEAD_MAX, ANY_TIME, incremental_operation=bound))
+        resources = [ConfigResource(ResourceType.TOPIC, self._settings.topic(topic), incremental_configs=entries) for topic in topics]
 
         def ask(admin: AdminClient, timeout: float) -> None:
             for future in admin.incremental_alter_configs(resources, request_timeout=timeout).values():

@@ -252,8 +252,13 @@ def test_a_copy_that_was_interrupted_is_opened_by_nobody_but_who_goes_on_with_it
         open_log(spec, {}, io.BytesIO())
 
     open_log(spec, {}, io.BytesIO(), partly_copied=True).close()
-    log.append([Message("claims", b"k", b"1", partition=0)])
+    years_ahead_ms = 10 * 365 * 86_400_000 + time.time_ns() // 1_000_000
+    log.append_at([Message("claims", b"k", b"1", partition=0)], [years_ahead_ms])
     open_log(spec, {}, io.BytesIO()).close()
+    assert [record.time_ms for record in log.read("claims", 0, 0)] == [years_ahead_ms]
+    log.take_times(["claims"], of_writers=False)
+    log.append([Message("claims", b"k", b"2", partition=0)])
+    assert log.read("claims", 0, 1)[0].time_ms < years_ahead_ms
 
 
 def test_what_another_process_truncated_is_out_of_range(log: KafkaLog, settings: KafkaSettings) -> None:
