@@ -96,7 +96,8 @@ def redrive_(
 ) -> int:
     """Append originals to their topics again, byte for byte, once what made them unusable is mended.
 
-    What is still unusable becomes a dead letter again, and what counted meanwhile is known for a copy. Exits 1 if one cannot be redriven.
+    What is still unusable becomes a dead letter again, and what counted meanwhile is known for a copy; letters of one message are redriven
+    once. Exits 1 if one cannot be redriven.
     """
     if bool(letters) == every:
         raise UsageProblem("name the letters to redrive, or pass --all")
@@ -109,19 +110,25 @@ def redrive_(
         else:
             records = [_letter(source, name) for name in letters]
         messages: list[tuple[Record, Message]] = []
-        refused = 0
+        said: set[tuple[str, int | None, bytes, bytes]] = set()
+        refused = copies = 0
         for record in records:
             message = redrive(record)
             if isinstance(message, Unreadable):
                 refused += 1
                 sys.stderr.write(printable(f"{record.position}: cannot be redriven: {message.reason}") + "\n")
+            elif (same := (message.topic, message.partition, message.key, message.value)) in said:
+                copies += 1  # Redriven before in vain: with each of its letters there would be twice as many after each try.
             else:
+                said.add(same)
                 messages.append((record, message))
         offsets = [] if dry_run or not messages else source.append([message for _, message in messages])
         for at, (record, message) in enumerate(messages):
             number = source.partition(message.topic, message.key) if message.partition is None else message.partition
             where = f"{message.topic}/{number}" + ("" if dry_run else f"@{offsets[at]}")
             print(f"{record.position} -> {where}{' (dry run)' if dry_run else ''}")
+    if copies:
+        sys.stderr.write(f"{units.counted(copies, 'letter')} more of the same messages\n")
     return Exit.ERROR if refused else Exit.DONE
 
 

@@ -108,6 +108,18 @@ def test_a_redriven_observation_reaches_the_ledger_once_its_cause_is_mended(tmp_
     assert fleet.log.read(AUDITS, number, 1)[0].value == encode(audit)
 
 
+def test_what_stays_unusable_has_one_letter_more_after_each_try_and_not_twice_as_many(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        said = fleet.run(capsys, "dead-letters", "redrive", "--all")
+        fleet.carry()
+
+    assert fleet.log.end(DEAD_LETTERS, 0) == 2 + 3 * 2
+    assert said.out.count(" -> ") == 2
+    assert said.err == "4 letters more of the same messages\n"
+
+
 def test_redrive_wants_letters_or_all_and_not_both(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet.run(capsys, "dead-letters", "redrive").code == 2
     assert fleet.run(capsys, "dead-letters", "redrive", "dead-letters/0@0", "--all").code == 2
