@@ -111,9 +111,12 @@ def test_a_redriven_observation_reaches_the_ledger_once_its_cause_is_mended(tmp_
 def test_what_stays_unusable_has_one_letter_more_after_each_try_and_not_twice_as_many(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(3):
-        said = fleet.run(capsys, "dead-letters", "redrive", "--all")
+    for _ in range(2):
+        fleet.run(capsys, "dead-letters", "redrive", "--all")
         fleet.carry()
+
+    said = fleet.run(capsys, "dead-letters", "redrive", "--all")
+    fleet.carry()
 
     assert fleet.log.end(DEAD_LETTERS, 0) == 2 + 3 * 2
     assert said.out.count(" -> ") == 2
