@@ -21,6 +21,9 @@ from streams.log.base import Log, Message, partition_count
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
 
+NEVER = -(1 << 62)
+"""Of a snapshot's offset: one is due with the next batch, however long the fold has to catch up."""
+
 
 class Batch(Struct):
     """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept."""
@@ -52,6 +55,9 @@ class Fold:
         """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
         self.silences_ms = 0
         self.snapshot_offset = newest_offset(log, partition)
+        if log.start(topics.CLAIMS, partition) > self.snapshot_offset:
+            # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.
+            self.snapshot_offset = NEVER
         self.snapshot_starts: list[int] = []
         self.published = 0
         self.unfinished: Batch | None = None

@@ -313,6 +313,25 @@ def test_snapshots_are_written_as_the_log_grows_and_old_ones_are_dropped(world: 
     host.close()
 
 
+def test_who_alone_has_what_left_the_log_writes_a_snapshot_at_once(world: World, tmp_path: Path) -> None:
+    world.append(world.audit(1), claim(1))
+    host = world.folder()
+    host.turn(ALL)
+    host.close()
+    world.log.truncate(topics.CLAIMS, 0, world.log.end(topics.CLAIMS, 0) - 1)
+    world.append(claim(2))
+
+    again = world.folder()
+    again.turn(ALL)
+    again.close()
+    world.path = tmp_path / "other"
+    other = world.folder()
+    other.turn(ALL)
+
+    assert set(other.folds[0].ledger.claims) == {"r1/0/s-1.1", "r2/0/s-1.1"}
+    other.close()
+
+
 def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_said_once(world: World) -> None:
     world.append(world.audit(1), claim(1))
     first, second = world.folder(), world.folder()
