@@ -129,7 +129,9 @@ def clock(log: Log, now_ms: int) -> Check:
     if newest.time_ms > now_ms + SKEW_MS:
         place, ahead = Position(newest.topic, newest.partition, newest.offset), units.span(newest.time_ms - now_ms)
         said = f"the newest record, {place}, is {ahead} ahead of this machine's clock"
-        return Check("warn", "clock", said, "check NTP on all writers and here")
+        # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
+        until = f"; until {units.moment(newest.time_ms)} claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
+        return Check("warn", "clock", said, "check NTP on all writers and here" + (until if newest.topic == CLAIMS else ""))
     return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
 
 

@@ -164,6 +164,7 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
 
     assert statuses(said)["clock"] == "warn"
     assert "ahead of this machine's clock / check NTP" in says(said, "clock")
+    assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
 
 
 def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
