@@ -145,7 +145,7 @@ def _departed(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
     event = InstanceObserved(
         node_id=finding.node_id,
         producer=OWNER,
-        epoch=stamp.time_ms,
+        epoch=max(stamp.time_ms, place.node.sources.get(f"lifecycle|{OWNER}", (0, 0))[0]),  # The last one's clock may have been ahead.
         counter=place.basis + 1,  # Two of one millisecond are in order as well: each is based on the other.
         change="departed",
         event_time_ms=stamp.time_ms,

@@ -9,7 +9,7 @@ import pytest
 
 from projections.observed import NodeView
 from schemas.audits import InstanceReport
-from schemas.claims import FindingIgnored, NodeConfigured, NodeSilent
+from schemas.claims import FindingIgnored, InstanceObserved, NodeConfigured, NodeSilent
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed
 from schemas.inventory import Hypervisor, PciDevice
@@ -246,6 +246,24 @@ def test_the_departure_of_a_guest_that_only_the_hypervisors_own_events_count_is_
     assert done.code == 0
     assert fleet.run(capsys, "leaks").code == 0
     assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["memory_mib"]["gap"] == 0
+
+
+def test_who_mends_by_a_clock_behind_that_of_the_last_one_is_heard_all_the_same(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale(fleet, producer="audits")
+    nobody = InstanceReport(instance_id="nobody")
+    years_ahead_ms = 4_000_000_000_000
+    fleet.append(
+        CLAIMS,
+        InstanceObserved(
+            node_id="n1", producer="operator", epoch=years_ahead_ms, counter=1, change="departed", event_time_ms=1, instance=nobody
+        ),
+    )
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert [item["action"] for item in done.json["items"]] == ["done", "done"]
 
 
 def test_the_log_is_folded_once_however_much_is_mended(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,17 @@ def test_nobody_is_silent_for_longer_than_ever(fleet: FleetLog, capsys: pytest.C
     assert (said.code, said.json["items"]) == (0, [])
 
 
+def test_who_asks_by_a_clock_that_is_years_ahead_finds_no_more_nodes(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: here_ns + 3650 * DAY_MS * 1_000_000)
+
+    said = fleet.run(capsys, "node", "retire", "--unheard-for", "7d", "-o", "json")
+
+    assert {item["node_id"] for item in said.json["items"]} == {"dead", "full", "gone", "held"}
+
+
 def test_a_length_of_time_that_is_none_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet.run(capsys, "node", "retire", "--unheard-for", "long").code == 2
 
