@@ -22,7 +22,7 @@ from streams.cli.history import ArchiveFlag, with_archive
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable, teller
 from streams.cli.progress import Progress
-from streams.cli.state_at import moment_of
+from streams.cli.state_at import moment_of, tell_if_before_all
 from streams.cli.timegrammar import Instant
 from streams.log.base import Log
 
@@ -50,7 +50,9 @@ def replay_verb(
     moment: Until = at.time_ms if isinstance(at, Instant) else at
     with with_archive(opened(log), archive) as source:
         tell = teller(sys.stderr)
-        tasks = _tasks(source, ends_of(source, moment, tell), twice=verify, from_snapshots=from_snapshots)
+        ends = ends_of(source, moment, tell)
+        tell_if_before_all(ends, at, tell)
+        tasks = _tasks(source, ends, twice=verify, from_snapshots=from_snapshots)
         total = sum(task.records for task in tasks)
         with Progress("replay", total, sys.stderr, time.monotonic) as progress:
             done = run_apart(apart, source, tasks, _work, added=progress.add, tell=tell)

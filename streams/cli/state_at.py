@@ -30,6 +30,7 @@ from schemas.codec import decode
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS, FOLDED
 from streams import collector
+from streams.cli import units
 from streams.cli.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.exits import AnswerIncomplete
 from streams.cli.flags import past_moment
@@ -203,11 +204,18 @@ def _ends(log: Log, topic: str, at: Moment | None, tell: Tell) -> dict[int, int]
         found = {number: at_time(log, topic, number, at.time_ms) for number in range(count)}
         if topic == CLAIMS:
             check_at_hand(log, found, at.time_ms, tell)
+            tell_if_before_all(found, at, tell)
         return found
     ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
     if topic == CLAIMS and not ends:
         raise AnswerIncomplete(f"the cut ({at.described() or 'empty'}) does not include {CLAIMS}: it is of another kind of answer")
     return ends
+
+
+def tell_if_before_all(ends: Mapping[int, int], at: Moment | None, tell: Tell) -> None:
+    """Say that a time lies before every record: nobody who meant the past hour wants an answer about none, by a clock that is wrong."""
+    if isinstance(at, Instant) and not any(ends.values()):
+        tell(f"{units.moment(at.time_ms)} lies before the first record of the ledger: then there was nothing")
 
 
 def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
