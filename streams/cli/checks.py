@@ -184,6 +184,11 @@ def snapshots(log: Log, *, quick: bool) -> Check:
     if damaged:
         fix = "`claimlog snapshot write` writes new ones from the ledger and drops what is damaged"
         return Check("fail", "snapshots", "; ".join(damaged), fix)
+    starts = {number: log.start(CLAIMS, number) for number in range(log.topics().get(CLAIMS, 0))}
+    gone = [f"{CLAIMS}/{number}@{start}" for number, start in starts.items() if start > newest.get(number, -1) + 1]
+    if gone:
+        fix = "set CLAIMLOG_ARCHIVE; without an archive start a worker that has its tables again: it writes one"
+        return Check("fail", "snapshots", f"none includes what left the log below {', '.join(gone)}, so nobody can begin there", fix)
     run = "a start folds from the first record; is `claimlog run` on? it carries on where it stopped"
     return _published(log, "snapshots", newest, SNAPSHOT_BEHIND_MAX, run)
 

@@ -167,6 +167,19 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
     assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
 
 
+def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = fleet.log.partition(CLAIMS, b"c01")
+    fleet.log.truncate(CLAIMS, number, 1)
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert statuses(said)["snapshots"] == "fail"
+    assert f"none includes what left the log below {CLAIMS}/{number}@1" in says(said, "snapshots")
+
+
 def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     before = says(fleet.run(capsys, "doctor", "-o", "json"), "clocks of hosts")
     taken_at_ms = fleet.now_ms - 86_400_000
