@@ -82,6 +82,8 @@ class Placements:
         self.requests_next = requests_next
         self.results_next = results_next
         self.results_time_ms = 0
+        self.doubtful_ms = 0
+        """A result up to this time may not be the first of its request: older ones have left the log."""
         self.answers: dict[str, Answer] = {}
         self.open: dict[str, Asked] = {}
         """Requests without counting result, in the order of the log."""

@@ -8,11 +8,15 @@ begin may have been answered, and is not answered again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from projections.placements import Placements
 from projections.rules import SKEW_MS
 from schemas.topics import REQUESTS, RESULTS
 from streams.log.base import Log
+
+DOUBTFUL_MS: Final = 3_600_000
+"""Two results of a request are no further apart: whoever answers gives up after a quarter of its claims' TTL, ten minutes unless told."""
 
 
 def begun(log: Log, partition: int, stored: int | None, kept: Placements | None, tell: Callable[[str], None]) -> Placements:
@@ -36,7 +40,10 @@ def begun(log: Log, partition: int, stored: int | None, kept: Placements | None,
             f"{place}: the records from {stored} to {first - 1} have left the log, and not all of them may have been answered; ask again "
             "under another id where one was not"
         )
-    return Placements(partition, log.topics()[REQUESTS], requests_next=begin, results_next=results_first)
+    placements = Placements(partition, log.topics()[REQUESTS], requests_next=begin, results_next=results_first)
+    if results_first and (at_hand := log.read(RESULTS, partition, results_first, 1)):
+        placements.doubtful_ms = at_hand[0].time_ms + DOUBTFUL_MS
+    return placements
 
 
 def _answered_before(log: Log, partition: int, results_first: int) -> int:

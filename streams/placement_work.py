@@ -218,11 +218,14 @@ class Desk:
         return not (self.queue or self.works or self.cancels or self.releases)
 
     def granted(self, request_id: str, claim: Named) -> None:
-        """A claim of this partition's request is held: remember it until the request is answered; a loser goes at once."""
+        """A claim of this partition's request is held: remember it until the request is answered; a loser goes at once.
+
+        Unless it may be the winner: who loses without a word of ours expires, since no guest is started under it.
+        """
         answer = self.placements.answers.get(request_id)
         if answer is None:
             self.held.setdefault(request_id, {})[claim.claim_id] = claim
-        elif not answer.names(claim.claim_id):
+        elif not answer.names(claim.claim_id) and answer.time_ms > self.placements.doubtful_ms:
             self.release(claim, "loser", -1)
 
     def closed(self, request_id: str, claim_id: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, NodeObserved
 from schemas.codec import decode
@@ -120,6 +122,26 @@ def test_a_partition_that_comes_back_is_begun_anew_where_what_followed_has_left(
     settle(scheduler)
 
     assert [result.request_id for result in said(here, RESULTS, InstancesPlaced)] == ["r1", "r3"]
+
+
+def test_the_claim_of_a_first_result_that_has_left_is_no_loser_to_a_second_one() -> None:
+    here = answered("r1")
+    (claim,) = here.ledgers()[0].claims.values()
+    (first,) = said(here, RESULTS, InstancesPlaced)
+    (place,) = first.placements
+    second = structs.replace(
+        first,
+        owner="other",
+        placements=(structs.replace(place, claim_id="r1/0/other-1.1"),),
+        commit_by_ms=here.clock.now_ms + HOUR_MS,
+    )
+    here.say(RESULTS, second)
+    lose(here, RESULTS, left=1)
+
+    settle(here.scheduler("third"))
+
+    assert said(here, CLAIMS, ClaimReleased) == []
+    assert list(here.ledgers()[0].claims) == [claim.claim_id]
 
 
 def test_a_cancellation_of_what_was_placed_gives_no_claim_back_from_under_its_guest_though_the_result_has_left() -> None:
