@@ -199,10 +199,10 @@ class Observed(Struct):
         if view.tracked is None:
             view.tracked = {}
         instance_id, event_ms = event.instance.instance_id, min(event.event_time_ms, step.time_ms)
-        known = view.tracked.get(instance_id)
         if view.is_owner(event.producer):
             _owner_says(view, instance_id, _word(event, event_ms, step))
-        elif (known is None or not view.is_owner(known.producer)) and instance_id not in view.left:
+        elif instance_id not in view.left and view.vouched(instance_id) is None:
+            known = view.tracked.get(instance_id)
             if event.change in _GONE:
                 _hypervisor_misses(view, instance_id, known, event_ms)
             elif (known is None or event_ms >= known.event_ms) and event_ms >= view.departed.get(instance_id, -1):

@@ -28,16 +28,17 @@ def cancelled(
             if not is_folded:
                 continue
             named = tuple(desk.held.get(request_id, {}).values())
-        if cancelling.releases is None and (answer is not None or named):
-            cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in named}
-        elif cancelling.releases is None and not cancelling.failure_sent:
-            cancelling.failure_sent = True
-            work = desk.works.get(request_id)
-            decisions = evidence(work) if work is not None else ()
-            if work is not None:
-                work.result_sent = True
-            taken_up_ms = work.taken_up_ms if work is not None else now_ms
-            yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
+        if cancelling.releases is None:
+            if answer is not None or named:
+                cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in named}
+            elif not cancelling.failure_sent:
+                cancelling.failure_sent = True
+                work = desk.works.get(request_id)
+                decisions = evidence(work) if work is not None else ()
+                if work is not None:
+                    work.result_sent = True
+                taken_up_ms = work.taken_up_ms if work is not None else now_ms
+                yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
         if cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
             del desk.cancels[request_id]
 

@@ -7,13 +7,13 @@ begin may have been answered, and is not answered again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from projections.placements import Placements
 from projections.rules import SKEW_MS
 from schemas.topics import REQUESTS, RESULTS
-from streams.log.base import Log
+from streams.log.base import Log, Record
 
 DOUBTFUL_MS: Final = 3_600_000
 """Two results of a request are no further apart: whoever answers gives up after a quarter of its claims' TTL, ten minutes unless told."""
@@ -27,10 +27,10 @@ def begun(log: Log, partition: int, stored: int | None, kept: Placements | None,
     first, results_first = log.start(REQUESTS, partition), log.start(RESULTS, partition)
     if kept is not None and kept.requests_next >= first and kept.results_next >= results_first:
         return kept
-    place = f"{REQUESTS}/{partition}"
-    begin = max(stored or 0, first)
+    place, begin = f"{REQUESTS}/{partition}", max(stored or 0, first)
+    oldest = log.read(RESULTS, partition, results_first, 1) if results_first else []
     if stored is None and results_first:
-        begin = max(begin, _answered_before(log, partition, results_first))
+        begin = max(begin, _answered_before(log, partition, oldest))
         tell(
             f"{place}: what was asked before offset {begin} is not answered: no offset is stored and results before "
             f"{RESULTS}/{partition}@{results_first} have left the log, so it may have been; ask again under another id where it was not"
@@ -41,17 +41,16 @@ def begun(log: Log, partition: int, stored: int | None, kept: Placements | None,
             "under another id where one was not"
         )
     placements = Placements(partition, log.topics()[REQUESTS], requests_next=begin, results_next=results_first)
-    if results_first and (at_hand := log.read(RESULTS, partition, results_first, 1)):
-        placements.doubtful_ms = at_hand[0].time_ms + DOUBTFUL_MS
+    if oldest:
+        placements.doubtful_ms = oldest[0].time_ms + DOUBTFUL_MS
     return placements
 
 
-def _answered_before(log: Log, partition: int, results_first: int) -> int:
-    """The first request that no result which has left can have answered: none of those is later than the first at hand.
+def _answered_before(log: Log, partition: int, oldest: Sequence[Record]) -> int:
+    """The first request that no result which has left can have answered: none of those is later than the `oldest` at hand, if one is.
 
     Requests and results may be stamped by two brokers, whose clocks differ.
     """
-    at_hand = log.read(RESULTS, partition, results_first, 1)
-    if not at_hand:
+    if not oldest:
         return log.end(REQUESTS, partition)
-    return log.at_time(REQUESTS, partition, at_hand[0].time_ms + SKEW_MS + 1)
+    return log.at_time(REQUESTS, partition, oldest[0].time_ms + SKEW_MS + 1)
