@@ -38,10 +38,9 @@ ENGINES = "reference,first-fit,profiles"
 LEDGER_PARTITIONS, REQUEST_PARTITIONS = 8, 4
 BATCH = 500
 WARM_UP = 200
-# What a broker that has just started is asked before anything is measured, at once and at two rates: its compilers work on each for long.
-# On a busy machine its processor time for a request halved from the first to the fifth 10 s at 1,000 a second; on a calm one a minute of it
-# changed nothing that could be measured (663 us before, 651 us after).
-BROKER_WARM_UP, BROKER_WARM_UP_RATES = 4_000, ((1_000, 50.0), (200, 10.0))
+# What a broker that has just started is asked before anything is measured, at once and one by one: its compilers work on each way for long.
+# Another 50 s at 1,000 a second changed nothing on a calm machine (663 us of its processor time a request without, 651 us with them).
+BROKER_WARM_UP, BROKER_WARM_UP_RATE, BROKER_WARM_UP_SECONDS = 4_000, 200, 10.0
 PATIENCE_SECONDS = 120.0
 LATE_SECONDS = 0.001
 # How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
@@ -149,9 +148,9 @@ def warm_up(bootstrap: str, folder: Path, nodes: int) -> None:
     """Let the broker do for a while what it is asked afterwards."""
     with Stage(bootstrap, folder, "first-fit", nodes, None, warms_up=True) as stage:
         stage.answer(stage.names(BROKER_WARM_UP))
-        for rate, seconds in BROKER_WARM_UP_RATES:
-            for _ in answered(stage, stage.names(round(rate * seconds)), rate, []):
-                pass
+        names = stage.names(round(BROKER_WARM_UP_RATE * BROKER_WARM_UP_SECONDS))
+        for _ in answered(stage, names, BROKER_WARM_UP_RATE, []):
+            pass
 
 
 def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
