@@ -57,12 +57,13 @@ def node_file(folder: Path, domains: int) -> str:
 
 
 def one_host(report: Report, daemon: Daemon, domains: int) -> None:
-    connection = connect(daemon.test_uri(node_file(daemon.folder, domains)))
+    uri = daemon.test_uri(node_file(daemon.folder, domains))
+    connection, second = connect(uri), connect(uri)
     source = AuditSource("compute-01", "libvirt", 1_700_000_000_000, full_every=1 << 30)
     sizes: dict[bool, int] = {}
 
     def audit(auditor: Auditor) -> None:
-        auditor.look(connection, taken_at_ms=1_700_000_000_000, timeout_seconds=60)
+        auditor.look(connection, taken_at_ms=1_700_000_000_000, timeout_seconds=60, second_connection=lambda: second)
         found = auditor.result()
         record = source.audited(found.hypervisor, found.instances, taken_at_ms=1_700_000_000_000, mono_ms=1)
         sizes[record.instances is None] = len(said(AUDITS, record).value)
@@ -82,6 +83,7 @@ def one_host(report: Report, daemon: Daemon, domains: int) -> None:
     report.add("record of an unchanged audit", sizes[True], "bytes", domains=domains)
     report.add("record of a full audit", sizes[False], "bytes", domains=domains)
     connection.close()
+    second.close()
 
 
 def naive(handle: Any) -> None:

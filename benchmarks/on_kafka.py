@@ -149,9 +149,7 @@ def history(bootstrap: str, prefix: str, *, nodes: int, records: int, partitions
     with KafkaLog.open(settings) as log:
         ledger_id = log.ledger_id
     start_ms = int(time.time() * 1000) - records * STEP_MS
-    made = ledger_records(
-        1, nodes=nodes, records=records, partitions=partitions, held_max=HELD_PER_NODE * nodes, start_ms=start_ms
-    )
+    made = ledger_records(1, nodes=nodes, records=records, partitions=partitions, held_max=HELD_PER_NODE * nodes, start_ms=start_ms)
     counts = Counter(_send(settings, _placed(made, ledger_id, partitions, records - observed)))
     with KafkaLog.open(settings) as log:
         open_ledger(log, request_partitions=REQUEST_PARTITIONS)

@@ -8,6 +8,7 @@ reported"; where there is not even a list, the audit has failed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import libvirt
 from msgspec import Struct, structs
 
-from producers.libvirt_connect import Connection, HypervisorUnreachable, said
+from producers.libvirt_connect import Connection, HypervisorUnreachable, Pending, said
 from producers.libvirt_disks import Disks, DiskSize, Guest, occupied_ms
-from producers.libvirt_domains import Known, Listed, Survey
+from producers.libvirt_domains import Known, Listed, Reader, Survey
 from producers.libvirt_rounds import Rounds, Stuck
 from producers.libvirt_system import Facts, Options, look_at_host
 from schemas.audits import InstanceReport
@@ -83,11 +84,21 @@ class Auditor:
         """Take in what a round found."""
         self.disks.keep(sizes, [known.domain for known in self._known.values()])
 
-    def look(self, connection: Connection, *, taken_at_ms: int, timeout_seconds: float, changed: AbstractSet[str] = frozenset()) -> None:
+    def look(
+        self,
+        connection: Connection,
+        *,
+        taken_at_ms: int,
+        timeout_seconds: float,
+        changed: AbstractSet[str] = frozenset(),
+        second_connection: Callable[[], Connection] | None = None,
+    ) -> None:
         """Look; `result` then says what was found. Domains in `changed` are read anew.
 
-        Raises HypervisorUnreachable if there is no list of domains within the deadline, and ValueError for XML that says nothing.
+        Where many are to be read, `second_connection` is asked for one that reads beside the first. Raises HypervisorUnreachable if there
+        is no list of domains within the deadline, and ValueError for XML that says nothing.
         """
+        due_at = time.monotonic() + timeout_seconds
         self._changed |= changed
         self._reading = {i: stuck for i, stuck in self._reading.items() if stuck.pending is not None and not stuck.pending.done}
         is_full = self._until_full <= 0
@@ -97,22 +108,31 @@ class Auditor:
         occupied = [instance_id for instance_id, stuck in self.rounds.stuck.items() if stuck.is_occupied]
 
         def job(handle: Any) -> None:
-            answer["host"] = look_at_host(handle, options, facts)
-            answer["free_again"] = [instance_id for instance_id in occupied if not _is_occupied(handle, instance_id)]
-            survey.run(handle)
+            try:
+                answer["host"] = look_at_host(handle, options, facts)
+                answer["free_again"] = [instance_id for instance_id in occupied if not _is_occupied(handle, instance_id)]
+                survey.run(handle)
+            finally:
+                survey.is_listed.set()
 
         pending = connection.start(job)
+        second = None if second_connection is None else _begin_second(survey, second_connection, timeout_seconds)
+        since_ms = self._last_ms or taken_at_ms
         try:
-            pending.answer(timeout_seconds)
+            left_seconds = max(0.0, due_at - time.monotonic())
+            pending.answer(left_seconds, waited_seconds=timeout_seconds - left_seconds)
+            if second is not None:
+                second.wait(max(0.0, due_at - time.monotonic()))
         except libvirt.libvirtError as error:
             raise HypervisorUnreachable(f"{connection.uri}: {said(error)}") from error
         except HypervisorUnreachable:
             if survey.listed is None:
                 raise
-            # The list is there, and one domain does not let itself be read: it is passed by until its call returns.
+            self._pass_by(survey, "first", Stuck(since_ms, pending))
+        finally:
             survey.given_up = True
-            if hanging := survey.reading:
-                self._reading[hanging] = Stuck(self._last_ms or taken_at_ms, pending)
+        if second is not None and not second.done:
+            self._pass_by(survey, "second", Stuck(since_ms, second))
         self._host, self._facts = answer["host"]
         for instance_id in answer["free_again"]:
             self.rounds.stuck.pop(instance_id, None)
@@ -132,6 +152,11 @@ class Auditor:
             unknown_instances=tuple(sorted(report.instance_id for report in reports if report.unknown_since_ms is not None)),
             hostname=self._facts.hostname,
         )
+
+    def _pass_by(self, survey: Survey, reader: Reader, stuck: Stuck) -> None:
+        """The list is there, and one domain does not let itself be read: it is passed by until its call returns."""
+        if hanging := survey.reading.get(reader):
+            self._reading[hanging] = stuck
 
     def _keep(self, survey: Survey, taken_at_ms: int) -> None:
         found, unread, gone = dict(survey.found), set(survey.unread), set(survey.gone)
@@ -167,6 +192,20 @@ class Auditor:
             workload=sum(listed.is_at_work for listed in self._listed),
             disk_mib_available_least=least_mib,
         )
+
+
+def _begin_second(survey: Survey, second_connection: Callable[[], Connection], timeout_seconds: float) -> Pending[None] | None:
+    """Have a second connection read beside the first; None where little is to be read, or there is no other to be had.
+
+    A domain that it began with and lost its connection over stays unread, and the audit says so.
+    """
+    survey.is_listed.wait(timeout_seconds)
+    if not survey.is_long:
+        return None
+    try:
+        return second_connection().start(survey.run_beside)
+    except HypervisorUnreachable:
+        return None  # the first reads all of it, or finds the same and says it
 
 
 def _is_occupied(handle: Any, instance_id: str) -> bool:

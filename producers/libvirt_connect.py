@@ -47,10 +47,10 @@ class Pending(Generic[Answer]):
         """Whether the call has returned."""
         return self._over.is_set()
 
-    def answer(self, timeout_seconds: float) -> Answer:
-        """What the call returned, or raised. Raises HypervisorUnreachable if it takes longer."""
+    def answer(self, timeout_seconds: float, *, waited_seconds: float = 0.0) -> Answer:
+        """What the call returned, or raised. Raises HypervisorUnreachable if it takes longer; `waited_seconds` have passed already."""
         if not self._over.wait(timeout_seconds):
-            raise HypervisorUnreachable(f"{self._name}: no answer in {round(timeout_seconds, 2):g} s")
+            raise HypervisorUnreachable(f"{self._name}: no answer in {round(waited_seconds + timeout_seconds, 2):g} s")
         found, error = self._outcome
         if error is not None:
             raise error

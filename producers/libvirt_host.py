@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from msgspec import structs
 
@@ -35,8 +36,8 @@ FAILED_LOOKS_MAX = 3
 DISKS_EVERY_MS = 300_000
 """Images grow slowly, and a round asks every guest's QEMU: once in five minutes."""
 
-DISKS_OPEN_SECONDS = 2.0
-"""A round is begun after an audit was answered, so its connection opens in milliseconds, or the round waits for the next time."""
+BESIDE_OPEN_SECONDS = 2.0
+"""A connection for a round of disks, or for a part of a long audit, is opened when the host has just answered: at once, or not now."""
 
 DRIFT_MIB = 1024
 """How far what images may still grow to has to move for an unchanged audit to be sent in full: the scheduler's weighers read it."""
@@ -86,6 +87,7 @@ class LibvirtHost:
         self._named = bool(node_id)
         self._hostname = ""
         self._calls: Connection | None = None
+        self._second: Connection | None = None
         self._events: Connection | None = None
         self._watch: DomainWatch | None = None
         self._audits: AuditSource | None = None
@@ -173,7 +175,7 @@ class LibvirtHost:
                 self._watch.devices_changed = False
                 self._auditor.devices_changed()
             changed = self._watch.changed()
-            self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms), changed=changed)
+            self._audit(calls, taken_at_ms, due_ms, changed)
             self._tend_disks()
             if not self._auditor.rounds.running and (guests := self._auditor.guests_unasked()):
                 self._ask_disks(guests, due_ms)
@@ -188,7 +190,7 @@ class LibvirtHost:
         watch.register(self._left_seconds(due_ms))
         self._auditor.connected()
         seen_at_ms = self._wall_ms()
-        self._auditor.look(calls, taken_at_ms=taken_at_ms, timeout_seconds=self._left_seconds(due_ms))
+        self._audit(calls, taken_at_ms, due_ms, frozenset())
         self._disks_due_ms = self._mono_ms() + self._disks_every_ms
         self._ask_disks(self._auditor.guests(), due_ms)
         found = self._named_as_before(self._auditor.result())
@@ -196,6 +198,24 @@ class LibvirtHost:
         self._resync(watch, found, seen_at_ms)
         self._watch, self._failures, self._trouble = watch, 0, ""
         return found
+
+    def _audit(self, calls: Connection, taken_at_ms: int, due_ms: int, changed: AbstractSet[str]) -> None:
+        self._auditor.look(
+            calls,
+            taken_at_ms=taken_at_ms,
+            timeout_seconds=self._left_seconds(due_ms),
+            changed=changed,
+            second_connection=lambda: self._second_connection(due_ms),
+        )
+
+    def _second_connection(self, due_ms: int) -> Connection:
+        """Another for questions, opened when it is first wanted, or when something hangs on it. Raises HypervisorUnreachable."""
+        if self._second is not None and (self._second.busy or self._second.closed):
+            second, self._second = self._second, None
+            second.close()
+        if self._second is None:
+            self._second = self._opener.open(timeout_seconds=min(BESIDE_OPEN_SECONDS, self._left_seconds(due_ms)))
+        return self._second
 
     def _idle_calls(self, due_ms: int) -> Connection:
         """The connection for questions, or another if something hangs on it; events go on meanwhile. Raises HypervisorUnreachable."""
@@ -211,7 +231,7 @@ class LibvirtHost:
         if self._failed_looks or self._watch is None:
             return False
         try:
-            self._watch.calls = self._idle_calls(self._mono_ms() + int(DISKS_OPEN_SECONDS * 1000))
+            self._watch.calls = self._idle_calls(self._mono_ms() + int(BESIDE_OPEN_SECONDS * 1000))
         except HypervisorUnreachable:
             self._failed_looks += 1
             return False
@@ -221,7 +241,7 @@ class LibvirtHost:
         return self._opener.open(timeout_seconds=min(self._open_timeout_seconds, self._left_seconds(due_ms)))
 
     def _open_for_disks(self) -> Connection:
-        return self._opener.open(timeout_seconds=DISKS_OPEN_SECONDS, read_only=not self._options.refresh_pools)
+        return self._opener.open(timeout_seconds=BESIDE_OPEN_SECONDS, read_only=not self._options.refresh_pools)
 
     def _left_seconds(self, due_ms: int) -> float:
         return max(0.1, (due_ms - self._mono_ms()) / 1000)
@@ -309,7 +329,8 @@ class LibvirtHost:
 
     def _leave(self, why: str) -> None:
         self._trouble = why
-        connections, self._calls, self._events, self._watch = (self._calls, self._events), None, None, None
+        connections = (self._calls, self._second, self._events)
+        self._calls = self._second = self._events = self._watch = None
         self._failed_looks = 0
         self._auditor.rounds.abandon()
         for connection in connections:

@@ -100,9 +100,7 @@ class FleetLog:
         """A life-cycle event of an instance; `carry` it into the ledger."""
         self._counter += 1
         report = InstanceReport(instance_id=instance_id, resources=ObservedResources(memory_mib=memory_mib))
-        event = kind(
-            node_id=node_id, producer="lives", epoch=1, counter=self._counter, event_time_ms=self.now_ms + 1000, instance=report
-        )
+        event = kind(node_id=node_id, producer="lives", epoch=1, counter=self._counter, event_time_ms=self.now_ms + 1000, instance=report)
         self.append(LIFECYCLE, event)
         if carry:
             self.carry()

@@ -1,6 +1,6 @@
 """The generated half of docs/cli.md: every command with its arguments and flags, between markers; the rest of the page is by hand.
 
-    python -m tests.cli_reference      # writes the page anew after a verb or a flag changed
+python -m tests.cli_reference      # writes the page anew after a verb or a flag changed
 """
 
 from __future__ import annotations

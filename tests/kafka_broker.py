@@ -131,9 +131,7 @@ class Broker:
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
         wanted = PROPERTIES + self.settings
-        properties.write_text(
-            wanted.format(port=self.port, controller=controller, second=self.second_port, data=self.folder / "data")
-        )
+        properties.write_text(wanted.format(port=self.port, controller=controller, second=self.second_port, data=self.folder / "data"))
         _format(libs, properties, self.folder / "data")
         self.again()
 
@@ -149,7 +147,6 @@ class Broker:
                 self.kill()
                 raise NoBroker(f"the broker does not answer: {(self.folder / 'broker.log').read_text()[-600:]}")
             time.sleep(0.05)
-
 
     def is_running(self) -> bool:
         """Whether its process lives."""

@@ -272,4 +272,3 @@ def hostile(draw: Random, node_id: str, partitions: dict[str, int]) -> list[Mess
             0,
         ),
     ]  # fmt: skip
-

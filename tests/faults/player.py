@@ -152,9 +152,7 @@ class Player:
                     continue
                 self._renewals.add(claim_id)
                 record_id = f"{claim_id}/renew"
-                self._say(
-                    CLAIMS, ClaimRenewed(node_id=placement.node_id, record_id=record_id, claim_id=claim_id, ttl_ms=RENEWED_TTL_MS)
-                )
+                self._say(CLAIMS, ClaimRenewed(node_id=placement.node_id, record_id=record_id, claim_id=claim_id, ttl_ms=RENEWED_TTL_MS))
             elif claim_id in self._ledgers[placement.partition].claims and claim_id in self._renewed:
                 del self._placed[claim_id]
                 if instance_id in self._lives:

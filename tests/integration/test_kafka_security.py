@@ -258,7 +258,6 @@ def test_plain_works_as_well_with_everything_in_the_environment(secured: Secured
         assert log.topics()[topics.CLAIMS] == 2
 
 
-
 # The principals behind each word of `written_by` in the topic table.
 WRITERS = {
     "producers": {"producer"},

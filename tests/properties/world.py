@@ -384,5 +384,3 @@ class World:
                 self.violated("I7", f"{claim.claim_id} is confirmed and its guest is gone")
         elif not named:
             self.violated("I5n", f"{claim.claim_id} on {claim.node_id} is held but its result does not name it")
-
-

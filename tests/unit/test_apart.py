@@ -161,9 +161,7 @@ def test_results_and_sentences_come_in_the_order_of_the_tasks(path: Path) -> Non
 
 
 @pytest.mark.parametrize(("jobs", "records_min"), [(1, 1), (2, 1_000_000)])
-def test_where_it_does_not_pay_this_process_does_it_all(
-    path: Path, jobs: int, records_min: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_does_not_pay_this_process_does_it_all(path: Path, jobs: int, records_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart_module, "RECORDS_MIN", records_min)
 
     with SqliteLog.open(path) as log:

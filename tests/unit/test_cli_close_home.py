@@ -26,9 +26,7 @@ def homes(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> dict[str, str]
     return {claim["request_id"]: claim["node_id"] for claim in claims}
 
 
-def test_newcomers_go_elsewhere_when_the_home_is_closed_though_members_are_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_newcomers_go_elsewhere_when_the_home_is_closed_though_members_are_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = FleetLog(tmp_path)
     for node in ("c01", "c02"):
         fleet.audit(node, {})

@@ -34,9 +34,7 @@ def sums(items: list[dict[str, Any]]) -> dict[tuple[str, str], Counter[str]]:
     return found
 
 
-def test_the_records_between_two_moments_add_up_to_the_change_in_every_column(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_records_between_two_moments_add_up_to_the_change_in_every_column(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     start = fleet.now_ms + 1
     fleet.lived("n1", "a", 1024)
     fleet.audit("n1", {"a": 1024, "stranger": 512})

@@ -167,9 +167,7 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
     assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
 
 
-def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     number = fleet.log.partition(CLAIMS, b"c01")
     fleet.log.truncate(CLAIMS, number, 1)
 

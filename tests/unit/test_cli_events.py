@@ -64,9 +64,7 @@ def test_a_timeline_until_its_own_cut_is_the_same_whatever_came_since(tmp_path: 
 
 
 @pytest.mark.parametrize(("flags", "said"), [(("-o", "json"), "jsonl"), (("--sort", "key"), "as they come")])
-def test_a_watch_refuses_what_needs_an_end(
-    flags: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_watch_refuses_what_needs_an_end(flags: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = FleetLog(tmp_path)
 
     refused = fleet.run(capsys, "events", "-w", *flags)

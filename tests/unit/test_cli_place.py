@@ -125,9 +125,7 @@ def test_flags_that_would_change_nothing_or_keep_nothing_are_refused(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_an_id_that_stands_for_another_request_is_refused(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, answered: bool
-) -> None:
+def test_an_id_that_stands_for_another_request_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, answered: bool) -> None:
     fleet.run(capsys, "place", "--vcpus", "1", "--memory", "512", "--request", "dup", "--wait", "0s")
     if answered:
         fleet.schedule()
@@ -274,9 +272,7 @@ def test_cancel_of_an_unknown_request_is_refused(fleet: FleetLog, capsys: pytest
 
 def test_a_dry_run_says_where_instances_would_go_and_that_nothing_is_claimed(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asks = fleet.path.with_name("ask.json")
-    asks.write_bytes(
-        msgspec.json.encode(PlacementRequested(request_id="r1", count=2, dry_run=True, flavor=Flavor(memory_mib=3072)))
-    )
+    asks.write_bytes(msgspec.json.encode(PlacementRequested(request_id="r1", count=2, dry_run=True, flavor=Flavor(memory_mib=3072))))
 
     with scheduling(fleet):
         said = fleet.run(capsys, "place", str(asks))
@@ -304,9 +300,7 @@ def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
     move = fleet.path.with_name("move.json")
     flavor = Flavor(memory_mib=1024)
     move.write_bytes(
-        msgspec.json.encode(
-            PlacementRequested(request_id="m1", action="migrate", source_node="c01", instance_ids=("i1",), flavor=flavor)
-        )
+        msgspec.json.encode(PlacementRequested(request_id="m1", action="migrate", source_node="c01", instance_ids=("i1",), flavor=flavor))
     )
 
     with scheduling(fleet):

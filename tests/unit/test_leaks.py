@@ -461,7 +461,6 @@ def test_the_state_is_the_same_after_it_was_written_down_and_findings_are_readab
     assert [decode(FINDINGS, encode(record)) for record in n1.records] == n1.records
 
 
-
 @pytest.mark.parametrize(("closed_offset", "kind"), [(-99_999, "missing-claim"), (-100_000, "ghost-instance")])
 def test_a_claim_that_closed_too_long_ago_counts_no_more_even_where_a_host_still_has_it_stored(closed_offset: int, kind: str) -> None:
     history, leaks, observed, ledger = History(), Leaks(0), Observed(0), Ledger(0, 1)

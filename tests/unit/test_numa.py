@@ -143,9 +143,7 @@ def test_the_largest_page_size_that_is_asked_for_and_free_is_taken(asked: dict[s
 
 
 def test_pages_are_never_overcommitted_and_named_by_size() -> None:
-    assert lacks(fit_cell(PAGED, floats(1, 1026, page_size_kib=2048))) == [
-        "pages_2048_kib: guest cell 0 in host cell 0: 513 needed of 512"
-    ]
+    assert lacks(fit_cell(PAGED, floats(1, 1026, page_size_kib=2048))) == ["pages_2048_kib: guest cell 0 in host cell 0: 513 needed of 512"]
     assert lacks(fit_cell(PAGED, floats(1, 511, page_size="large"))) == [
         "pages_2048_kib: guest cell 0 in host cell 0: 511 MiB are no whole number of them"
     ]

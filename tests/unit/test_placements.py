@@ -22,9 +22,7 @@ def requested(request_id: str = "r") -> bytes:
 
 def placed(claim: str, owner: str = "s", commit_by_ms: int = 100, request_id: str = "r") -> bytes:
     placement = Placement(instance_id="i", claim_id=claim, partition=1, node_id="n", resources=Resources())
-    return encode(
-        InstancesPlaced(request_id=request_id, owner=owner, taken_up_ms=1, commit_by_ms=commit_by_ms, placements=(placement,))
-    )
+    return encode(InstancesPlaced(request_id=request_id, owner=owner, taken_up_ms=1, commit_by_ms=commit_by_ms, placements=(placement,)))
 
 
 def failed(reason: str = "no-valid-node") -> bytes:

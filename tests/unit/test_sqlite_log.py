@@ -362,9 +362,7 @@ with SqliteLog.open(sys.argv[1], create=True) as log:
     log.append([Message("other", b"k", b"v")])
     print(log.ledger_id)
 """
-    running = [
-        subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(6)
-    ]
+    running = [subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     ids = {process.communicate(timeout=60)[0] for process in running}
 
     with SqliteLog.open(path) as log:

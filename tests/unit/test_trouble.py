@@ -127,9 +127,7 @@ def engines(log: Any, state: Path) -> list[Engine]:
     """A stream processor and a scheduler."""
     metrics = Metrics("test")
     folder = Folder(log, state, "p", metrics, lambda _: None, clock=CLOCK.wall_ms)
-    scheduler = SchedulerEngine(
-        log, "s", DEFAULT, "reference", CLOCK, metrics, lambda _: None, lease_timeout_seconds=10.0, version=""
-    )
+    scheduler = SchedulerEngine(log, "s", DEFAULT, "reference", CLOCK, metrics, lambda _: None, lease_timeout_seconds=10.0, version="")
     return [Carrier(log), folder, Republisher(log, folder), Watcher(log), scheduler]
 
 
