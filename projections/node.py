@@ -100,7 +100,7 @@ class Claim(Struct, gc=False, array_like=True):
 class Shown(Struct, gc=False, array_like=True):
     """An instance that observations show on the node. `seen_ms` is the newest showing, `event_ms` the newest event among them (-1: none).
 
-    `group_id` outlives the claim it came from: a guest whose claim closed is still a member on this node.
+    `group_id` outlives the claim it came from: a guest whose claim closed is still a member on this node. Who sets it calls `Node.recount`.
     """
 
     report: InstanceReport
@@ -178,6 +178,8 @@ class Node(Struct, gc=False):
     """Use by instance (rule 3); derived."""
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     """The sum of `uses`; derived."""
+    groups_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The server groups of each instance here that is in one; derived."""
     io_claims: int = 0
     """Unconfirmed claims here: builds, moves and resizes on their way; derived."""
     limits: Amounts = NO_TOTALS
@@ -250,8 +252,15 @@ class Node(Struct, gc=False):
 
     def members(self, group_id: str) -> set[str]:
         """The instances of a server group held or shown here."""
-        claimed = {claim.instance_id for claim in self.held() if claim.group is not None and claim.group.group_id == group_id}
-        return claimed | {i for i, shown in self.shown.items() if shown.group_id == group_id}
+        return {instance_id for instance_id, groups in self.groups_of.items() if group_id in groups}
+
+    def groups_among(self, instance_id: str) -> tuple[str, ...]:
+        """The server groups of one instance: those of its claims here, and the one that it is shown as a member of, in order of names."""
+        groups = {claim.group.group_id for claim in self.claims.get(instance_id, ()) if claim.group is not None}
+        shown = self.shown.get(instance_id)
+        if shown is not None and shown.group_id:
+            groups.add(shown.group_id)
+        return tuple(sorted(groups))
 
     def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:
         """Use of one instance (rule 3), optionally with one more unconfirmed claim of `with_amounts` laid over it."""
@@ -269,9 +278,15 @@ class Node(Struct, gc=False):
         return (vector[0], vector[1], vector[2], vector[3])
 
     def recount(self, instance_id: str) -> None:
-        """Derive `uses` of one instance and `used` of the node anew."""
+        """Derive `uses` and `groups_of` of one instance and `used` of the node anew."""
         uses = self.uses
         shown, claims = self.shown.get(instance_id), self.claims.get(instance_id)
+        if (
+            instance_id in self.groups_of
+            or (claims is not None and (claims[0].group is not None or len(claims) > 1))
+            or (shown is not None and shown.group_id)
+        ):
+            self._regroup(instance_id)
         if shown is None and claims is None:
             before, after = uses.pop(instance_id, NOTHING), NOTHING
         else:
@@ -290,6 +305,13 @@ class Node(Struct, gc=False):
             used[1] += after[1] - before[1]
             used[2] += after[2] - before[2]
             used[3] += after[3] - before[3]
+
+    def _regroup(self, instance_id: str) -> None:
+        groups = self.groups_among(instance_id)
+        if groups:
+            self.groups_of[instance_id] = groups
+        else:
+            self.groups_of.pop(instance_id, None)
 
 
 def _shown_use(observed: ObservedAmounts, claim: Claim) -> Amounts:

@@ -23,7 +23,7 @@ STATE_VERSION = 6
 
 TIMES = ("sources", "audit", "complete_ms", "unknown_since_ms", "unknown_reason", "unknown_instances", "silent_since_ms", "settled_ms")
 """What an audit that finds a settled node unchanged moves."""
-DERIVED = ("claims", "uses", "used", "io_claims", "limits", "whole_units", "key")
+DERIVED = ("claims", "uses", "used", "groups_of", "io_claims", "limits", "whole_units", "key")
 """What `restored_node` works out anew (`claims` from the claims written with the node)."""
 ORDERED = ("sources", "shown", "homes_closed", "loose")
 """Dictionaries and sets of the fold: written in order of their keys."""

@@ -1,6 +1,8 @@
 """Python's garbage collector where a ledger is in memory.
 
-A fold makes millions of objects that stay; with Python's defaults the collector walks all of them every few thousand records.
+A fold makes millions of objects that stay; with Python's defaults the collector walks all of them every few thousand records. Here it looks
+at what is new in small pieces, since whoever waits for an answer waits for that as well: 100,000 objects at once took 20 to 80 ms, and were
+half of the p99 of a placement through Kafka. What stays is looked at once more with others of its age, and then left alone.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_THRESHOLDS = (100_000, 50, 1000)
+_THRESHOLDS = (2_000, 250, 10_000)
 
 
 def calm() -> None:

@@ -140,7 +140,7 @@ class Scheduler:
         On a log that takes records without being waited for it also waits for what it said to come back, and counts that as one to read.
         After an exception of the log what could not be appended is kept and appended first in the next turn, byte for byte.
         """
-        self._is_sound = False
+        self._is_sound, self._news = False, None
         moved = self.outbox.send()
         moved += self._share()
         self._news = self._look(self.positions()) if self._look is not None else None

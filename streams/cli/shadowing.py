@@ -181,9 +181,10 @@ class Shadow:
     def _join(self, group_id: str, members: Sequence[str]) -> None:
         """The request names its group's members; the fleet's own instances do not."""
         for node in self.ledger.nodes.values():
-            joined = [shown for member in members if (shown := node.shown.get(member)) is not None and shown.group_id != group_id]
-            for shown in joined:
-                shown.group_id = group_id
+            joined = [member for member in members if (shown := node.shown.get(member)) is not None and shown.group_id != group_id]
+            for member in joined:
+                node.shown[member].group_id = group_id
+                node.recount(member)
             if joined:
                 self.fleet.touch(0, [node.node_id])
 

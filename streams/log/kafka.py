@@ -186,6 +186,20 @@ class KafkaLog:
             said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
             raise OffsetOutOfRange(f"{at_hand}; {said}") from None
 
+    def news(self, offsets: Mapping[Partition, int]) -> list[Partition]:
+        """Those of these partitions in which a read may find something, or would ask the broker: one look, instead of a read of each."""
+        if self._tail is None:
+            return list(offsets)
+        now = time.monotonic()
+        self._tail.look(now)
+        windows, trusted = self._tail.windows, self._is_trusted
+        found = []
+        for place, offset in offsets.items():
+            window = windows.get(place)
+            if window is None or not window.is_dry(offset, now) or not trusted(place, offset, now):
+                found.append(place)
+        return found
+
     def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""
         left = self._clients.patience()

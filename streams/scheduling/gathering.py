@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter
 
 from projections.room import Room
 
 _NO_GROUPS: frozenset[str] = frozenset()
-_group, _group_id = attrgetter("group"), attrgetter("group_id")
 
 
 class Gathering:
@@ -53,12 +51,8 @@ def left(index: dict[str, set[int]], ordinal: int, names: frozenset[str]) -> Non
 
 def _groups(room: Room) -> frozenset[str]:
     node = room.node
-    groups = set(map(_group_id, node.shown.values()))
-    if node.claims:
-        held = chain.from_iterable(node.claims.values())
-        groups.update([group.group_id for group in map(_group, held) if group is not None])
-    if room.overlay:
-        groups.update([item.group.group_id for item in room.overlay if item.group is not None])
-    groups.update(node.homes_closed)
-    groups.discard("")
+    if not (node.groups_of or node.homes_closed or room.overlay):
+        return _NO_GROUPS
+    groups = {*chain.from_iterable(node.groups_of.values()), *node.homes_closed}
+    groups.update([item.group.group_id for item in room.overlay if item.group is not None])
     return frozenset(groups) if groups else _NO_GROUPS

@@ -90,7 +90,7 @@ class Followed:
     None for one that is left out.
     """
 
-    __slots__ = ("_bounds", "_emptied", "_flats", "_floor", "_known", "_profiles", "_shares", "_spans", "_told", "_view", "single")
+    __slots__ = ("_bounds", "_emptied", "_flats", "_floor", "_profiles", "_shares", "_spans", "_told", "_view", "single")
 
     def __init__(
         self,
@@ -109,18 +109,15 @@ class Followed:
         self._bounds = spans.bounds(floor, beside, emptied)
         self._shares, self._told = shares(*self._bounds), told
         self.single = [spans.score(slot) for slot in beside] if beside else []
-        self._known: dict[int, float] = {}
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
         """See `Weighed`."""
-        slots = self._spans.leading(count, partition, self._floor, self._emptied) or self._look(count, partition)
-        known, score = self._known, self._spans.score
+        spans = self._spans
+        slots = spans.leading(count, partition, self._floor, self._emptied) or self._look(count, partition)
         if len(slots) > ONE_BY_ONE_MOST:
-            known.update(zip(slots, self._spans.scores(np.array(slots, np.intp)).tolist(), strict=True))
-        for slot in slots:
-            if slot not in known:
-                known[slot] = score(slot)
-        found = [(known[slot], slot) for slot in slots]
+            found = list(zip(spans.scores(np.array(slots, np.intp)).tolist(), slots, strict=True))
+        else:
+            found = [(spans.score(slot), slot) for slot in slots]
         found.sort(reverse=True)
         if len(found) <= count:
             return found

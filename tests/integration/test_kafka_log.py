@@ -36,7 +36,7 @@ from streams.log.base import (
     is_stand_in,
 )
 from streams.log.copy_mark import mark
-from streams.log.kafka import KafkaLog
+from streams.log.kafka import TRUST_SECONDS, KafkaLog
 from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
@@ -86,7 +86,7 @@ def everything(log: KafkaLog, topic: str = "one", partition: int = 0, start: int
 WRITER = """
 import sys
 from streams.log.base import Message
-from streams.log.kafka import KafkaLog
+from streams.log.kafka import TRUST_SECONDS, KafkaLog
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
 address, prefix, writer = sys.argv[1:]
@@ -151,6 +151,30 @@ def test_waiting_readers_are_woken_in_milliseconds(log: KafkaLog, settings: Kafk
 
     # Measured: 1 to 2 ms; a machine that does other things as well takes its time.
     assert sorted(took)[len(took) // 2] < 0.05
+
+
+def test_one_look_leaves_out_only_partitions_of_which_a_read_would_find_nothing(log: KafkaLog, settings: KafkaSettings) -> None:
+    one, claims = Partition("one", 0), Partition("claims", 1)
+    at = {one: 0, claims: 0}
+    assert set(log.news(at)) == {one, claims}  # nobody has asked for them yet
+
+    log.wait(at, 0.0)
+    assert log.news(at) == []
+    assert log.news({one: 1, claims: 0}) == [one]  # who stands beyond the end has to hear of it, which a read says
+
+    log.append(numbered(0, 1))
+    assert log.news(at) == [one]
+    assert [record.value for record in log.read(*one, 0)] == [b"0"]
+
+    with KafkaLog.open(settings) as other:
+        other.append(numbered(1, 1, "claims", 1))
+    assert log.wait({one: 1, claims: 0}, 10)
+    assert log.news({one: 1, claims: 0}) == [claims]
+
+    time.sleep(TRUST_SECONDS)
+    assert set(log.news({one: 1, claims: 1})) == {one, claims}  # the broker is to be asked again
+    assert log.read(*one, 1) == []
+    assert log.news({one: 1, claims: 1}) == []
 
 
 def test_offsets_without_a_record_are_no_end(log: KafkaLog) -> None:

@@ -312,6 +312,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for node in ledger.nodes.values():
             assert tuple(node.used) == full_use(node)
             assert node.uses == {i: node.use_of(i) for i in {*node.shown, *node.claims}}
+            assert node.groups_of == {i: groups for i in {*node.shown, *node.claims} if (groups := node.groups_among(i))}
             assert node.io_claims == sum(claim.confirmed_ms is None for claim in node.held())
             kept = node.limits
             node.refresh()

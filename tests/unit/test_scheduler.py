@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from projections.placements import Placements
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
 from schemas.inventory import Aggregate, OperatorFields
@@ -110,6 +111,38 @@ def test_who_leaves_commits_and_gives_its_partitions_to_the_others_at_once() -> 
 
     assert second.partitions == {0, 1}
     assert here.log.committed(GROUP, REQUESTS) == here.log.ends(REQUESTS)
+
+
+def test_who_takes_over_knows_all_results_before_it_owns_also_on_a_log_that_tells_where_there_is_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Telling(At):
+        def news(self, offsets: Mapping[Partition, int]) -> list[Partition]:
+            return [place for place, offset in offsets.items() if self.end(*place) != offset]
+
+    here = world()
+    here.host("n1")
+    first, second = here.scheduler("first"), here.scheduler("second", log=Telling(here.log, lambda *_: None))
+    settle(first)
+    second.turn()  # it has looked where there is news
+    mine = second.partitions
+    for number in range(6):
+        here.request(f"r{number}")
+    settle(first)
+    known: dict[int, int] = {}
+    own = second.placer.own
+
+    def owned(partition: int, placements: Placements, claims_ends: Sequence[int], committed: int = 0) -> None:
+        known[partition] = placements.results_next
+        own(partition, placements, claims_ends, committed)
+
+    monkeypatch.setattr(second.placer, "own", owned)
+    first.close()
+    here.clock.now_ms += 10_000
+    settle(second)
+
+    assert known == {partition: end for partition, end in here.log.ends(RESULTS).items() if partition not in mine}
+    assert any(known.values())
 
 
 def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:

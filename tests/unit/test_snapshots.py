@@ -150,7 +150,7 @@ def test_derived_figures_are_those_of_the_ledger_that_was_stored() -> None:
 
     for node_id, node in history.ledger.nodes.items():
         again = ledger.nodes[node_id]
-        derived = ("uses", "used", "io_claims", "limits", "whole_units", "key", "settled_ms", "claims", "shown")
+        derived = ("uses", "used", "groups_of", "io_claims", "limits", "whole_units", "key", "settled_ms", "claims", "shown")
         assert [getattr(again, name) for name in derived] == [getattr(node, name) for name in derived]
     assert ledger.claims == history.ledger.claims
     assert all(claim is ledger.claims[claim.claim_id] for node in ledger.nodes.values() for claim in node.held())
