@@ -5,7 +5,7 @@ shows what the log and the bookkeeping can do. Every result carries its evidence
 log, one scheduler process answers them; the processor time of each request is shown beside, since others may share the cores. Latency: this
 process is the client, it appends at a steady rate and sees the results come; the scheduler is a process of its own.
 
-Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [--rate N] [--seconds N] [--folder DIR]`.
+Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--engines NAME,NAME]`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streams.log.base import Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
 
-ENGINES = ("reference", "profiles", "first-fit")
+ENGINES = "reference,profiles,first-fit"
 CLAIMS_PARTITIONS, REQUEST_PARTITIONS = 8, 4
 BATCH = 500
 
@@ -36,17 +36,20 @@ BATCH = 500
 def main() -> None:
     asked = arguments(__doc__ or "", add)
     with Report("end_to_end", as_json=asked.json) as report, tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        for engine in ENGINES:
+        engines = asked.engines.split(",")
+        for engine in engines:
             throughput(report, Path(folder) / f"{engine}.db", engine, asked.nodes, asked.requests)
-        for engine in ENGINES:
-            latency(report, Path(folder) / f"{engine}-paced.db", engine, asked.nodes, asked.rate, asked.seconds)
+        for rate in map(int, asked.rates.split(",")):
+            for engine in engines:
+                latency(report, Path(folder) / f"{engine}-{rate}.db", engine, asked.nodes, rate, asked.seconds)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--requests", type=int, default=6_000)
-    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--rates", default="200,1000")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
 
 

@@ -1,7 +1,10 @@
 """How many records of `claims` does one core fold a second: decode, rules and digest, from records already in memory?
 
 Beside it decoding alone, and the same fold kept in RocksDB batch by batch. What is measured is checked: the table gives the state back that
-the fold has. Run `python -m benchmarks.bench_fold [--records N] [--nodes N] [--kinds] [--json]`; `--kinds` tells the cost of each kind of
+the fold has. A tenth of these records are audits in full, of a fleet that is looked at often; `mix=history` is the fold of a history as
+`bench_leak_audit` has it, where they are one in 160 (`--history N`, 0: none).
+
+Run `python -m benchmarks.bench_fold [--records N] [--nodes N] [--history N] [--kinds] [--json]`; `--kinds` tells the cost of each kind of
 record apart, in a run of its own, because looking at the clock costs too.
 """
 
@@ -13,9 +16,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_leak_audit import make
 from benchmarks.report import Report, arguments, seconds
 from producers.ledger_load import LedgerRecord, ledger_records
 from projections.ledger import Ledger
@@ -23,8 +28,11 @@ from projections.ledger_table import LedgerTable
 from projections.rocks import RocksTable
 from projections.snapshots import encoded
 from schemas.codec import CLAIMS_DECODER
+from schemas.topics import CLAIMS
+from streams.log.sqlite import SqliteLog
 
 HELD_PER_NODE = 20
+BATCH_OF_A_READ = 5_000
 BATCHES = (1_000, 10_000)
 """Records of one RocksDB batch: as a host that keeps up has them, and as one that catches up."""
 
@@ -41,6 +49,8 @@ def main() -> None:
         report.add("memory", len(records) / seconds(lambda: fold(ledger, records)), "records/s", **said, claims=len(ledger.claims))
         for batch in BATCHES:
             kept(report, records, batch, ledger, said)
+        if asked.history:
+            of_history(report, asked.history, asked.nodes)
         if asked.kinds:
             by_kind(report, records)
 
@@ -48,6 +58,7 @@ def main() -> None:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--history", type=int, default=1_000_000, help="records of the log whose records of `claims` are folded as well")
     parser.add_argument("--kinds", action="store_true")
 
 
@@ -77,6 +88,26 @@ def kept(report: Report, records: Sequence[LedgerRecord], batch: int, expected: 
         report.add("rocksdb, load", seconds(lambda: loaded.append(kept_in.load())), "s", **said, batch=batch)
         assert loaded[0] is not None
         assert encoded(loaded[0]) == encoded(ledger) == encoded(expected), "the table does not give back what was folded"
+
+
+def of_history(report: Report, records: int, nodes: int) -> None:
+    """The fold of all partitions of a history, one after the other."""
+    took_seconds, folded = 0.0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.db"
+        make(path, records=records, nodes=nodes)
+        with SqliteLog.open(path) as log:
+            ends = log.ends(CLAIMS)
+            for partition, end in ends.items():
+                found: list[LedgerRecord] = []
+                while len(found) < end:
+                    read = log.read(CLAIMS, partition, len(found), BATCH_OF_A_READ)
+                    found += [LedgerRecord(partition, record.time_ms, record.key, record.value) for record in read]
+                ledger = Ledger(partition, len(ends))
+                took_seconds += seconds(partial(fold, ledger, found))
+                assert ledger.next_offset == end, f"partition {partition}: {ledger.next_offset} of {end} records were folded"
+                folded += end
+    report.add("memory", folded / took_seconds, "records/s", records=folded, nodes=nodes, mix="history")
 
 
 def by_kind(report: Report, records: Sequence[LedgerRecord]) -> None:

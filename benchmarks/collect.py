@@ -22,8 +22,12 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.jsonl"
 PAGE = HERE / "results.md"
 README = HERE.parent / "README.md"
-LARGE = {"leak_audit_large": ("leak_audit", "--records", "10000000")}
-"""What takes too long to be run with the others: a benchmark's name and flags."""
+LARGE = {
+    "leak_audit_large": ("leak_audit", "--records", "10000000"),
+    "end_to_end_5000": ("end_to_end", "--nodes", "5000", "--engines", "profiles"),
+    "placement_kafka_5000": ("placement_kafka", "--nodes", "5000", "--engines", "profiles"),
+}
+"""What is not run with the others, as it takes long: a benchmark's name and flags."""
 TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")
 
 
