@@ -21,7 +21,7 @@ from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
-from streams.log.kafka_fetch import Fetcher
+from streams.log.kafka_fetch import HISTORY, TAIL, Fetcher
 from streams.log.kafka_health import Cluster, Members, cluster, members
 from streams.log.kafka_lease import KafkaLease
 from streams.log.kafka_offsets import GroupOffsets
@@ -38,10 +38,6 @@ TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
 VANISHED_SECONDS: Final = 5.0
 """How long a topic that was there must be unknown until it is believed to be gone: a broker that starts learns of its topics by and by."""
-# A consumer waits for records at the end of its partitions; a partition given to it meanwhile waits as long for its first fetch.
-TAIL: Final = {"fetch_wait_max_ms": 25, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
-# One that reads history is asked for something that is there, so nothing may be in its way.
-HISTORY: Final = {"fetch_wait_max_ms": 5, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
 
 
 class KafkaLog:
@@ -112,13 +108,11 @@ class KafkaLog:
         self._counted = time.monotonic()
 
     def _count(self, topic: str) -> int:
-        count = self._counts.get(topic)
-        if count is None:
+        if topic not in self._counts:
             self._look()
-            count = self._counts.get(topic)
-        if count is None:
+        if topic not in self._counts:
             raise TopicMismatch(unknown_topic(topic, self._counts))
-        return count
+        return self._counts[topic]
 
     def _there(self, topic: str, partition: int) -> Partition:
         count = self._count(topic)
@@ -182,23 +176,16 @@ class KafkaLog:
             return self._come(place, offset, records_max, bytes_max)
         except OffsetOutOfRange:
             # The broker refuses an offset without saying which it has.
-            at_hand = f"{place}@{offset}: at hand are offsets {self.start(*place)} to {self.end(*place)}"
             said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
-            raise OffsetOutOfRange(f"{at_hand}; {said}") from None
+            raise OffsetOutOfRange(f"{place}@{offset}: at hand are offsets {self.start(*place)} to {self.end(*place)}; {said}") from None
 
     def news(self, offsets: Mapping[Partition, int]) -> list[Partition]:
         """Those of these partitions in which a read may find something, or would ask the broker: one look, instead of a read of each."""
         if self._tail is None:
             return list(offsets)
         now = time.monotonic()
-        self._tail.look(now)
-        windows, trusted = self._tail.windows, self._is_trusted
-        found = []
-        for place, offset in offsets.items():
-            window = windows.get(place)
-            if window is None or not window.is_dry(offset, now) or not trusted(place, offset, now):
-                found.append(place)
-        return found
+        dry = self._tail.dry(offsets, now)
+        return [place for place, offset in offsets.items() if place not in dry or not self._is_trusted(place, offset, now)]
 
     def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""

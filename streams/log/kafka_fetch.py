@@ -22,6 +22,11 @@ from streams.log.kafka_gaps import WHOLE, behind_the_last, missing, without_gaps
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_window import AHEAD_BYTES, Window
 
+# A consumer waits for records at the end of its partitions; a partition given to it meanwhile waits as long for its first fetch.
+TAIL: Final = {"fetch_wait_max_ms": 25, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
+# One that reads history is asked for something that is there, so nothing may be in its way.
+HISTORY: Final = {"fetch_wait_max_ms": 5, "queued_max_messages_kbytes": 16 << 10, "fetch_queue_backoff_ms": 2}
+
 CONSUME_RECORDS: Final = 5000
 """Messages taken from the client at once: a fraction of its queue, and enough that the call costs little a record."""
 NUDGE_SECONDS: Final = 0.03
@@ -80,10 +85,12 @@ class Fetcher:
         window = self.windows.get(place)
         return window is not None and now < self._look_again and window.is_dry(offset, now)
 
-    def look(self, now: float) -> None:
-        """Take in what has come, without waiting, unless that was done a moment ago."""
+    def dry(self, offsets: Mapping[Partition, int], now: float) -> set[Partition]:
+        """Those of these partitions that this one reads and nothing is at hand of from there on: as `is_dry`, after one look for all."""
         if now >= self._look_again:
             self.poll(0)
+        windows = self.windows
+        return {place for place, offset in offsets.items() if (window := windows.get(place)) is not None and window.is_dry(offset, now)}
 
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """What is at hand of a partition that this one reads, without waiting. With nothing there raises its fault and reads it no more."""
