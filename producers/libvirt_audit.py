@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any
 
 import libvirt
@@ -121,7 +122,8 @@ class Auditor:
         try:
             left_seconds = max(0.0, due_at - time.monotonic())
             pending.answer(left_seconds, waited_seconds=timeout_seconds - left_seconds)
-            if second is not None:
+            # A second that has begun with no domain, since its own list does not come, has nothing left to begin with.
+            if second is not None and "second" in survey.reading:
                 second.wait(max(0.0, due_at - time.monotonic()))
         except libvirt.libvirtError as error:
             raise HypervisorUnreachable(f"{connection.uri}: {said(error)}") from error
@@ -131,7 +133,10 @@ class Auditor:
             self._pass_by(survey, "first", Stuck(since_ms, pending))
         finally:
             survey.given_up = True
-        if second is not None and not second.done:
+        if second is not None and second.done:
+            with suppress(libvirt.libvirtError):  # its connection is lost: what it did not read says so
+                second.answer(0)
+        elif second is not None:
             self._pass_by(survey, "second", Stuck(since_ms, second))
         self._host, self._facts = answer["host"]
         for instance_id in answer["free_again"]:
@@ -159,7 +164,9 @@ class Auditor:
             self._reading[hanging] = stuck
 
     def _keep(self, survey: Survey, taken_at_ms: int) -> None:
-        found, unread, gone = dict(survey.found), set(survey.unread), set(survey.gone)
+        # A reader that was given up may still end: what it reads after this line is unread, and never neither read nor unread.
+        unread = set(survey.unread)
+        found, gone = dict(survey.found), set(survey.gone)
         self._listed = tuple(listed for listed in survey.listed or () if listed.instance_id not in gone)
         here = {listed.instance_id for listed in self._listed}
         self._known = {i: known for i, known in (self._known | found).items() if i in here}

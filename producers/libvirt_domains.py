@@ -76,8 +76,8 @@ class Survey:
     """One look at all domains, made in a worker; a second connection may read its share beside it.
 
     What it found so far may be read while it still runs: `listed` is None until there is a list, of which `is_listed` tells (or the caller,
-    where there will be none); `reading` has, by reader, the domain whose XML it is waiting for; `unread` are those that are still to be
-    read, or could not be. With `given_up` nobody reads any more.
+    where there will be none); `reading` has, by reader that takes part just now, the domain whose XML it is waiting for, "" before the
+    first; `unread` are those that are still to be read, or could not be. With `given_up` nobody reads any more.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class Survey:
 
     def _read_all(self, handle: Any, domains: Mapping[str, Any], reader: Reader) -> None:
         """Read what is left, each domain by whoever comes to it first."""
+        self.reading[reader] = ""
         while not self.given_up:
             try:
                 instance_id = self._left.popleft()

@@ -23,7 +23,7 @@ libvirt = pytest.importorskip(
 
 from producers.libvirt_audit import Auditor, Look
 from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, connect
-from producers.libvirt_domains import SIDE_BY_SIDE_MIN
+from producers.libvirt_domains import SIDE_BY_SIDE_MIN, Known, Survey
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import HypervisorAudited
@@ -189,6 +189,71 @@ def test_what_a_lost_second_connection_had_begun_is_unknown_and_read_at_the_next
     assert look(auditor, first, second).unknown_instances == tuple(lost)
     assert len(lost) == 1
     assert look(auditor, first).unknown_instances == ()
+
+
+def test_a_second_connection_that_does_not_even_list_keeps_nobody_waiting(uri: str) -> None:
+    returns, lists = threading.Event(), threading.Event()
+
+    class Silent(Watched):
+        def listAllDomains(self, flags: int) -> list[Any]:  # noqa: N802
+            lists.set()
+            assert returns.wait(60)
+            return super().listAllDomains(flags)
+
+    def wait_for_it(_: str) -> None:
+        assert lists.wait(20)
+
+    second = connect(uri)
+    second.handle = Silent(second.handle, lambda _: None)
+    auditor, began = new_auditor(), time.monotonic()
+    found = look(auditor, watched(uri, wait_for_it), second, seconds=40.0)
+
+    assert time.monotonic() - began < 20
+    assert found.unknown_instances == ()
+    assert second.busy
+
+    # What comes of it later has no part in anything.
+    returns.set()
+    until(lambda: not second.busy)
+    assert auditor.result() == found
+
+
+def test_a_defect_is_not_hidden_by_which_connection_came_upon_it(uri: str) -> None:
+    begun = threading.Event()
+
+    def break_down(_: str) -> None:
+        begun.set()
+        raise ZeroDivisionError
+
+    def wait_for_it(_: str) -> None:
+        assert begun.wait(20)
+
+    with pytest.raises(ZeroDivisionError):
+        look(new_auditor(), watched(uri, wait_for_it), watched(uri, break_down))
+
+
+def test_a_domain_whose_xml_comes_just_after_the_deadline_is_not_taken_for_read(uri: str) -> None:
+    class JustBefore(dict[str, Known]):
+        """What was read. Right after somebody took it over, the domain that was asked for comes."""
+
+        def __iter__(self) -> Iterator[str]:
+            yield from list(super().keys())
+            survey.found = {ALL[0]: known}
+            survey.unread.discard(ALL[0])
+
+        def keys(self) -> Any:
+            return iter(self)
+
+    connection, auditor = connect(uri), new_auditor()
+    before = look(auditor, connection)
+    known = auditor._known[ALL[0]]
+    auditor._known.clear()
+    survey = Survey({}, auditor.disks)
+    survey.listed, survey.found, survey.unread = auditor._listed, JustBefore(), set(ALL)
+    auditor._keep(survey, 2_000)
+
+    assert before.unknown_instances == ()
+    assert ALL[0] in auditor.result().unknown_instances
 
 
 def test_a_host_keeps_its_second_connection_until_it_is_left(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
