@@ -31,6 +31,9 @@ AUDIT_TIMEOUT_SECONDS = 30.0
 XML_FULL_EVERY = 20
 """Every 20th audit reads all domains anew although no event spoke of them: at one a minute a lost event is made good after 20 minutes."""
 
+BESIDE_LIST_SECONDS = 0.5
+"""A second connection lists in milliseconds. So long it is waited for though all is read, so that the next look does not find it busy."""
+
 
 class Look(Struct, frozen=True, kw_only=True):
     """What one look found; `unknown_instances` are those of which it could not be asked whether they are still as last known."""
@@ -122,9 +125,10 @@ class Auditor:
         try:
             left_seconds = max(0.0, due_at - time.monotonic())
             pending.answer(left_seconds, waited_seconds=timeout_seconds - left_seconds)
-            # A second that has begun with no domain, since its own list does not come, has nothing left to begin with.
-            if second is not None and "second" in survey.reading:
-                second.wait(max(0.0, due_at - time.monotonic()))
+            if second is not None:
+                # One that has begun with no domain, since its own list does not come, has nothing left to begin with.
+                longest_seconds = timeout_seconds if "second" in survey.reading else BESIDE_LIST_SECONDS
+                second.wait(max(0.0, min(due_at - time.monotonic(), longest_seconds)))
         except libvirt.libvirtError as error:
             raise HypervisorUnreachable(f"{connection.uri}: {said(error)}") from error
         except HypervisorUnreachable:

@@ -64,6 +64,9 @@ class Pending(Generic[Answer]):
         """Make the call; in the worker's thread."""
         try:
             self._outcome = (self._job(), None)
+        except libvirt.libvirtError as error:
+            # It says itself what happened. Its frames would hold the connection, and so its socket, until garbage is collected.
+            self._outcome = (None, error.with_traceback(None))
         except Exception as error:
             self._outcome = (None, error)
         del self._job  # it holds the connection, which must not outlive its last caller

@@ -8,9 +8,11 @@ real libvirtd does it now and then, and never when it is asked to.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,25 @@ def test_a_host_keeps_its_second_connection_until_it_is_left(uri: str, monkeypat
 
     host.close()
     until(lambda: threading.active_count() <= threads)
+
+
+def test_what_a_lost_connection_was_at_is_let_go_at_once(uri: str) -> None:
+    """Its domains keep its socket open, and nobody knows when garbage is collected."""
+    held = list[weakref.ref[Any]]()
+
+    def lose(handle: Any) -> None:
+        held.extend(map(weakref.ref, domains := handle.listAllDomains(0)))
+        raise libvirt.libvirtError(f"the daemon went away over {len(domains)} domains")
+
+    connection = connect(uri)
+    gc.disable()
+    try:
+        with pytest.raises(HypervisorUnreachable, match=f"went away over {DOMAINS} domains"):
+            connection.ask(lose, 20.0)
+        until(lambda: not any(each() for each in held))
+    finally:
+        gc.enable()
+    connection.close()
 
 
 def test_a_host_that_fails_before_there_is_a_list_fails_at_once(uri: str) -> None:
