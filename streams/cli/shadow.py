@@ -164,7 +164,7 @@ def _told(counts: Counter[str], unreadable: Sequence[str], nodes: Iterable[Given
     total = sum(counts.values())
     lines = [
         f"{total} {'request' if total == 1 else 'requests'}"
-        + ("" if total else ": the scheduler's notifications (scheduler.select_destinations) are not among these")
+        + ("" if total else ": the scheduler's notifications (scheduler.select_destinations) are not among what could be read")
     ]
     lines += [f"  {counts[verdict]:>6}  {verdict:<12} {SAYS[verdict]}" for verdict in SAYS if counts[verdict]]
     without = sum(node.hypervisor is None for node in nodes)
