@@ -11,6 +11,7 @@ Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import tempfile
 import time
@@ -24,6 +25,7 @@ from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams import collector
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
@@ -138,6 +140,9 @@ def serve(path: Path, engine: str, ready: Event, stop: Event) -> None:
         scheduler = Scheduler(log, "bench", engine_name=engine)
         while scheduler.turn():
             pass
+        gc.collect()
+        gc.freeze()
+        collector.calm()  # As `claimlog run` has it.
         ready.set()
         while not stop.is_set():
             scheduler.turn(0.1)
