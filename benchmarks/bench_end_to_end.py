@@ -11,7 +11,6 @@ Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
 import tempfile
 import time
@@ -140,9 +139,7 @@ def serve(path: Path, engine: str, ready: Event, stop: Event) -> None:
         scheduler = Scheduler(log, "bench", engine_name=engine)
         while scheduler.turn():
             pass
-        gc.collect()
-        gc.freeze()
-        collector.calm()  # As `claimlog run` has it.
+        collector.settle()  # As `claimlog run` does.
         ready.set()
         while not stop.is_set():
             scheduler.turn(0.1)

@@ -210,18 +210,14 @@ class LibvirtHost:
 
     def _second_connection(self, due_ms: int) -> Connection:
         """Another for questions, opened when it is first wanted, or when something hangs on it. Raises HypervisorUnreachable."""
-        if self._second is not None and (self._second.busy or self._second.closed):
-            second, self._second = self._second, None
-            second.close()
+        self._second = _unless_stuck(self._second)
         if self._second is None:
             self._second = self._opener.open(timeout_seconds=min(BESIDE_OPEN_SECONDS, self._left_seconds(due_ms)))
         return self._second
 
     def _idle_calls(self, due_ms: int) -> Connection:
         """The connection for questions, or another if something hangs on it; events go on meanwhile. Raises HypervisorUnreachable."""
-        if self._calls is not None and self._calls.busy:
-            calls, self._calls = self._calls, None
-            calls.close()
+        self._calls = _unless_stuck(self._calls)
         if self._calls is None:
             self._calls = self._open(due_ms)
         return self._calls
@@ -336,3 +332,11 @@ class LibvirtHost:
         for connection in connections:
             if connection is not None:
                 connection.close()
+
+
+def _unless_stuck(connection: Connection | None) -> Connection | None:
+    """The connection, if it can be asked; one that is lost, or on which something hangs, is given up."""
+    if connection is not None and (connection.busy or connection.closed):
+        connection.close()
+        return None
+    return connection

@@ -6,7 +6,6 @@ log's `wait` and is woken by the next append of any process.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
@@ -78,9 +77,7 @@ class Host:
         While the log is full, or out of reach for less than `UNREACHABLE_SECONDS_MAX`, this is said once and tried again: engines append
         what was not acknowledged anew, byte for byte. Whatever else goes wrong is raised, so that the process ends and says why.
         """
-        gc.collect()
-        gc.freeze()
-        collector.calm()
+        collector.settle()
         try:
             self._loop(stopped, until_idle=until_idle)
         except BaseException:

@@ -183,9 +183,9 @@ class KafkaLog:
         """Those of these partitions in which a read may find something, or would ask the broker: one look, instead of a read of each."""
         if self._tail is None:
             return list(offsets)
-        now = time.monotonic()
-        dry = self._tail.dry(offsets, now)
-        return [place for place, offset in offsets.items() if place not in dry or not self._is_trusted(place, offset, now)]
+        self._tail.look(now := time.monotonic())
+        is_dry, is_trusted = self._tail.is_dry, self._is_trusted
+        return [place for place, offset in offsets.items() if not (is_dry(place, offset, now) and is_trusted(place, offset, now))]
 
     def _come(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """The records from an offset on, as soon as they are here. Raises OffsetOutOfRange, LogUnreachable."""

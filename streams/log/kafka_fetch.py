@@ -83,14 +83,15 @@ class Fetcher:
     def is_dry(self, place: Partition, offset: int, now: float) -> bool:
         """Whether nothing is at hand from `offset` on in a partition that this one reads, and a look a moment ago found nothing either."""
         window = self.windows.get(place)
-        return window is not None and now < self._look_again and window.is_dry(offset, now)
+        if window is None or window.next != offset or window.fault is not None or now >= self._look_again:
+            return False
+        window.asked_seconds = now
+        return True
 
-    def dry(self, offsets: Mapping[Partition, int], now: float) -> set[Partition]:
-        """Those of these partitions that this one reads and nothing is at hand of from there on: as `is_dry`, after one look for all."""
+    def look(self, now: float) -> None:
+        """Take in what has come, without waiting, unless that was done a moment ago."""
         if now >= self._look_again:
             self.poll(0)
-        windows = self.windows
-        return {place for place, offset in offsets.items() if (window := windows.get(place)) is not None and window.is_dry(offset, now)}
 
     def take(self, place: Partition, offset: int, records_max: int, bytes_max: int) -> list[Record]:
         """What is at hand of a partition that this one reads, without waiting. With nothing there raises its fault and reads it no more."""

@@ -48,13 +48,6 @@ class Window:
         """Whether a read from `offset` can be answered from here, now or when more has come."""
         return self.low <= offset <= self.next
 
-    def is_dry(self, offset: int, now: float) -> bool:
-        """Whether nothing is here from `offset` on, which a reader asks for `now`."""
-        if self.next != offset or self.fault is not None:
-            return False
-        self.asked_seconds = now
-        return True
-
     def put(self, records: list[Record]) -> None:
         """Take in what was fetched next. What is below `next` was here before and is left out."""
         if records[0].offset < self.next:
