@@ -29,6 +29,7 @@ from projections.rocks import RocksTable
 from projections.snapshots import encoded
 from schemas.codec import CLAIMS_DECODER
 from schemas.topics import CLAIMS
+from streams.log.base import between
 from streams.log.sqlite import SqliteLog
 
 HELD_PER_NODE = 20
@@ -99,10 +100,8 @@ def of_history(report: Report, records: int, nodes: int) -> None:
         with SqliteLog.open(path) as log:
             ends = log.ends(CLAIMS)
             for partition, end in ends.items():
-                found: list[LedgerRecord] = []
-                while len(found) < end:
-                    read = log.read(CLAIMS, partition, len(found), BATCH_OF_A_READ)
-                    found += [LedgerRecord(partition, record.time_ms, record.key, record.value) for record in read]
+                read = between(log, CLAIMS, partition, 0, end, BATCH_OF_A_READ)
+                found = [LedgerRecord(partition, record.time_ms, record.key, record.value) for record in read]
                 ledger = Ledger(partition, len(ends))
                 took_seconds += seconds(partial(fold, ledger, found))
                 assert ledger.next_offset == end, f"partition {partition}: {ledger.next_offset} of {end} records were folded"
