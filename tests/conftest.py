@@ -42,6 +42,16 @@ def seed(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--hypothesis-seed"))
 
 
+@pytest.fixture(scope="module")
+def libvirt_events() -> Generator[None]:
+    """libvirt's event loop, for tests that connect to it."""
+    from producers.libvirt_connect import EventLoop  # it may not be installed
+
+    loop = EventLoop()
+    yield
+    loop.stop()
+
+
 def _skip_fails(report: pytest.TestReport | pytest.CollectReport, *, excused: bool) -> None:
     if ON_CI and report.skipped and not excused and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

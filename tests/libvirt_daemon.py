@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ START_SECONDS = 60.0
 GUEST = """<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mib}</memory><vcpu>{vcpus}</vcpu>
 <os><type arch='x86_64' machine='pc'>hvm</type></os><on_poweroff>destroy</on_poweroff>
 <devices>{devices}<memballoon model='none'/></devices></domain>"""
+NODE = """<node><cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>1</nodes><sockets>1</sockets><cores>8</cores>
+<threads>1</threads></cpu><memory>16777216</memory>{domains}</node>"""
+NODE_DOMAIN = """<domain type='test'><name>vm-{number}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>
+<vcpu>1</vcpu><os><type arch='x86_64'>hvm</type></os></domain>"""
 DISK = (
     "<disk type='file' device='disk'><driver name='qemu' type='{kind}'/><source file='{path}'/><target dev='{target}' bus='virtio'/></disk>"
 )
@@ -76,6 +80,16 @@ def certificates(folder: Path) -> None:
     leaf = ("basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature,keyEncipherment")
     made(signed, "server", *leaf, "extendedKeyUsage=serverAuth", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     made(signed, "client", *leaf, "extendedKeyUsage=clientAuth")
+
+
+def domain_id(number: int) -> str:
+    """The uuid of a domain of `node_xml`."""
+    return f"{number:08d}-0000-4000-8000-000000000001"
+
+
+def node_xml(numbers: Iterable[int]) -> str:
+    """A node file of libvirt's test driver, with domains of these numbers."""
+    return NODE.format(domains="".join(NODE_DOMAIN.format(number=number, uuid=domain_id(number)) for number in numbers))
 
 
 def uuid_of(name: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`")
 
 from producers.libvirt_audit import Auditor
-from producers.libvirt_connect import EventLoop, connect
+from producers.libvirt_connect import connect
 from producers.libvirt_domains import Survey
 from producers.libvirt_fleet import Fleet, MakeHost, NodeTwice
 from producers.libvirt_host import LibvirtHost
@@ -33,23 +33,13 @@ from streams.log.kafka_settings import KafkaSettings
 from streams.log.sqlite import SqliteLog
 from tests.faults.tcp_proxy import FINE, TcpProxy, Weather
 from tests.kafka_broker import bootstrap
-from tests.libvirt_daemon import Daemon, running, until
+from tests.libvirt_daemon import Daemon, node_xml, running, until
 
-NODE = """<node><cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>1</nodes><sockets>1</sockets><cores>8</cores>
-<threads>1</threads></cpu><memory>16777216</memory>{domains}</node>"""
-DOMAIN = """<domain type='test'><name>vm-{number}</name><uuid>{number:08d}-0000-4000-8000-000000000001</uuid><memory unit='MiB'>512</memory>
-<vcpu>1</vcpu><os><type arch='x86_64'>hvm</type></os></domain>"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def events() -> Iterator[EventLoop]:
-    loop = EventLoop()
-    yield loop
-    loop.stop()
+pytestmark = pytest.mark.usefixtures("libvirt_events")
 
 
 @pytest.fixture(scope="module")
-def daemon(events: EventLoop) -> Iterator[Daemon]:
+def daemon(libvirt_events: None) -> Iterator[Daemon]:
     with running() as daemon:
         yield daemon
 
@@ -83,7 +73,7 @@ def records_of(fleet: Fleet, enough: Callable[[list[Any]], bool]) -> tuple[list[
 
 
 def test_one_service_has_several_nodes_each_with_epochs_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "a.xml").write_text(NODE.format(domains=DOMAIN.format(number=1)))
+    (tmp_path / "a.xml").write_text(node_xml([1]))
     epochs = {"a": 7_000_000_000_000, "b": None}
     fleet = Fleet(
         [maker(f"test://{tmp_path}/a.xml", "a"), maker("test:///default", "b")],
@@ -128,7 +118,7 @@ def test_a_host_that_hangs_delays_nobody_and_is_unknown(daemon: Daemon) -> None:
 
 def test_an_audit_of_five_hundred_domains_asks_for_none_of_them_unless_something_changed(daemon: Daemon) -> None:
     path = daemon.folder / "five-hundred.xml"
-    path.write_text(NODE.format(domains="".join(DOMAIN.format(number=number) for number in range(500))))
+    path.write_text(node_xml(range(500)))
     path.chmod(0o644)
     connection = connect(daemon.test_uri(str(path)))
     full, quick = Auditor(Options(), lambda: 1, lambda: 1, xml_full_every=1), Auditor(Options(), lambda: 1, lambda: 1)
@@ -166,7 +156,7 @@ def test_two_uris_that_are_one_node_are_refused() -> None:
 
 
 def test_while_nobody_takes_what_they_say_hosts_wait_and_nothing_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "a.xml").write_text(NODE.format(domains="".join(DOMAIN.format(number=number) for number in range(40))))
+    (tmp_path / "a.xml").write_text(node_xml(range(40)))
     fleet = Fleet([maker(f"test://{tmp_path}/a.xml", "a")], last_epoch=lambda *_: None, interval_seconds=0.01, outbox_max=5)
     fleet.start()
     until(lambda: fleet._outbox.qsize() >= 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,42 +23,26 @@ libvirt = pytest.importorskip(
 )
 
 from producers.libvirt_audit import Auditor, Look
-from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, connect
+from producers.libvirt_connect import Connection, HypervisorUnreachable, connect
 from producers.libvirt_domains import SIDE_BY_SIDE_MIN, Known, Survey
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import HypervisorAudited
-from tests.libvirt_daemon import until
+from tests.libvirt_daemon import domain_id, node_xml, until
 
+pytestmark = pytest.mark.usefixtures("libvirt_events")
 DOMAINS = 2 * SIDE_BY_SIDE_MIN
-DOMAIN = """<domain type='test'><name>vm-{number}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory><vcpu>2</vcpu>
-<os><type arch='x86_64'>hvm</type></os></domain>"""
-NODE = """<node><cpu><mhz>2600</mhz><model>x86_64</model><active>64</active><nodes>2</nodes><sockets>1</sockets><cores>16</cores>
-<threads>2</threads></cpu><memory>268435456</memory>{domains}</node>"""
+ALL = [domain_id(number) for number in range(DOMAINS)]
 
 Asked = Callable[[str], None]
 """Called with a domain's id before its XML is asked for; it may wait, or raise."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def events() -> Iterator[EventLoop]:
-    loop = EventLoop()
-    yield loop
-    loop.stop()
-
-
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     path = tmp_path / "node.xml"
-    path.write_text(NODE.format(domains="".join(DOMAIN.format(number=number, uuid=id_of(number)) for number in range(DOMAINS))))
+    path.write_text(node_xml(range(DOMAINS)))
     return f"test://{path}"
-
-
-def id_of(number: int) -> str:
-    return str(uuid.UUID(int=(4 << 76) + (8 << 60) + number))
-
-
-ALL = sorted(map(id_of, range(DOMAINS)))
 
 
 class Watched:

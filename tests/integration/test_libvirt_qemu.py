@@ -20,7 +20,7 @@ libvirt = pytest.importorskip(
 )
 
 from producers import libvirt_connect
-from producers.libvirt_connect import EventLoop, HypervisorUnreachable, Opener
+from producers.libvirt_connect import HypervisorUnreachable, Opener
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import AuditFailed, HypervisorAudited
@@ -36,11 +36,9 @@ POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target>
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    loop = EventLoop()
+def daemon(libvirt_events: None) -> Iterator[Daemon]:
     with running() as daemon:
         yield daemon
-    loop.stop()
 
 
 @pytest.fixture

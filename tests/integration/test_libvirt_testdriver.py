@@ -17,7 +17,7 @@ libvirt = pytest.importorskip(
 )
 
 from producers.libvirt_audit import Auditor
-from producers.libvirt_connect import Connection, EventLoop, HypervisorUnreachable, Worker, connect
+from producers.libvirt_connect import Connection, HypervisorUnreachable, Worker, connect
 from producers.libvirt_disks import Disks
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_lifecycle import DomainWatch, Overrun
@@ -30,6 +30,7 @@ from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused,
 from schemas.resources import ObservedResources
 from schemas.topics import AUDITS, LIFECYCLE
 
+pytestmark = pytest.mark.usefixtures("libvirt_events")
 TEST_UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 NEW_UUID = "0c7f4f0e-5d4b-4a39-9d41-0b7d5a0c1e11"
 DOMAIN = f"""<domain type='test'><name>web-1</name><uuid>{NEW_UUID}</uuid><memory unit='MiB'>512</memory><vcpu>2</vcpu>
@@ -55,13 +56,6 @@ NODE = """<node>
     <capability type='phys_function'><address domain='0x0000' bus='0x81' slot='0x00' function='0x0'/></capability>
     <numa node='1'/></capability></device>
 </node>"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def events() -> Iterator[EventLoop]:
-    loop = EventLoop()
-    yield loop
-    loop.stop()
 
 
 @pytest.fixture
