@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -335,19 +336,20 @@ def workers_tables_wrong(log: Log, homes: Iterable[Path], fold: Folded) -> list[
     """As `tables_wrong` for workers that have a directory each: one of them holds the end of each partition, and what another has left of
     a partition that it once owned is the pure fold up to there."""
     found = []
-    at_end: set[int] = set()
-    for home in homes:
-        for number in range(len(fold.ledgers)):
-            if not (home / f"{CLAIMS}-{number}").exists():
-                continue
-            with RocksTable.open(home / f"{CLAIMS}-{number}") as table:
-                if table.next_offset >= fold.ledgers[number].next_offset:
-                    at_end.add(number)
-                    found += [f"{home.name}: {wrong}" for wrong in table_wrong(table, fold, number)]
-                elif table.next_offset:
-                    up_to = folded(log, {number: table.next_offset})
-                    found += [f"{home.name} before the end: {wrong}" for wrong in table_wrong(table, up_to, number)]
-    return found + [f"no table stands at the end of {CLAIMS}/{number}" for number in range(len(fold.ledgers)) if number not in at_end]
+    ends = {number: ledger.next_offset for number, ledger in enumerate(fold.ledgers)}
+    stands: dict[int, dict[str, int]] = {number: {} for number in ends}
+    for home, (number, end) in product(homes, ends.items()):
+        if not (home / f"{CLAIMS}-{number}").exists():
+            continue
+        with RocksTable.open(home / f"{CLAIMS}-{number}") as table:
+            stands[number][home.name] = table.next_offset
+            if table.next_offset >= end:
+                found += [f"{home.name}: {wrong}" for wrong in table_wrong(table, fold, number)]
+            elif table.next_offset:
+                up_to = folded(log, {number: table.next_offset})
+                found += [f"{home.name} before the end: {wrong}" for wrong in table_wrong(table, up_to, number)]
+    behind = {number: end for number, end in ends.items() if max(stands[number].values(), default=0) < end}
+    return found + [f"no table stands at the end of {CLAIMS}/{number}, {end}: {stands[number]}" for number, end in behind.items()]
 
 
 def limits(fold: Folded) -> dict[str, dict[str, int]]:

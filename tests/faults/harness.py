@@ -50,18 +50,24 @@ class Process(Struct):
     running: subprocess.Popen[bytes] | None = None
     starts: int = 0
     kills: int = 0
+    said_before: int = 0
 
     def start(self) -> None:
         """Start it; it must not be running."""
         assert self.running is None, f"{self.name} is running already"
         says_where = os.environ | {"PYTHONFAULTHANDLER": "1"}
         with self.errors.open("ab") as said:
+            self.said_before = said.tell()
             self.running = subprocess.Popen(self.command, cwd=ROOT, env=says_where, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self.starts += 1
 
     def said(self) -> str:
         """Everything it said so far."""
         return self.errors.read_text(errors="replace")
+
+    def said_since_start(self) -> str:
+        """What it said since it was started last."""
+        return self.errors.read_bytes()[self.said_before :].decode(errors="replace")
 
     def must_run(self) -> None:
         """Raises AssertionError with its last words if it has ended by itself."""

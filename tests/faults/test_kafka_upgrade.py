@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.load import Fleet
+from producers.load import KINDS, Fleet
 from producers.source import said
 from projections.rules import RULES_KNOWN
 from schemas import topics
@@ -77,8 +77,9 @@ class Requester:
 
 
 def shared_out(here: SharedSite, names: Sequence[str]) -> bool:
-    """Whether each of these workers has one partition, by what it said last."""
-    shares = [re.findall(r"^worker \w+: partitions (.*)$", here.processes[name].said(), re.MULTILINE)[-1:] for name in names]
+    """Whether each of these workers has one partition, by what it said last since it was started."""
+    said = [here.processes[name].said_since_start() for name in names]
+    shares = [re.findall(r"^worker \w+: partitions (.*)$", each, re.MULTILINE)[-1:] for each in said]
     return sorted(share for each in shares for share in each) == ["0", "1"]
 
 
@@ -86,9 +87,10 @@ def stopped(process: Process) -> None:
     """It ends by itself, and one line says why."""
     code = process.ended(PATIENCE_SECONDS)
 
-    assert code == 1, f"{process.name} ended with {code}: {process.said()[-2000:]}"
-    assert UPGRADE in process.said()
-    assert "Traceback" not in process.said()
+    said = process.said_since_start()
+    assert code == 1, f"{process.name} ended with {code}: {said[-2000:]}"
+    assert UPGRADE in said
+    assert "Traceback" not in said
 
 
 def is_at_rest(log: Log) -> bool:
@@ -107,7 +109,8 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
 ) -> None:
     older, newer, what = both(tmp_path)
     with shared_site(tmp_path) as here, here.opened() as log:
-        fleet, requester = Fleet(6, epoch=1), Requester(log)
+        # Of one kind, so that requests spread over the nodes of both partitions.
+        fleet, requester = Fleet(6, epoch=1, kinds=KINDS[:1]), Requester(log)
         log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000, 1))) for node_id in fleet.nodes])
 
         for worker, scheduler, claimlog in (("w-old", "s-old", older), ("w-new", "s-new", newer)):
@@ -134,6 +137,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
         here.worker("w-old", *UNMISSED, claimlog=newer)
         here.scheduler("s-old", claimlog=newer)
         until(lambda: shared_out(here, ("w-old", "w-new")), PATIENCE_SECONDS, "each worker has a partition again")
+        upgraded = log.ends(topics.CLAIMS)
         requester.asks_until_each_has_placed(("s-old", "s-new"))
         # The checkers are this tree's, and learn what the newer wheel knows.
         for module in ("projections.ledger", "projections.state"):
@@ -148,6 +152,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
         not_taken_up = {f"w-old before the end: the table of claims/{number} is empty" for number in (0, 1)}
         assert [each for each in wrong if each not in not_taken_up] == []
         assert [ledger.rules_version for ledger in fold.ledgers] == [NEXT, NEXT]
+        assert all(ledger.next_offset > upgraded[ledger.partition] for ledger in fold.ledgers), "both partitions went on"
         assert "discarded" not in here.processes["w-old"].said()
         verified = here.verb("replay", "--verify", claimlog=newer)
         assert verified.returncode == 0, verified.stdout + verified.stderr
