@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import msgspec
@@ -230,6 +231,25 @@ def test_a_table_that_is_empty_or_stands_elsewhere_is_not_the_fold(world: World)
     (found,) = checkers.tables_wrong(world.state, checkers.folded(world.log))
 
     assert found.startswith("the table of claims/0 stands at 4 with ")
+
+
+def test_of_several_workers_one_holds_the_end_and_what_the_others_left_is_the_fold_up_to_there(world: World, tmp_path: Path) -> None:
+    world.process()
+    left = tmp_path / "left"
+    copytree(world.state, left)
+    world.say(topics.CLAIMS, claim("r2", "c2", vcpus=1))
+    (nobody,) = checkers.workers_tables_wrong(world.log, [world.state, left], checkers.folded(world.log))
+    assert nobody == "no table stands at the end of claims/0, 4: {'state': 3, 'left': 3}"
+    world.process()
+    fold = checkers.folded(world.log)
+    assert checkers.workers_tables_wrong(world.log, [world.state, left], fold) == []
+
+    with RocksTable.open(left / "claims-0") as table:
+        table.write({}, [b"nn1"], next_offset=table.next_offset)
+
+    assert checkers.workers_tables_wrong(world.log, [world.state, left], fold) == [
+        "left before the end: the table of claims/0 differs from the fold, in the nodes ['n1']"
+    ]
 
 
 def changed_row(world: World, **changes: Any) -> NodeResources:
