@@ -148,8 +148,10 @@ class Scheduler:
         moved += self._read_requests()
         moved += self._fold()
         self._act()
-        moved += self.outbox.send()
-        has_more = self._is_behind or self.placer.may_act() or self.placer.wants_ends
+        said = self.outbox.send()
+        moved += said
+        is_there = said > 0 and not self.outbox.is_far
+        has_more = is_there or self._is_behind or self.placer.may_act() or self.placer.wants_ends
         if self.placer.wants_ends:
             self.placer.ends_are(self._claims_ends())
             self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS

@@ -1,8 +1,8 @@
 """The embedded log: one SQLite file that several processes append to and read at once. The default; it needs no broker.
 
-Beside the file stand SQLite's `-wal` and `-shm`, and `-wake`, which carries nothing (see `streams.log.wake`). Every read checks every
-checksum. What cannot be seen is damage in the WAL of a log whose last process died: SQLite takes a frame there that does not hold for
-the torn end of an unacknowledged commit.
+Beside the file stand SQLite's `-wal` and `-shm`, and `-wake`, which carries nothing (see `streams.log.wake`). Every read of the file
+checks every checksum; only a fold that reads back what its process said last has it from memory. What cannot be seen is damage in the WAL
+of a log whose last process died: SQLite takes a frame there that does not hold for the torn end of an unacknowledged commit.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
-from streams.log.sqlite_reading import Reader
+from streams.log.sqlite_reading import Reader, Said
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
 from streams.log.wake import Bell, Ear
 
 TRUNCATE_STEP: Final = 200_000  # offsets dropped in one transaction, so that other writers get their turn
-SPURIOUS_SECONDS: Final = 0.0005  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
+SPURIOUS_SECONDS: Final = 0.0002  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
 
 Progress = Callable[[Partition, int, int], None]
 
@@ -97,11 +97,12 @@ class SqliteLog:
         now_ms = self._clock()
         with self._file.writing("append"):
             if len(set(numbers)) == 1 and len(set(map(_topic, messages))) == 1:
-                first = self._append(self._catalog.place(messages[0].topic, numbers[0]), messages, now_ms)
-                offsets = list(range(first, first + len(messages)))
+                said = [self._append(self._catalog.place(messages[0].topic, numbers[0]), messages, now_ms)]
+                offsets = list(range(said[0].first, said[0].first + len(messages)))
             else:
-                offsets = self._append_scattered(messages, numbers, now_ms)
+                said, offsets = self._append_scattered(messages, numbers, now_ms)
         self._bell.ring()
+        self._reader.keep(said)
         return offsets
 
     def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
@@ -113,20 +114,21 @@ class SqliteLog:
                 self._append(self._catalog.place(*to), [message for *_, message in run], time_ms)
         self._bell.ring()
 
-    def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> list[int]:
-        """Append to several partitions inside the caller's transaction; returns the offsets in the order of the messages."""
+    def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> tuple[list[Said], list[int]]:
+        """Append to several partitions inside the caller's transaction; returns also the offsets in the order of the messages."""
         batches: dict[tuple[str, int], list[int]] = {}
         for at, (message, number) in enumerate(zip(messages, numbers, strict=True)):
             batches.setdefault((message.topic, number), []).append(at)
-        offsets = [0] * len(messages)
+        said, offsets = [], [0] * len(messages)
         for (topic, number), ats in batches.items():
-            first = self._append(self._catalog.place(topic, number), [messages[at] for at in ats], now_ms)
-            for offset, at in enumerate(ats, first):
+            there = self._append(self._catalog.place(topic, number), [messages[at] for at in ats], now_ms)
+            said.append(there)
+            for offset, at in enumerate(ats, there.first):
                 offsets[at] = offset
-        return offsets
+        return said, offsets
 
-    def _append(self, place: Place, messages: Sequence[Message], now_ms: int) -> int:
-        """Append to one partition inside the caller's transaction; returns the first offset."""
+    def _append(self, place: Place, messages: Sequence[Message], now_ms: int) -> Said:
+        """Append to one partition inside the caller's transaction."""
         state = self._reader.state(place)
         self._refuse_if_damaged(place, state)
         end = state.end + len(messages)
@@ -139,7 +141,7 @@ class SqliteLog:
         check_readable(messages, encoded)
         self._shelf.put(place, blocks_of(range(state.end, end), encoded, state.end, end, place.seed))
         self._shelf.keep_state(place, State(state.start, end, time_ms))
-        return state.end
+        return Said(place, state.end, time_ms, messages)
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
         """See the contract."""
@@ -148,8 +150,10 @@ class SqliteLog:
     def read_bare(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
     ) -> list[BareRecord]:
-        """As `read`, in a third of the time: the records come without headers."""
-        return self._reader.records(opened_bare, self._catalog.place(topic, partition), offset, records_max, bytes_max)
+        """As `read`, in a third of the time: the records come without headers. What this process appended last is not fetched at all."""
+        place = self._catalog.place(topic, partition)
+        own = self._reader.own(place, offset, records_max, bytes_max)
+        return self._reader.records(opened_bare, place, offset, records_max, bytes_max) if own is None else own
 
     def read_lazily(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20

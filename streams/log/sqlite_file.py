@@ -25,11 +25,15 @@ from streams.log.blocks import BlockDamaged
 FORMAT_VERSION: Final = 1
 APPLICATION_ID: Final = 0x636C6D67  # "clmg": so that another program's database is never taken for a log
 BUSY_SECONDS: Final = 60.0  # writers wait for each other; more than this means that one is stopped
+# A commit takes so long: whoever waits for one looks again at once, since to sleep for less than this takes twice as long.
+COMMIT_SECONDS: Final = 0.0002
 # The WAL is folded back at 16 MiB, beside readers, and at 64 MiB the writer waits until no reader is inside and starts it anew.
 WAL_PAGES_FOLDED: Final = 4_096
 WAL_PAGES_MAX: Final = 16_384
 
 Row = tuple[Any, ...]
+
+_let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0.0))
 
 _SCHEMA = """
 CREATE TABLE ledger (name TEXT PRIMARY KEY, value TEXT NOT NULL, mark INTEGER NOT NULL) WITHOUT ROWID;
@@ -239,10 +243,15 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
 
     def wait_for_others(attempts: int) -> bool:
         nonlocal waited_since
-        waited_since = time.monotonic() if attempts == 0 else waited_since
-        # A commit takes a quarter of a millisecond: SQLite's own waits of up to 100 ms would let one writer starve another.
-        time.sleep(min(0.0001 * (attempts + 1), 0.001))
-        return time.monotonic() - waited_since < BUSY_SECONDS
+        now = time.monotonic()
+        waited_since = now if attempts == 0 else waited_since
+        waited = now - waited_since
+        # SQLite's own waits of up to 100 ms would let one writer starve another.
+        if waited < COMMIT_SECONDS:
+            _let_others_run()
+        else:
+            time.sleep(min(waited, 0.001))
+        return waited < BUSY_SECONDS
 
     db.set_busy_handler(wait_for_others)
     db.execute("PRAGMA cell_size_check=ON")

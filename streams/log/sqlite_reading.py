@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from streams.log.base import BareRecord, LogDamaged, OffsetOutOfRange, Position, Record
-from streams.log.blocks import Block, BlockDamaged, in_bites, opened, opened_bare, salvaged
+from streams.log.base import BareRecord, LogDamaged, Message, OffsetOutOfRange, Position, Record
+from streams.log.blocks import BYTES_MAX, RECORDS_MAX, Block, BlockDamaged, in_bites, opened, opened_bare, salvaged
 from streams.log.sqlite_file import BROKEN, SqliteFile
 from streams.log.sqlite_shelf import Place, Shelf, State
 
@@ -20,12 +20,42 @@ Opening = Callable[[Sequence[Block], int], list[Any]]
 """`opened` or `opened_bare`."""
 
 
+class Said(NamedTuple):
+    """What this process appended to a partition in one transaction, from the offset `first` on."""
+
+    place: Place
+    first: int
+    time_ms: int
+    messages: Sequence[Message]
+
+
 class Reader:
     """The reading half of one file. `damage` has what was met, by topic and partition."""
 
     def __init__(self, path: Path, file: SqliteFile, shelf: Shelf) -> None:
         self.damage: dict[tuple[str, int], LogDamaged] = {}
         self._path, self._file, self._shelf = path, file, shelf
+        self._said: dict[int, Said] = {}
+
+    def keep(self, said: Sequence[Said]) -> None:
+        """Remember what was appended last to each partition, for `own`; of what is longer than a block nothing."""
+        for each in said:
+            if len(each.messages) <= RECORDS_MAX and sum(len(message.value) for message in each.messages) <= BYTES_MAX:
+                self._said[each.place.id] = each
+            else:
+                self._said.pop(each.place.id, None)
+
+    def own(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[BareRecord] | None:
+        """The records that this process appended last, if they begin at `offset` and were not read yet.
+
+        A loop that decides on its own fold reads back all that it says: to fetch and open it would take a tenth of a placement's time.
+        """
+        said = self._said.get(place.id)
+        if said is None or said.first != offset or len(said.messages) > records_max or bytes_max < BYTES_MAX:
+            return None
+        del self._said[place.id]
+        at = enumerate(said.messages, offset)
+        return [BareRecord(place.topic, place.number, number, said.time_ms, each.key, each.value) for number, each in at]
 
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""

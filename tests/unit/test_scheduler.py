@@ -162,6 +162,24 @@ def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
     assert time.monotonic() - started < 10
 
 
+def test_it_reads_back_what_it_said_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world()
+    here.host("n1")
+    scheduler = here.scheduler()
+    settle(scheduler)
+    here.request("r")
+    answers_at_waits: list[int] = []
+    monkeypatch.setattr(here.log, "wait", lambda *_: answers_at_waits.append(sum(here.log.ends(RESULTS).values())))
+
+    scheduler.turn(20.0)  # The claim.
+    scheduler.turn(20.0)  # The result.
+    assert answers_at_waits == []
+    scheduler.turn(20.0)
+
+    assert answers_at_waits == [sum(here.log.ends(RESULTS).values())]
+    assert here.answer("r").reason is None
+
+
 class Far:
     """A log that takes records without being waited for; they land in it when somebody waits, unless it `holds` them."""
 

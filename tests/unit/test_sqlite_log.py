@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
 
 from streams.log.base import BareRecord, LogDamaged, LogFull, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+from streams.log.blocks import BYTES_MAX
 from streams.log.sqlite import SqliteLog
 
 ROOT = Path(__file__).parents[2]
@@ -395,6 +397,60 @@ def test_records_are_the_same_without_their_headers(path: Path) -> None:
             log.read_bare("rows", 0, 501)
         with pytest.raises(OffsetOutOfRange):
             next(log.read_lazily("rows", 0, 501))
+
+
+def fetches_nothing(*_: object) -> list[BareRecord]:
+    raise AssertionError("fetched from the file")
+
+
+def test_what_a_process_said_last_is_read_from_memory_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(path) as log:
+        log.append([Message("other", b"k", b"first")])
+        log.append([Message("other", b"k", b"%d" % at, (("name", b"v"),)) for at in range(5)])
+        log.append([Message("rows", b"k", b"v" * (BYTES_MAX + 1))])
+        there = log.read("other", 0, 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log._reader, "records", fetches_nothing)
+            own = log.read_bare("other", 0, 1)
+            for topic, offset in (("other", 1), ("other", 0), ("rows", 0)):  # Read once before, further back, longer than a block.
+                with pytest.raises(AssertionError, match="fetched from the file"):
+                    log.read_bare(topic, 0, offset)
+
+        assert bare(own) == bare(there)
+        assert all(type(record) is BareRecord for record in own)
+        assert bare(log.read_bare("other", 0, 1)) == bare(there)
+
+
+def test_what_was_not_committed_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(log._shelf, "keep_state", fetches_nothing)
+            with pytest.raises(AssertionError):
+                log.append([Message("other", b"k", b"lost")])
+        log.append([Message("other", b"k", b"kept")])
+
+        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"kept"]
+
+
+def test_whatever_others_append_between_each_reads_all_in_order(path: Path, seed: int) -> None:
+    draw = Random(seed)
+    with made(path) as one, SqliteLog.open(path) as two:
+        logs, topics = (one, two), (("claims", 0), ("claims", 1), ("other", 0))
+        read: dict[tuple[SqliteLog, str, int], list[BareRecord]] = {(log, *place): [] for log in logs for place in topics}
+        for turn in range(400):
+            log = draw.choice(logs)
+            if draw.random() < 0.5:
+                said = [draw.choice(topics) for _ in range(draw.choice((1, 1, 2, 5, 200)))]
+                log.append([Message(topic, b"k", b"%d-%d" % (turn, at), (), number) for at, (topic, number) in enumerate(said)])
+            else:
+                topic, number = draw.choice(topics)
+                known = read[log, topic, number]
+                known += log.read_bare(topic, number, len(known), draw.choice((1, 3, 1000)))
+        for (log, topic, number), known in read.items():
+            while found := log.read_bare(topic, number, len(known)):
+                known.extend(found)
+            assert bare(known) == bare(log.read(topic, number, 0, 100_000))
 
 
 def test_blocks_of_all_sizes_are_read_lazily_as_at_once(path: Path) -> None:
