@@ -239,25 +239,37 @@ class Lane:
 
     def nearest(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None]) -> NearestMiss | None:
         """The first of `misses` that `tell` makes a miss of, or ends the search with; its word on a node is kept while that is the same."""
-        profiles = self.view.profiles
-        slot = self._short.first
-        if slot is None:
-            live = profiles.live
-            ranks = (self.place[:live].astype(np.int64) << _ORDINAL_BITS) + profiles.firsts[:live]
-            self._short.fill(-self.missing[:live], np.arange(live), ranks)
-            slot = self._short.first
-        if slot is None or slot < 0:
+        slot = self._least_short()
+        if slot < 0:
             return None
-        told = self._tell(tell, self.places[slot], profiles.at[slot].ordinals[0])
+        told = self.tell(tell, self.places[slot], self.view.profiles.at[slot].ordinals[0])
         if not isinstance(told, bool):
             return told
         for _, place, ordinal in self.misses(()):
-            told = self._tell(tell, place, ordinal)
+            told = self.tell(tell, place, ordinal)
             if not isinstance(told, bool):
                 return told
         return None
 
-    def _tell(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None], place: int, ordinal: int) -> NearestMiss | bool | None:
+    def first_miss(self, apart: Collection[int]) -> tuple[float, int, int] | None:
+        """The first of `misses`; None if it takes these to find it, or there is none."""
+        slot = self._least_short()
+        if slot < 0 or (ordinal := self.view.profiles.at[slot].ordinals[0]) in apart:
+            return None
+        return self._missings[slot], self.places[slot], ordinal
+
+    def _least_short(self) -> int:
+        """The slot of the profile that lacks least, of equals the one that stands first in `misses`; −1 if none is short."""
+        slot = self._short.first
+        if slot is None:
+            live, profiles = self.view.profiles.live, self.view.profiles
+            ranks = (self.place[:live].astype(np.int64) << _ORDINAL_BITS) + profiles.firsts[:live]
+            self._short.fill(-self.missing[:live], np.arange(live), ranks)
+            slot = self._short.first
+        return -1 if slot is None else slot
+
+    def tell(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None], place: int, ordinal: int) -> NearestMiss | bool | None:
+        """What `tell` says of this node, asked once as long as that is the same."""
         room, known = self.view.rooms[ordinal], self._told
         if known is None or known[0] is not room or known[1] != place:
             known = self._told = (room, place, tell(self, place, room))
