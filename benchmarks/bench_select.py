@@ -33,6 +33,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import Flavor, Image, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import Decision
+from streams import collector
 from streams.scheduling.engine import ProfileEngine
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import POLICIES, Policy, digest
@@ -64,6 +65,7 @@ class Kind(NamedTuple):
 
 def main() -> None:
     asked = arguments(__doc__ or "", add)
+    collector.calm()  # As `claimlog run` does.
     sizes = [int(size) for size in asked.nodes.split(",")]
     with Report("select", as_json=asked.json) as report:
         for size in sizes:
