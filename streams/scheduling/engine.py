@@ -207,18 +207,15 @@ class ProfileEngine:
         view = self.view
         if not standing.apart and not standing.names:
             return lane.nearest(self._miss)
-        known = []
-        if standing.short:
-            missing = missing_part(ask)
-            single = [(missing(room), place, view.ordinals[room.node_id]) for place, room in standing.short]
-            known = sorted([(part, place, ordinal) for part, place, ordinal in single if part is not None])
-        if rest and not standing.is_own and (ask.item.group is None or ask.item.group.policy == "anti-affinity"):
-            # What such a group forbids is on nodes that are looked at one by one: any other is to this ask what it is to its class.
+        if rest and not standing.is_own:
+            # Whom rules about names tell apart is looked at one by one: any other node is to this ask what it is to its class.
             first = lane.first_miss(standing.apart)
-            if first is not None and not (known and known[0] < first):
-                told = lane.tell(self._miss, *first[1:])
-                if not isinstance(told, bool):
-                    return told
+            told = True if first is None else lane.tell(self._miss, *first)
+            if not isinstance(told, bool):
+                return told
+        missing = missing_part(ask)
+        single = [(missing(room), place, view.ordinals[room.node_id]) for place, room in standing.short]
+        known = sorted([(part, place, ordinal) for part, place, ordinal in single if part is not None])
         others = [check for _, _, check in standing.names]
         if standing.is_own:
             others += [made for filter_, _ in lane.checks.values() if not filter_.amounts and (made := filter_.prepare(ask)) is not None]

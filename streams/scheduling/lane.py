@@ -251,12 +251,12 @@ class Lane:
                 return told
         return None
 
-    def first_miss(self, apart: Collection[int]) -> tuple[float, int, int] | None:
-        """The first of `misses`; None if it takes these to find it, or there is none."""
+    def first_miss(self, apart: Collection[int]) -> tuple[int, int] | None:
+        """Place and ordinal of the first of `misses(())`; None if it is one of `apart`, or there is none."""
         slot = self._least_short()
         if slot < 0 or (ordinal := self.view.profiles.at[slot].ordinals[0]) in apart:
             return None
-        return self._missings[slot], self.places[slot], ordinal
+        return self.places[slot], ordinal
 
     def _least_short(self) -> int:
         """The slot of the profile that lacks least, of equals the one that stands first in `misses`; −1 if none is short."""
