@@ -125,8 +125,8 @@ def paced(log: SqliteLog, rate: int, requests: int) -> Iterator[float]:
             number += 1
         else:
             log.wait(positions, max(due - time.perf_counter(), 0.0) if number < requests else 1.0)
-        for place, offset in list(positions.items()):
-            for record in log.read(place.topic, place.number, offset):
+        for place in log.news(positions):
+            for record in log.read(place.topic, place.number, positions[place]):
                 positions[place] = record.offset + 1
                 if record.key in sent:
                     answered += 1

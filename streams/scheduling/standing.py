@@ -18,8 +18,6 @@ from streams.scheduling.policy import Policy
 from streams.scheduling.verdicts import PASSES
 from streams.scheduling.view import View
 
-_NOBODY: frozenset[int] = frozenset()
-
 
 class Standing(Struct, gc=False):
     """What the filters left for one ask.
@@ -100,12 +98,12 @@ class Filtering:
     def _apart(self, ask: Ask) -> dict[int, Room]:
         """The nodes that rules about names tell apart, by ordinal in order, as rooms for this very instance."""
         view, request, item = self._view, ask.request, ask.item
-        hints, own = request.hints, view.on.get(item.instance_id, _NOBODY)
+        hints, own = request.hints, view.on.get(item.instance_id, ())
         ordinals: set[int] = set(own)
         for instance_id in (*hints.same_host, *hints.different_host):
-            ordinals |= view.on.get(instance_id, _NOBODY)
+            ordinals.update(view.on.get(instance_id, ()))
         if item.group is not None:
-            ordinals |= view.grouped.get(item.group.group_id, _NOBODY)
+            ordinals.update(view.grouped.get(item.group.group_id, ()))
         for host in (*request.forced_hosts, *request.ignored_hosts):
             ordinals.update(view.hosts.get(host.lower(), ()))
         named = [*request.ignored_nodes, *request.forced_nodes, *request.requested_nodes, *request.retry_nodes]

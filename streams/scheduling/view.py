@@ -18,7 +18,7 @@ from projections.room import UNLIMITED, Room
 from schemas.inventory import Aggregate, Physical
 from schemas.resources import RESOURCES
 from streams.scheduling.facts import host_of
-from streams.scheduling.gathering import Gathering, entered, left
+from streams.scheduling.gathering import Gathering
 from streams.scheduling.profiles import Key, Profiles, Reading
 from streams.scheduling.raws import nothing
 from streams.scheduling.weighers import has_overrides
@@ -54,8 +54,8 @@ class View:
     def __init__(self, raws: Sequence[Raw], extras: Sequence[Raw], tags: Sequence[Callable[[Room], Any]] = ()) -> None:
         self.rooms: list[Room] = []
         self.ordinals: dict[str, int] = {}
-        self.on: dict[str, set[int]] = {}
-        """Ordinals of the nodes that an instance is on."""
+        self.on: dict[str, tuple[int, ...]] = {}
+        """Ordinals of the nodes that an instance is on: one in nearly all cases, and all instances of a node share it."""
         self._gathering = Gathering()
         self.grouped = self._gathering.at
         """Ordinals of the nodes that have members of a group, or are closed to one."""
@@ -83,6 +83,7 @@ class View:
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
         self._instances: list[frozenset[str]] = []
+        self._alone: list[tuple[int, ...]] = []
         self._names: list[str] = []
         self._beside: dict[int, tuple[int, NDArray[np.intp]]] = {}
 
@@ -115,7 +116,7 @@ class View:
         self.ordinals = {room.node_id: ordinal for ordinal, room in enumerate(rooms)}
         for index in (self.on, self.hosts):
             index.clear()
-        self._instances = [frozenset()] * len(rooms)
+        self._instances, self._alone = [frozenset()] * len(rooms), [(ordinal,) for ordinal in range(len(rooms))]
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
         self._remember()
         self._names = [host_of(room) for room in rooms]
@@ -208,9 +209,13 @@ class View:
     def _index(self, ordinal: int) -> None:
         before, there = self._instances[ordinal], self.rooms[ordinal].instances
         if len(before) != len(there) or not before.issuperset(there):
-            now = frozenset(there)
-            entered(self.on, ordinal, now - before)
-            left(self.on, ordinal, before - now)
+            now, on, alone = frozenset(there), self.on, self._alone[ordinal]
+            for instance_id in now - before:
+                on[instance_id] = on[instance_id] + alone if instance_id in on else alone
+            for instance_id in before - now:
+                others = tuple([each for each in on.pop(instance_id) if each != ordinal])
+                if others:
+                    on[instance_id] = others
             self._instances[ordinal] = now
 
 
