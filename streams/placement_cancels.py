@@ -5,7 +5,7 @@ A cancellation acts by becoming the counting failure, or after a placement as re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from schemas.results import Decision
 from streams.log.base import Message
@@ -14,7 +14,7 @@ from streams.placement_work import Counters, Desk, Work
 
 
 def cancelled(
-    desk: Desk, send: Sender, evidence: Callable[[Work], tuple[Decision, ...]], now_ms: int, *, is_folded: bool
+    desk: Desk, send: Sender, evidence: Callable[[Work], tuple[Decision, ...]], now_ms: int, *, is_folded: Callable[[Sequence[int]], bool]
 ) -> Iterator[Message]:
     """The failures that may become the counting results of cancelled requests; of those that were placed the releases are begun.
 
@@ -25,7 +25,7 @@ def cancelled(
         answer = desk.placements.answers.get(request_id)
         named = answer.named if answer is not None else ()
         if answer is None and request_id not in desk.placements.open:
-            if not is_folded:
+            if not is_folded(desk.claims_ends):
                 continue
             named = tuple(desk.held.get(request_id, {}).values())
         if cancelling.releases is None:
