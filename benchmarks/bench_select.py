@@ -67,20 +67,20 @@ class Kind(NamedTuple):
 
 def main() -> None:
     asked = arguments(__doc__ or "", add)
-    sizes = [int(size) for size in asked.nodes.split(",")]
+    sizes = [int(size) for size in asked.nodes.split(",") if size]
     with Report("select", as_json=asked.json) as report:
         for size in sizes:
             if asked.nova:
                 nova(report, asked.nova, size, asked.seconds, asked.clock)
             for subject in ("reference", "engine"):
                 alone(report, subject, "nova", Kind(size), asked)
-            for policy in asked.policies.split(","):
+            for policy in asked.policies:
                 alone(report, "engine", policy, Kind(size), asked)
         for size in [int(size) for size in asked.alike.split(",") if size]:
-            for policy in ("nova", *asked.policies.split(",")):
+            for policy in ("nova", *asked.policies):
                 alone(report, "engine", policy, Kind(size, kinds=30), asked)
         for classes in [int(each) for each in asked.classes.split(",") if each]:
-            for policy in ("nova", *asked.policies.split(",")):
+            for policy in ("nova", *asked.policies):
                 alone(report, "engine", policy, Kind(1_000, classes=classes), asked)
         if asked.numa:
             alone(report, "engine", "nova", Kind(asked.numa, numa=True), asked)
@@ -91,11 +91,26 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alike", default="1000,10000,100000", help="fleets of 30 kinds of nodes")
     parser.add_argument("--classes", default="1000,1700", help="distinct classes of requests, on 1,000 nodes")
     parser.add_argument("--numa", type=int, default=1000, help="nodes of the fleet with NUMA and PCI requests; 0: none")
-    parser.add_argument("--policies", default="absolute-pack", help="absolute policies, for all sizes")
+    parser.add_argument("--policies", type=policies, default="absolute-pack", help="absolute policies, for all sizes")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long one figure is measured at most")
-    parser.add_argument("--decisions", type=int, default=20_000, help="how many decisions one figure is measured over at most")
+    parser.add_argument("--decisions", type=decisions, default=20_000, help="how many decisions one figure is measured over at most")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the thread's own time, where others share the cores")
     parser.add_argument("--nova", default="", help="the Python of an environment that has Nova 34; left out, Nova is not measured")
+
+
+def policies(text: str) -> list[str]:
+    """Names of policies, none for an empty text."""
+    names = [name for name in text.split(",") if name]
+    if unknown := sorted({*names} - POLICIES.keys()):
+        raise argparse.ArgumentTypeError(f"not known: {', '.join(unknown)}; known: {', '.join(POLICIES)}")
+    return names
+
+
+def decisions(text: str) -> int:
+    """A number of decisions of which some are left when the engine is warm."""
+    if int(text) <= WARM_UP:
+        raise argparse.ArgumentTypeError(f"more than {WARM_UP} are needed: so many warm up")
+    return int(text)
 
 
 def alone(report: Report, subject: str, policy_name: str, kind: Kind, asked: argparse.Namespace) -> None:

@@ -221,9 +221,10 @@ class Scheduler:
             placements = begun(self._log, partition, committed.get(partition), self._placements.get(partition), self._tell)
             self._placements[partition] = placements
             # Every result up to the end is known before anything is done (DESIGN section 3).
-            for record in self._records(RESULTS, partition, placements.results_next):
-                placements.apply_result(record.offset, record.time_ms, record.key, record.value)
-                read += 1
+            while records := self._records(RESULTS, partition, placements.results_next):
+                for record in records:
+                    placements.apply_result(record.offset, record.time_ms, record.key, record.value)
+                read += len(records)
             self.placer.own(partition, placements, self._claims_ends(), committed.get(partition, 0))
             self._taken_over.add(partition)
         self.placer.look_for_losers(self._taken_over)
@@ -297,7 +298,7 @@ class Scheduler:
         return self._read_log(topic, partition, offset, records_max)
 
     def _records(self, topic: str, partition: int, offset: int) -> list[Recorded]:
-        """All records from `offset` to the end."""
+        """Records from `offset` to the end, or up to where a log gives fewer at once: then a next call gives more."""
         records: list[Recorded] = []
         while found := self._read(topic, partition, offset, RECORDS_PER_READ):
             records += found

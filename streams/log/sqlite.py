@@ -30,7 +30,7 @@ from streams.log.base import (
     TopicSpec,
     wall_clock_ms,
 )
-from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened, opened_bare
+from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
@@ -151,9 +151,7 @@ class SqliteLog:
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
     ) -> list[BareRecord]:
         """As `read`, in a third of the time: the records come without headers. What this process appended last is not fetched at all."""
-        place = self._catalog.place(topic, partition)
-        own = self._reader.own(place, offset, records_max, bytes_max)
-        return self._reader.records(opened_bare, place, offset, records_max, bytes_max) if own is None else own
+        return self._reader.bare(self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
     def read_lazily(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
@@ -249,6 +247,7 @@ class SqliteLog:
             newest |= {record.key: record.offset for record in records}
             at = records[-1].offset + 1
         dropped, at = 0, start
+        self._reader.forget(place)
         while at < end:
             self._file.fold_wal_back()
             with self._file.writing("compact"):

@@ -28,6 +28,18 @@ class Said(NamedTuple):
     time_ms: int
     messages: Sequence[Message]
 
+    def records(self) -> list[BareRecord] | None:
+        """What a fold reads of it, if all of it is bytes for good and no longer than a block."""
+        if len(self.messages) > RECORDS_MAX:
+            return None
+        place, time_ms = self.place, self.time_ms
+        fields = [(message.key, message.value) for message in self.messages]
+        if not all(type(key) is type(value) is bytes for key, value in fields):
+            return None
+        if sum([len(key) + len(value) for key, value in fields]) > BYTES_MAX:
+            return None
+        return [BareRecord(place.topic, place.number, offset, time_ms, *both) for offset, both in enumerate(fields, self.first)]
+
 
 class Reader:
     """The reading half of one file. `damage` has what was met, by topic and partition."""
@@ -35,27 +47,32 @@ class Reader:
     def __init__(self, path: Path, file: SqliteFile, shelf: Shelf) -> None:
         self.damage: dict[tuple[str, int], LogDamaged] = {}
         self._path, self._file, self._shelf = path, file, shelf
-        self._said: dict[int, Said] = {}
+        self._said: dict[int, list[BareRecord]] = {}
 
     def keep(self, said: Sequence[Said]) -> None:
-        """Remember what was appended last to each partition, for `own`; of what is longer than a block nothing."""
+        """Remember what was appended last to each partition, for the next `bare` there."""
         for each in said:
-            if len(each.messages) <= RECORDS_MAX and sum(len(message.value) for message in each.messages) <= BYTES_MAX:
-                self._said[each.place.id] = each
+            records = each.records()
+            if records is not None:
+                self._said[each.place.id] = records
             else:
-                self._said.pop(each.place.id, None)
+                self.forget(each.place)
 
-    def own(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[BareRecord] | None:
-        """The records that this process appended last, if they begin at `offset` and were not read yet.
+    def forget(self, place: Place) -> None:
+        """What was appended to this partition may not be there any more."""
+        self._said.pop(place.id, None)
+
+    def bare(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[BareRecord]:
+        """What `records` makes with `opened_bare`. If all that stands there is what this process said last, it is not fetched.
 
         A loop that decides on its own fold reads back all that it says: to fetch and open it would take a tenth of a placement's time.
         """
-        said = self._said.get(place.id)
-        if said is None or said.first != offset or len(said.messages) > records_max or bytes_max < BYTES_MAX:
-            return None
-        del self._said[place.id]
-        at = enumerate(said.messages, offset)
-        return [BareRecord(place.topic, place.number, number, said.time_ms, each.key, each.value) for number, each in at]
+        own = self._said.pop(place.id, None)
+        if own is not None and own[0].offset == offset and len(own) <= records_max and bytes_max >= BYTES_MAX:
+            with self._file.guarded(f"{place.topic}/{place.number}"):
+                if self._end_for(place, offset) == own[-1].offset + 1:
+                    return own
+        return self.records(opened_bare, place, offset, records_max, bytes_max)
 
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""

@@ -348,7 +348,7 @@ def workers_tables_wrong(log: Log, homes: Iterable[Path], fold: Folded) -> list[
             elif table.next_offset:
                 up_to = folded(log, {number: table.next_offset})
                 found += [f"{home.name} before the end: {wrong}" for wrong in table_wrong(table, up_to, number)]
-    behind = {number: end for number, end in ends.items() if max(stands[number].values(), default=0) < end}
+    behind = {number: end for number, end in ends.items() if max(stands[number].values(), default=-1) < end}
     return found + [f"no table stands at the end of {CLAIMS}/{number}, {end}: {stands[number]}" for number, end in behind.items()]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import apsw
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from streams.log.base import BareRecord, LogDamaged, LogFull, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.blocks import BYTES_MAX
 from streams.log.sqlite import SqliteLog
+from streams.log.sqlite_reading import Said
 
 ROOT = Path(__file__).parents[2]
 
@@ -420,6 +422,62 @@ def test_what_a_process_said_last_is_read_from_memory_once(path: Path, monkeypat
         assert bare(own) == bare(there)
         assert all(type(record) is BareRecord for record in own)
         assert bare(log.read_bare("other", 0, 1)) == bare(there)
+
+
+def test_what_others_said_behind_it_comes_with_it(path: Path) -> None:
+    with made(path) as log, SqliteLog.open(path) as other:
+        log.append([Message("other", b"k", b"own")])
+        other.append([Message("other", b"k", b"%d" % at) for at in range(3)])
+
+        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"own", b"0", b"1", b"2"]
+
+
+def test_what_is_read_is_what_was_written_whatever_becomes_of_the_callers_objects(path: Path) -> None:
+    said, value = [Message("other", b"k", b"a"), Message("other", b"k", b"b")], bytearray(b"abc")
+    odd: Any = Message("rows", b"k", value)  # type: ignore[arg-type] # As a caller without types may.
+    with made(path) as log:
+        log.append(said)
+        said.clear()
+        log.append([odd])
+        value[:] = b"xyz"
+
+        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"a", b"b"]
+        assert [(type(record.value), record.value) for record in log.read_bare("rows", 0, 0)] == [(bytes, b"abc")]
+
+
+def test_long_keys_count_as_long_values_do(path: Path) -> None:
+    with made(path) as log:
+        log.append([Message("other", b"k" * BYTES_MAX, b"") for _ in range(3)])
+
+        assert len(log.read_bare("other", 0, 0, bytes_max=BYTES_MAX)) == 1
+
+
+def test_what_left_the_log_is_not_read_from_memory(path: Path) -> None:
+    with made(path) as log, SqliteLog.open(path) as other:
+        for at in range(2):
+            log.append([Message("rows", b"k", b"%d-%d" % (at, number)) for number in range(5)])
+            log.compact("rows", 0)
+            assert bare(log.read_bare("rows", 0, 5 * at)) == bare(log.read("rows", 0, 5 * at))
+        for who in (log, other):
+            log.append([Message("other", b"k", b"v")])
+            who.truncate("other", 0, log.end("other", 0))
+            with pytest.raises(OffsetOutOfRange):
+                log.read_bare("other", 0, log.end("other", 0) - 1)
+
+
+def test_nothing_is_read_from_memory_behind_damage_or_after_closing(path: Path) -> None:
+    with made(path) as log:
+        log.append([Message("other", b"k", b"value-%d" % at) for at in range(3)])
+    path.write_bytes(path.read_bytes().replace(b"value-1", b"value-X"))
+    with SqliteLog.open(path) as log:
+        log.append([Message("claims", b"k", b"v", (), 0)])
+        log._reader.keep([Said(log._catalog.place("other", 0), 2, 0, [Message("other", b"k", b"v")])])
+        with pytest.raises(LogDamaged, match="other/0@1"):
+            log.read("other", 0, 1)
+        with pytest.raises(LogDamaged, match="other/0@1"):
+            log.read_bare("other", 0, 2)
+    with pytest.raises(LogUnreachable, match="closed"):
+        log.read_bare("claims", 0, 0)
 
 
 def test_what_was_not_committed_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
