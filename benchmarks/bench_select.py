@@ -12,7 +12,6 @@ Figures of one decision are measured around the whole of it: the ask with its se
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import time
@@ -122,7 +121,6 @@ def alone(report: Report, subject: str, policy_name: str, kind: Kind, asked: arg
 
 def measure(subject: str, policy_name: str, kind: Kind, asked: argparse.Namespace) -> tuple[float, dict[str, Any]]:
     """A fleet, and decisions one after the other on it: how many a second, and what else is to be said of them."""
-    collector.calm()  # As `claimlog run` does.
     policy, choose = POLICIES[policy_name], engine("profiles" if subject == "engine" else subject)
     if kind.numa:
         policy = _with_alias(policy)
@@ -131,8 +129,7 @@ def measure(subject: str, policy_name: str, kind: Kind, asked: argparse.Namespac
     fleet.rooms()
     times: list[float] = []
     placed = failed = others = 0
-    gc.collect()
-    gc.freeze()
+    collector.settle()  # As `claimlog run` does.
     clock = time.thread_time if asked.clock == "cpu" else time.perf_counter
     ends = float("inf")
     for number, request in enumerate(requests(kind)):

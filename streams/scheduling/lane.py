@@ -239,10 +239,10 @@ class Lane:
 
     def nearest(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None]) -> NearestMiss | None:
         """The first of `misses` that `tell` makes a miss of, or ends the search with; its word on a node is kept while that is the same."""
-        slot = self._least_short()
-        if slot < 0:
+        first = self.first_miss(())
+        if first is None:
             return None
-        told = self.tell(tell, self.places[slot], self.view.profiles.at[slot].ordinals[0])
+        told = self.tell(tell, *first)
         if not isinstance(told, bool):
             return told
         for _, place, ordinal in self.misses(()):
@@ -253,20 +253,15 @@ class Lane:
 
     def first_miss(self, apart: Collection[int]) -> tuple[int, int] | None:
         """Place and ordinal of the first of `misses(())`; None if it is one of `apart`, or there is none."""
-        slot = self._least_short()
-        if slot < 0 or (ordinal := self.view.profiles.at[slot].ordinals[0]) in apart:
-            return None
-        return self.places[slot], ordinal
-
-    def _least_short(self) -> int:
-        """The slot of the profile that lacks least, of equals the one that stands first in `misses`; −1 if none is short."""
-        slot = self._short.first
+        profiles, slot = self.view.profiles, self._short.first
         if slot is None:
-            live, profiles = self.view.profiles.live, self.view.profiles
+            live = profiles.live
             ranks = (self.place[:live].astype(np.int64) << _ORDINAL_BITS) + profiles.firsts[:live]
             self._short.fill(-self.missing[:live], np.arange(live), ranks)
             slot = self._short.first
-        return -1 if slot is None else slot
+        if slot is None or slot < 0 or (ordinal := profiles.at[slot].ordinals[0]) in apart:
+            return None
+        return self.places[slot], ordinal
 
     def tell(self, tell: Callable[[Lane, int, Room], NearestMiss | bool | None], place: int, ordinal: int) -> NearestMiss | bool | None:
         """What `tell` says of this node, asked once as long as that is the same."""

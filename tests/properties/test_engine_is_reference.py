@@ -28,6 +28,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import Flavor, Hints, Image, NumaWant, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import Limits, Resources
 from schemas.results import Decision
+from streams.scheduling.ask import Ask
 from streams.scheduling.filters import FILTERS
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
@@ -124,10 +125,9 @@ class Cloud:
         assert step.dead is None, step.dead
         self.fleet.touch(ledger.partition, step.node_ids)
 
-    def audit(self, name: str) -> None:
-        self.counter += 1
+    def host(self) -> Hypervisor:
         vcpus, memory_mib, disk_mib = self.rng.choice(KINDS)
-        hypervisor = Hypervisor(
+        return Hypervisor(
             vcpus=vcpus if vcpus != 16 or self.rng.random() < 0.8 else None,
             memory_mib=memory_mib,
             disk_mib=disk_mib or None,
@@ -146,6 +146,9 @@ class Cloud:
                 supported_guests=(SupportedGuest(architecture="x86_64", hypervisor_type="kvm", vm_mode="hvm"),),
             ),
         )
+
+    def audit(self, name: str) -> None:
+        self.counter += 1
         self.say(
             NodeObserved(
                 node_id=name,
@@ -155,7 +158,7 @@ class Cloud:
                 taken_at_ms=self.counter,
                 mono_ms=0,
                 digest="d",
-                hypervisor=hypervisor,
+                hypervisor=self.host(),
                 instances=(),
             ),
             name,
@@ -280,23 +283,8 @@ class Cloud:
 class FullCloud(Cloud):
     """Nodes of a few sorts that are nearly full, on which groups have members: whoever is asked for next lacks amounts on most of them."""
 
-    def audit(self, name: str) -> None:
-        self.counter += 1
-        host = Hypervisor(vcpus=8, memory_mib=self.rng.choice((8192, 16_384)), disk_mib=102_400)
-        self.say(
-            NodeObserved(
-                node_id=name,
-                producer="p",
-                epoch=1,
-                counter=self.counter,
-                taken_at_ms=self.counter,
-                mono_ms=0,
-                digest="d",
-                hypervisor=host,
-                instances=(),
-            ),
-            name,
-        )
+    def host(self) -> Hypervisor:
+        return Hypervisor(vcpus=8, memory_mib=self.rng.choice((8192, 16_384)), disk_mib=102_400)
 
     def item(self, instance: int) -> ClaimItem:
         self.counter += 1
@@ -353,6 +341,13 @@ def difference(left: Decision, right: Decision) -> str:
     return "\n".join(f"{name}: {getattr(left, name)}\n  reference {getattr(right, name)}" for name in fields)
 
 
+def both_decide_alike(fleet: Fleet, ask: Ask, policy: Policy) -> None:
+    expected = engine("reference")(fleet, ask, policy, digest(policy))
+    found = engine("profiles")(fleet, ask, policy, digest(policy))
+
+    assert structs.replace(found, engine="reference") == expected, difference(found, expected)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 @example(198_205_183, 11)  # who has the end of a column is no candidate, and neither is who has the next one
@@ -370,10 +365,7 @@ def test_engine_and_full_scan_decide_alike(seed: int, nodes: int) -> None:
         if other.random() < 0.2:  # A former owner's claims, some of which are gone by now.
             there = [room.node_id for room in cloud.fleet.rooms() if ask.instance_id in room.instances]
             ask = ask.only_on(frozenset([*there, other.choice(cloud.names)]))
-        expected = engine("reference")(cloud.fleet, ask, policy, digest(policy))
-        found = engine("profiles")(cloud.fleet, ask, policy, digest(policy))
-
-        assert structs.replace(found, engine="reference") == expected, difference(found, expected)
+        both_decide_alike(cloud.fleet, ask, policy)
 
 
 @settings(max_examples=25, deadline=None)
@@ -389,7 +381,4 @@ def test_they_name_the_same_nearest_miss_to_members_of_groups_on_a_full_fleet(se
     for _ in range(40):
         cloud.step()
         ask = cloud.fleet.ask(cloud.request(), 0, owner="s", options=policy.options)
-        expected = engine("reference")(cloud.fleet, ask, policy, digest(policy))
-        found = engine("profiles")(cloud.fleet, ask, policy, digest(policy))
-
-        assert structs.replace(found, engine="reference") == expected, difference(found, expected)
+        both_decide_alike(cloud.fleet, ask, policy)
