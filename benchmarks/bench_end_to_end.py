@@ -1,10 +1,11 @@
 """How many requests become results in a second on the embedded log, and how long does one take at a steady rate?
 
 Subjects are the plain scan (`reference`), what schedulers use on such a fleet (`profiles`), and `first-fit`, which weighs nothing and so
-shows what the log and the bookkeeping can do. Every result carries its evidence, every append is synced. Throughput: requests wait in the
-log, one scheduler process answers them; the processor time of each request is shown beside, since others may share the cores. Latency: this
-process is the client, it appends at a steady rate and sees the results come; the scheduler is a process of its own. Each percentile is the
-median of that of several runs, each on a log of its own, as a run may fall into a moment in which the machine is slow.
+shows what the log and the bookkeeping can do. Every result carries its evidence. What a client appends is on disk when it goes on, and what
+it reads is on disk when it is read (docs/decisions/0015). Throughput: requests wait in the log, one scheduler process answers them; the
+processor time of each request is shown beside, since others may share the cores. Latency: this process is the client, it appends at a
+steady rate and sees the results come; the scheduler is a process of its own. Each percentile is the median of that of several runs, each on
+a log of its own, as a run may fall into a moment in which the machine is slow.
 
 Run `python -m benchmarks.bench_end_to_end [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--runs N] [--engines NAME,…]`.
 """

@@ -1,8 +1,8 @@
 """What a process has to say to a log: appended in order, and kept until the log has it.
 
 A log that is far away (Kafka) takes records without being waited for, through its method `begin`: a loop reads and decides on while what it
-said is on its way. On any other log `send` is `append`. Either way what was not acknowledged is kept and goes first the next time, byte for
-byte, so that every fold knows the copy.
+said is on its way. The embedded log takes them at once and, through `append_early`, does not wait for its disk. On any other log `send` is
+`append`. What was not acknowledged is kept and goes first the next time, byte for byte, so that every fold knows the copy.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Outbox:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._begin: Callable[[Sequence[Message]], Appending] | None = getattr(log, "begin", None)
+        self._append: Callable[[Sequence[Message]], list[int]] = getattr(log, "append_early", log.append)
         self._waiting: list[Message] = []
         self._under_way: deque[Appending] = deque()
         self._ends: dict[Partition, int] = {}
@@ -48,7 +49,7 @@ class Outbox:
         count = len(self._waiting)
         if count:
             if self._begin is None:
-                self._log.append(self._waiting)
+                self._append(self._waiting)
             else:
                 self._under_way.append(self._begin(self._waiting))
             self._waiting = []

@@ -91,7 +91,9 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell, self._read_log = log, tell, bare_reading(log)
+        self._log, self._tell = log, tell
+        self._read_log: Callable[[str, int, int, int], Sequence[Recorded]] = getattr(log, "read_early", bare_reading(log))
+        """All that follows from what it reads it says in the log itself, so it need not be on disk already."""
         self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None

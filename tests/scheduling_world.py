@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -136,8 +137,11 @@ class At:
         self._log, self._act, self._owns_all = log, act, owns_all
 
     def append(self, messages: Sequence[Message]) -> list[int]:
+        return self._through(self._log.append, messages)
+
+    def _through(self, append: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
         self._act("before", messages)
-        offsets: list[int] = self._log.append(messages)
+        offsets = append(messages)
         self._act("after", messages)
         return offsets
 
@@ -148,7 +152,8 @@ class At:
         return taken
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
+        there = getattr(self._log, name)
+        return partial(self._through, there) if name == "append_early" else there
 
 
 class Everything:

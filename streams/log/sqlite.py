@@ -30,7 +30,7 @@ from streams.log.base import (
     TopicSpec,
     wall_clock_ms,
 )
-from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened
+from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened, opened_bare
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
@@ -59,6 +59,7 @@ class SqliteLog:
         self._leases: list[RosterLease] = []
         self._reader = Reader(self.path, file, self._shelf)
         self._tails_checked: set[int] = set()
+        self._appended_bytes = 0
         self._closed = False
 
     @classmethod
@@ -79,6 +80,7 @@ class SqliteLog:
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """See the contract."""
         self._catalog.create(topics)
+        self._file.sync()
 
     def topics(self) -> Mapping[str, int]:
         """See the contract."""
@@ -92,8 +94,25 @@ class SqliteLog:
         """See the contract. Raises TypeError for a message that could not be read back."""
         if not messages:
             return []
+        offsets, _ = self._commit(messages)
+        self._file.sync()
+        return offsets
+
+    def append_early(self, messages: Sequence[Message]) -> list[int]:
+        """As `append`, without waiting for the disk. Others see them; whoever is given one by `read` may rely on it, as it is on disk then.
+
+        On disk nothing is without what was appended before it, and what follows from a record stands behind it.
+        """
+        if not messages:
+            return []
+        offsets, said = self._commit(messages)
+        self._reader.keep(said)
+        return offsets
+
+    def _commit(self, messages: Sequence[Message]) -> tuple[list[int], list[Said]]:
+        """Append all in one transaction and wake who waits for it."""
         numbers = self._route(messages)
-        self._file.fold_wal_back()
+        self._file.bound_wal(self._appended_bytes)
         now_ms = self._clock()
         with self._file.writing("append"):
             if len(set(numbers)) == 1 and len(set(map(_topic, messages))) == 1:
@@ -102,17 +121,18 @@ class SqliteLog:
             else:
                 said, offsets = self._append_scattered(messages, numbers, now_ms)
         self._bell.ring()
-        self._reader.keep(said)
-        return offsets
+        self._appended_bytes = sum([len(message.value) for message in messages])
+        return offsets, said
 
     def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
         """Append copies of another log's records with the times they have there, in one transaction. Raises as `append` does."""
         numbers = self._route(messages)
-        self._file.fold_wal_back()
+        self._file.bound_wal()
         with self._file.writing("append"):
             for (*to, time_ms), run in groupby(zip(map(_topic, messages), numbers, times_ms, messages, strict=True), itemgetter(0, 1, 2)):
                 self._append(self._catalog.place(*to), [message for *_, message in run], time_ms)
         self._bell.ring()
+        self._file.sync()
 
     def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> tuple[list[Said], list[int]]:
         """Append to several partitions inside the caller's transaction; returns also the offsets in the order of the messages."""
@@ -150,8 +170,17 @@ class SqliteLog:
     def read_bare(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
     ) -> list[BareRecord]:
-        """As `read`, in a third of the time: the records come without headers. What this process appended last is not fetched at all."""
-        return self._reader.bare(self._catalog.place(topic, partition), offset, records_max, bytes_max)
+        """As `read`, in a third of the time: the records come without headers."""
+        return self._reader.records(opened_bare, self._catalog.place(topic, partition), offset, records_max, bytes_max)
+
+    def read_early(
+        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
+    ) -> list[BareRecord]:
+        """As `read_bare`, but of records that a power failure may still take away, and what this process appended last is not fetched.
+
+        For who says what follows from them in this log and nowhere else: that stands behind them, and is taken away with them.
+        """
+        return self._reader.early(self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
     def read_lazily(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
@@ -225,6 +254,7 @@ class SqliteLog:
         rows = [(group, self._catalog.place(topic, number).topic, number, offset) for number, offset in offsets.items()]
         with self._file.writing(f"offsets of group {group!r}"):
             self._file.run_many("INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?, ?)", [(*row, row_mark(*row)) for row in rows])
+        self._file.sync()
 
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> RosterLease:
         """See the contract."""
@@ -249,10 +279,11 @@ class SqliteLog:
         dropped, at = 0, start
         self._reader.forget(place)
         while at < end:
-            self._file.fold_wal_back()
+            self._file.bound_wal()
             with self._file.writing("compact"):
                 at, count = self._shelf.compact_from(place, at, end, newest)
                 dropped += count
+        self._file.sync()
         return dropped
 
     def truncate(self, topic: str, partition: int, before: int) -> int:
@@ -262,10 +293,11 @@ class SqliteLog:
         while not done:
             with self._reading(f"{topic}/{partition}"):
                 self._shelf.check_below(place, before, TRUNCATE_STEP)
-            self._file.fold_wal_back()
+            self._file.bound_wal()
             with self._file.writing("truncate"):
                 count, done = self._shelf.drop_below(place, before, TRUNCATE_STEP)
                 dropped += count
+        self._file.sync()
         return dropped
 
     def verify(self, progress: Progress | None = None, *, without: Collection[str] = ()) -> int:

@@ -1,6 +1,6 @@
 """The SQLite file under the embedded log: opening, transactions, the WAL's size, and SQLite's errors in the log's words. apsw's one home.
 
-- A commit is synced to disk before it returns (WAL, synchronous=FULL).
+- A commit is visible to all when it returns, and on disk when `sync` was called after it (see `streams.log.sqlite_wal`).
 - Writers wait for each other; nobody keeps a transaction open while waiting for records, so that the WAL can always be folded back.
 """
 
@@ -21,15 +21,15 @@ import apsw
 
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
+from streams.log.sqlite_wal import PAGES_MAX, Wal
 
 FORMAT_VERSION: Final = 1
 APPLICATION_ID: Final = 0x636C6D67  # "clmg": so that another program's database is never taken for a log
 BUSY_SECONDS: Final = 60.0  # writers wait for each other; more than this means that one is stopped
 # A commit takes so long: whoever waits for one looks again at once, since to sleep for less than this takes twice as long.
 COMMIT_SECONDS: Final = 0.0002
-# The WAL is folded back at 16 MiB, beside readers, and at 64 MiB the writer waits until no reader is inside and starts it anew.
-WAL_PAGES_FOLDED: Final = 4_096
-WAL_PAGES_MAX: Final = 16_384
+# How long folding the WAL back aside tries to get between writers, and waits for readers, while it keeps the writers away.
+ASIDE_TRIES, ASIDE_SECONDS = 50, 0.0002
 
 Row = tuple[Any, ...]
 
@@ -64,9 +64,9 @@ class SqliteFile:
         self._db = db
         self._closed = False
         self._identity = _identity(path)
-        self._wal_pages = 0
-        self._fold_at_pages = WAL_PAGES_FOLDED
+        self._wal = Wal(db.filename_wal, self.fold_wal_back, self._fold_aside)
         db.set_wal_hook(self._after_commit)
+        self.sync, self.bound_wal = self._wal.sync, self._wal.bound
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> Self:
@@ -107,7 +107,7 @@ class SqliteFile:
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """A write transaction: all of it is durable when the block is left, or nothing."""
+        """A write transaction: all of it is visible to others when the block is left, or nothing; `sync` makes it durable."""
         with self.guarded(what):
             self.check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
@@ -155,27 +155,38 @@ class SqliteFile:
             raise LogDamaged(f"{self.path}: {what}: {problem}. Restore the file from a copy") from problem
 
     def _after_commit(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._wal_pages:  # it was started anew
-            self._fold_at_pages = WAL_PAGES_FOLDED
-        self._wal_pages = pages
+        self._wal.grew(pages)
         return apsw.SQLITE_OK
 
-    def fold_wal_back(self) -> None:
-        """Bound the WAL, before an append rather than after one: what goes wrong here must not look like a failed append."""
-        if self._wal_pages < self._fold_at_pages:
-            return
-        full = self._wal_pages >= WAL_PAGES_MAX
+    def fold_wal_back(self, is_full: bool) -> None:
+        """Fold back what can be without waiting for anybody; if it is full wait until no reader is inside, and have it started anew."""
+        with self.guarded("fold the WAL back"):
+            self._fold(self._db, apsw.SQLITE_CHECKPOINT_RESTART if is_full else apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _fold_aside(self) -> None:
+        """In a thread: nearly all of it beside the writers, and if they can be kept away for a moment, the rest."""
+        # What is wrong in the file is for those to tell who read and write there.
+        with suppress(apsw.Error), closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
+            aside.set_busy_handler(_wait_aside)
+            if _identity(self.path) == self._identity:
+                aside.execute("PRAGMA schema_version").fetchall()  # Until it has read something it knows of no WAL.
+                self._fold(aside, apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._fold(aside, apsw.SQLITE_CHECKPOINT_RESTART)
+
+    def _fold(self, db: apsw.Connection, mode: int) -> None:
         try:
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART if full else apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except (apsw.BusyError, apsw.FullError, apsw.IOError):
-            # Somebody else is at it, or there is no room: then the append itself says so, or finds room in the WAL.
-            self._fold_at_pages = self._wal_pages + WAL_PAGES_FOLDED
-        else:
-            self._fold_at_pages = self._wal_pages + WAL_PAGES_FOLDED
+            db.wal_checkpoint(mode=mode)
+        except apsw.IOError as problem:
+            # A write that came to nothing is done again, a sync that did may be of what is gone.
+            if getattr(problem, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC:
+                self._wal.failed(str(problem))
+        except (apsw.BusyError, apsw.FullError):
+            pass  # Somebody else is at it, or there is no room: then the append itself says so, or finds room in the WAL.
 
     def close(self) -> None:
         """Close the file; SQLite folds the WAL back if nobody else has it open."""
         self._closed = True
+        self._wal.close()
         self._db.close(force=True)
 
 
@@ -261,9 +272,10 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
         raise LogDamaged("this is not a claimlog log (or its first bytes are damaged); check the path")
     _use_wal(db, time.monotonic() + BUSY_SECONDS)
     db.execute("PRAGMA synchronous=FULL")
-    db.execute(f"PRAGMA journal_size_limit={WAL_PAGES_MAX * 4096}")
+    db.execute(f"PRAGMA journal_size_limit={PAGES_MAX * 4096}")
     if found != APPLICATION_ID:
         _make(db)
+    db.execute("PRAGMA synchronous=NORMAL")  # in order on disk, whatever the moment; `sync` says when
     ((version,),) = db.execute("PRAGMA user_version")
     if version != FORMAT_VERSION:
         raise LogDamaged(f"format version {version} where this claimlog knows {FORMAT_VERSION} only; use the claimlog that wrote it")
@@ -271,6 +283,11 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
     if not rows or rows[0][1] != row_mark("ledger_id", str(rows[0][0])):
         raise LogDamaged("the row with the ledger's id is damaged; restore the file from a copy")
     return str(rows[0][0])
+
+
+def _wait_aside(attempts: int) -> bool:
+    time.sleep(ASIDE_SECONDS)
+    return attempts < ASIDE_TRIES
 
 
 def _use_wal(db: apsw.Connection, until: float) -> None:

@@ -42,15 +42,17 @@ class Said(NamedTuple):
 
 
 class Reader:
-    """The reading half of one file. `damage` has what was met, by topic and partition."""
+    """The reading half of one file: it serves what is on disk, and has it put there. `damage` has what was met, by topic and partition."""
 
     def __init__(self, path: Path, file: SqliteFile, shelf: Shelf) -> None:
         self.damage: dict[tuple[str, int], LogDamaged] = {}
         self._path, self._file, self._shelf = path, file, shelf
         self._said: dict[int, list[BareRecord]] = {}
+        self._durable: dict[int, int] = {}
+        """The end of each partition that is known to be on disk."""
 
     def keep(self, said: Sequence[Said]) -> None:
-        """Remember what was appended last to each partition, for the next `bare` there."""
+        """Remember what was appended last to each partition, for the next `early` there."""
         for each in said:
             records = each.records()
             if records is not None:
@@ -62,8 +64,8 @@ class Reader:
         """What was appended to this partition may not be there any more."""
         self._said.pop(place.id, None)
 
-    def bare(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[BareRecord]:
-        """What `records` makes with `opened_bare`. If all that stands there is what this process said last, it is not fetched.
+    def early(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[BareRecord]:
+        """What `records` makes with `opened_bare`, on disk or not. What this process said last is not fetched if it is all.
 
         A loop that decides on its own fold reads back all that it says: to fetch and open it would take a tenth of a placement's time.
         """
@@ -72,7 +74,7 @@ class Reader:
             with self._file.guarded(f"{place.topic}/{place.number}"):
                 if self._end_for(place, offset) == own[-1].offset + 1:
                     return own
-        return self.records(opened_bare, place, offset, records_max, bytes_max)
+        return self._records(self._end_for, opened_bare, place, offset, records_max, bytes_max)
 
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""
@@ -83,8 +85,13 @@ class Reader:
 
     def records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Any]:
         """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""
+        return self._records(self._durable_end_for, opening, place, offset, records_max, bytes_max)
+
+    def _records(
+        self, end_for: Callable[[Place, int], int], opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int
+    ) -> list[Any]:
         with self._file.guarded(f"{place.topic}/{place.number}"):
-            end = self._end_for(place, offset)
+            end = end_for(place, offset)
             while offset < end:
                 records, covered = self._read(opening, place, offset, end, records_max, bytes_max)
                 if records:
@@ -99,7 +106,7 @@ class Reader:
         """
         at, found = offset, 0
         with self._file.guarded(f"{place.topic}/{place.number}"):
-            until = min(offset + max(records_max, 1), self._end_for(place, offset))
+            until = min(offset + max(records_max, 1), self._durable_end_for(place, offset))
             with suppress(BlockDamaged, *BROKEN):
                 while at < until:
                     for bite in in_bites(self._shelf.blocks_from(place, at, until, LAZILY_RECORDS, bytes_max)):
@@ -120,6 +127,14 @@ class Reader:
         if known is not None and known.position is not None and offset >= known.position.offset:
             raise known
         return state.end
+
+    def _durable_end_for(self, place: Place, offset: int) -> int:
+        """As `_end_for`; up to there everything is on disk, if there is anything to read at all."""
+        end = self._end_for(place, offset)
+        if offset < end and self._durable.get(place.id, 0) < end:
+            self._file.sync()
+            self._durable[place.id] = end
+        return end
 
     def _read(self, opening: Opening, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Any], int]:
         """Records at or above `offset`, and the offset up to which there are no others; the first are none in a gap of compaction."""

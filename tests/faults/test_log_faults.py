@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.log import sqlite_wal
 from streams.log.base import LogDamaged, LogError, LogFull, Message, Record, TopicMismatch, TopicSpec
 from streams.log.sqlite import SqliteLog
 from tests.faults.log_files import copy_log
@@ -287,3 +288,18 @@ def test_the_wal_stays_bounded_beside_readers(tmp_path: Path) -> None:
 
     assert path.stat().st_size > 50 << 20
     assert largest < 24 << 20
+
+
+def test_small_appends_have_the_wal_folded_back_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_wal, "PAGES_FOLDED", 64)
+    path = tmp_path / "log.db"
+    largest = 0
+    with SqliteLog.open(path, create=True) as log, SqliteLog.open(path) as reader:
+        log.create([TopicSpec("claims", 1)])
+        for number in range(1_000):
+            log.append([Message("claims", b"k", bytes(3_000))])
+            assert len(reader.read("claims", 0, number)) == 1
+            largest = max(largest, Path(f"{path}-wal").stat().st_size)
+
+    assert path.stat().st_size > 3 << 20
+    assert largest < 2 << 20

@@ -407,77 +407,78 @@ def fetches_nothing(*_: object) -> list[BareRecord]:
 
 def test_what_a_process_said_last_is_read_from_memory_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with made(path) as log:
-        log.append([Message("other", b"k", b"first")])
-        log.append([Message("other", b"k", b"%d" % at, (("name", b"v"),)) for at in range(5)])
-        log.append([Message("rows", b"k", b"v" * (BYTES_MAX + 1))])
-        there = log.read("other", 0, 1)
+        log.append_early([Message("other", b"k", b"first")])
+        log.append_early([Message("other", b"k", b"%d" % at, (("name", b"v"),)) for at in range(5)])
+        log.append_early([Message("rows", b"k", b"v" * (BYTES_MAX + 1))])
+        with SqliteLog.open(path) as other:
+            there = other.read("other", 0, 1)
 
         with monkeypatch.context() as patch:
-            patch.setattr(log._reader, "records", fetches_nothing)
-            own = log.read_bare("other", 0, 1)
+            patch.setattr(log._reader, "_records", fetches_nothing)
+            own = log.read_early("other", 0, 1)
             for topic, offset in (("other", 1), ("other", 0), ("rows", 0)):  # Read once before, further back, longer than a block.
                 with pytest.raises(AssertionError, match="fetched from the file"):
-                    log.read_bare(topic, 0, offset)
+                    log.read_early(topic, 0, offset)
 
         assert bare(own) == bare(there)
         assert all(type(record) is BareRecord for record in own)
-        assert bare(log.read_bare("other", 0, 1)) == bare(there)
+        assert bare(log.read_early("other", 0, 1)) == bare(there)
 
 
 def test_what_others_said_behind_it_comes_with_it(path: Path) -> None:
     with made(path) as log, SqliteLog.open(path) as other:
-        log.append([Message("other", b"k", b"own")])
+        log.append_early([Message("other", b"k", b"own")])
         other.append([Message("other", b"k", b"%d" % at) for at in range(3)])
 
-        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"own", b"0", b"1", b"2"]
+        assert [record.value for record in log.read_early("other", 0, 0)] == [b"own", b"0", b"1", b"2"]
 
 
 def test_what_is_read_is_what_was_written_whatever_becomes_of_the_callers_objects(path: Path) -> None:
     said, value = [Message("other", b"k", b"a"), Message("other", b"k", b"b")], bytearray(b"abc")
     odd: Any = Message("rows", b"k", value)  # type: ignore[arg-type] # As a caller without types may.
     with made(path) as log:
-        log.append(said)
+        log.append_early(said)
         said.clear()
-        log.append([odd])
+        log.append_early([odd])
         value[:] = b"xyz"
 
-        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"a", b"b"]
-        assert [(type(record.value), record.value) for record in log.read_bare("rows", 0, 0)] == [(bytes, b"abc")]
+        assert [record.value for record in log.read_early("other", 0, 0)] == [b"a", b"b"]
+        assert [(type(record.value), record.value) for record in log.read_early("rows", 0, 0)] == [(bytes, b"abc")]
 
 
 def test_long_keys_count_as_long_values_do(path: Path) -> None:
     with made(path) as log:
-        log.append([Message("other", b"k" * BYTES_MAX, b"") for _ in range(3)])
+        log.append_early([Message("other", b"k" * BYTES_MAX, b"") for _ in range(3)])
 
-        assert len(log.read_bare("other", 0, 0, bytes_max=BYTES_MAX)) == 1
+        assert len(log.read_early("other", 0, 0, bytes_max=BYTES_MAX)) == 1
 
 
 def test_what_left_the_log_is_not_read_from_memory(path: Path) -> None:
     with made(path) as log, SqliteLog.open(path) as other:
         for at in range(2):
-            log.append([Message("rows", b"k", b"%d-%d" % (at, number)) for number in range(5)])
+            log.append_early([Message("rows", b"k", b"%d-%d" % (at, number)) for number in range(5)])
             log.compact("rows", 0)
-            assert bare(log.read_bare("rows", 0, 5 * at)) == bare(log.read("rows", 0, 5 * at))
+            assert bare(log.read_early("rows", 0, 5 * at)) == bare(log.read("rows", 0, 5 * at))
         for who in (log, other):
-            log.append([Message("other", b"k", b"v")])
+            log.append_early([Message("other", b"k", b"v")])
             who.truncate("other", 0, log.end("other", 0))
             with pytest.raises(OffsetOutOfRange):
-                log.read_bare("other", 0, log.end("other", 0) - 1)
+                log.read_early("other", 0, log.end("other", 0) - 1)
 
 
 def test_nothing_is_read_from_memory_behind_damage_or_after_closing(path: Path) -> None:
     with made(path) as log:
-        log.append([Message("other", b"k", b"value-%d" % at) for at in range(3)])
+        log.append_early([Message("other", b"k", b"value-%d" % at) for at in range(3)])
     path.write_bytes(path.read_bytes().replace(b"value-1", b"value-X"))
     with SqliteLog.open(path) as log:
-        log.append([Message("claims", b"k", b"v", (), 0)])
+        log.append_early([Message("claims", b"k", b"v", (), 0)])
         log._reader.keep([Said(log._catalog.place("other", 0), 2, 0, [Message("other", b"k", b"v")])])
         with pytest.raises(LogDamaged, match="other/0@1"):
             log.read("other", 0, 1)
         with pytest.raises(LogDamaged, match="other/0@1"):
-            log.read_bare("other", 0, 2)
+            log.read_early("other", 0, 2)
     with pytest.raises(LogUnreachable, match="closed"):
-        log.read_bare("claims", 0, 0)
+        log.read_early("claims", 0, 0)
 
 
 def test_what_was_not_committed_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,10 +486,10 @@ def test_what_was_not_committed_is_not_read(path: Path, monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr(log._shelf, "keep_state", fetches_nothing)
             with pytest.raises(AssertionError):
-                log.append([Message("other", b"k", b"lost")])
-        log.append([Message("other", b"k", b"kept")])
+                log.append_early([Message("other", b"k", b"lost")])
+        log.append_early([Message("other", b"k", b"kept")])
 
-        assert [record.value for record in log.read_bare("other", 0, 0)] == [b"kept"]
+        assert [record.value for record in log.read_early("other", 0, 0)] == [b"kept"]
 
 
 def test_whatever_others_append_between_each_reads_all_in_order(path: Path, seed: int) -> None:
@@ -500,13 +501,14 @@ def test_whatever_others_append_between_each_reads_all_in_order(path: Path, seed
             log = draw.choice(logs)
             if draw.random() < 0.5:
                 said = [draw.choice(topics) for _ in range(draw.choice((1, 1, 2, 5, 200)))]
-                log.append([Message(topic, b"k", b"%d-%d" % (turn, at), (), number) for at, (topic, number) in enumerate(said)])
+                append = draw.choice((log.append, log.append_early, log.append_early))
+                append([Message(topic, b"k", b"%d-%d" % (turn, at), (), number) for at, (topic, number) in enumerate(said)])
             else:
                 topic, number = draw.choice(topics)
                 known = read[log, topic, number]
-                known += log.read_bare(topic, number, len(known), draw.choice((1, 3, 1000)))
+                known += log.read_early(topic, number, len(known), draw.choice((1, 3, 1000)))
         for (log, topic, number), known in read.items():
-            while found := log.read_bare(topic, number, len(known)):
+            while found := log.read_early(topic, number, len(known)):
                 known.extend(found)
             assert bare(known) == bare(log.read(topic, number, 0, 100_000))
 
