@@ -3,10 +3,11 @@
 Every process is the product's own: `claimlog run --only scheduler`, and beside it, where the parameters say so, the stream processor,
 `claimlog run --only processor`. The broker runs on the same cores, one of our own or the one of KAFKA_BOOTSTRAP. Throughput: the requests
 are appended as fast as they go; time runs from the first append until as many results stand in the log. Latency: requests are sent at the
-rate whatever happens, and each is timed from the moment it was to be sent until its result has been read. All that are due go in one
-append, so a client that comes late shows in the figures (`late`: the share sent more than 1 ms after their moment). The processor time
-that each process took for a request, the client (this one) included, is shown beside, since others may share the cores. A broker of our own
-is warmed up first, as one that stays is.
+rate whatever happens, and each is timed from the moment it was to be sent until its result has been read. The client is librdkafka itself,
+as any program's may be: it takes half the processor time of a `KafkaLog`, on the cores of those that are measured. If it comes late all the
+same, the figures have it (`late`: the share sent more than 1 ms after their moment). The processor time that each process took for a
+request, the client (this one) included, is shown beside, since others may share the cores. A broker of our own is warmed up first, as one
+that stays is.
 
 Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--engines NAME,NAME]`.
 """
@@ -24,24 +25,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
 from benchmarks.report import Report, arguments, percentiles
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Partition
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
 from streams.topology import open_ledger
 
 ENGINES = "reference,first-fit,profiles"
+_CLIENT: dict[str, Any] = {"socket.nagle.disable": True, "log_level": 2}
 LEDGER_PARTITIONS, REQUEST_PARTITIONS = 8, 4
 BATCH = 500
 WARM_UP = 200
 # What a broker that has just started is asked before anything is measured, at once and at each rate: its compilers work on each way for
 # long. By an engine that keeps up, on a fleet that does not fill: whoever falls behind asks in large batches, which is another way.
-BROKER_WARM_UP, BROKER_WARM_UP_SECONDS, BROKER_WARM_UP_NODES = 4_000, {200: 10.0, 1_000: 30.0}, 2_000
+BROKER_WARM_UP, BROKER_WARM_UP_SECONDS, BROKER_WARM_UP_NODES = 4_000, {200: 10.0, 1_000: 60.0}, 2_000
 PATIENCE_SECONDS = 120.0
 LATE_SECONDS = 0.001
 # How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
@@ -183,13 +186,18 @@ def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int)
 
 def answered(stage: Stage, names: list[str], rate: int, delays: list[float]) -> Iterator[float]:
     """Ask for these at the rate: ms until each result was read. `delays` becomes by how many seconds each was sent late."""
-    with KafkaLog.open(stage.settings) as log:
-        positions = {Partition(RESULTS, number): end for number, end in log.ends(RESULTS).items()}
-        log.wait(positions, 0.0)
-        load = Load(stage.settings, names, rate)
+    settings = stage.settings
+    consumer = Consumer(_CLIENT | {"bootstrap.servers": settings.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    try:
+        ends = stage.log.ends(RESULTS).items()
+        consumer.assign([TopicPartition(settings.topic(RESULTS), number, end) for number, end in ends])
+        consumer.poll(1.0)  # Connects.
+        load = Load(settings, names, rate)
         load.start()
-        yield from answers(log, positions, load, stage)
+        yield from answers(consumer, load, stage)
         load.join()
+    finally:
+        consumer.close()
     delays += load.delays
 
 
@@ -206,16 +214,19 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         try:
-            with KafkaLog.open(self._settings) as log:
-                self._send(log)
+            self._send()
         except BaseException as failure:
             self.failure = failure
             raise
 
-    def _send(self, log: KafkaLog) -> None:
+    def _send(self) -> None:
+        config = _CLIENT | {"partitioner": "murmur2", "enable.idempotence": True, "linger.ms": 0}
+        producer, topic = Producer(config | {"bootstrap.servers": self._settings.bootstrap}), self._settings.topic(REQUESTS)
         ready = [message(REQUESTS, request(name, number)) for number, name in enumerate(self.names)]
         # A client that stays has got its producer's id, which takes half a second; nobody counts this one.
-        log.append([message(REQUESTS, request(f"{self.names[0]}-before", 0))])
+        before = message(REQUESTS, request(f"{self.names[0]}-before", 0))
+        producer.produce(topic, before.value, before.key)
+        producer.flush(PATIENCE_SECONDS)
         started, sent = time.perf_counter(), 0
         self.due |= {each.key: started + number / self._rate for number, each in enumerate(ready)}
         while sent < len(ready):
@@ -224,26 +235,33 @@ class Load(threading.Thread):
             if until == sent:
                 time.sleep(started + sent / self._rate - now)
                 continue
-            self.delays += [now - self.due[each.key] for each in ready[sent:until]]
-            log.append(ready[sent:until])
+            for each in ready[sent:until]:
+                self.delays.append(now - self.due[each.key])
+                producer.produce(topic, each.value, each.key, on_delivery=self._delivered)
+            producer.poll(0)
             sent = until
+        assert producer.flush(PATIENCE_SECONDS) == 0, "the broker does not take the requests in time"
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self.failure = AssertionError(f"a request was not taken: {error}")
 
 
-def answers(log: KafkaLog, positions: dict[Partition, int], load: Load, stage: Stage) -> Iterator[float]:
+def answers(consumer: Consumer, load: Load, stage: Stage) -> Iterator[float]:
     """Reads the results as they come: ms from the moment a request was to be sent, for each of the load."""
     seen, heard, wanted = set[bytes](), time.perf_counter(), len(load.names)
     while len(seen) < wanted:
-        if log.wait(positions, 1.0):
-            heard = time.perf_counter()
-        stage.all_run()
+        found = consumer.poll(1.0)
+        if found is None:
+            stage.all_run()
+            assert time.perf_counter() - heard < PATIENCE_SECONDS, f"{wanted - len(seen)} requests have no result"
+            continue
         assert load.failure is None, f"the load failed: {load.failure}"
-        assert time.perf_counter() - heard < PATIENCE_SECONDS, f"{wanted - len(seen)} requests have no result"
-        for place, offset in list(positions.items()):
-            for record in log.read(place.topic, place.number, offset):
-                positions[place] = record.offset + 1
-                if record.key in load.due and record.key not in seen:
-                    seen.add(record.key)
-                    yield (time.perf_counter() - load.due[record.key]) * 1000
+        assert found.error() is None, f"the results cannot be read: {found.error()}"
+        heard, key = time.perf_counter(), found.key()
+        if isinstance(key, bytes) and key in load.due and key not in seen:
+            seen.add(key)
+            yield (heard - load.due[key]) * 1000
 
 
 if __name__ == "__main__":
