@@ -316,12 +316,10 @@ class KafkaLog:
             return True
         self._follow({place: self._ends[place] for place in new})
         assert self._tail is not None
-        while not self._is_there(offsets):
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            self._tail.poll(left)
-        return True
+        while (left := until - time.monotonic()) > 0:
+            if self._tail.poll(left) and self._is_there(offsets):
+                return True
+        return False
 
     def _is_there(self, places: Mapping[Partition, int]) -> bool:
         windows, ends = self._tail.windows if self._tail is not None else {}, self._ends

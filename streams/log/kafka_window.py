@@ -43,6 +43,8 @@ class Window:
         self.asked_seconds = 0.0
         self.fault: LogError | None = None
         self._chunks: deque[_Chunk] = deque()
+        self._read, self._read_bytes = 0, 0
+        """How many of the chunks, from the first on, all have read, and their size."""
 
     def covers(self, offset: int) -> bool:
         """Whether a read from `offset` can be answered from here, now or when more has come."""
@@ -57,6 +59,8 @@ class Window:
         size = sum([len(record.key) + len(record.value) for record in records]) + RECORD_BYTES * len(records)
         last = self._chunks[-1] if self._chunks else None
         if last is not None and len(last.records) < CHUNK_RECORDS:
+            if self._read == len(self._chunks):  # There is something to read in it now.
+                self._read, self._read_bytes = self._read - 1, self._read_bytes - last.size
             last.records.extend(records)
             last.size += size
         else:
@@ -109,14 +113,14 @@ class Window:
 
     def _trim(self) -> None:
         """Forget what all have read but the last of it."""
-        read = [chunk for chunk in self._chunks if chunk.records[-1].offset < self.cursor]
-        size = sum(chunk.size for chunk in read)
-        for chunk in read:
-            if size <= BEHIND_BYTES:
-                return
-            size -= chunk.size
-            self.low = chunk.records[-1].offset + 1
-            self._chunks.popleft()
+        chunks = self._chunks
+        while self._read < len(chunks) and chunks[self._read].records[-1].offset < self.cursor:
+            self._read_bytes += chunks[self._read].size
+            self._read += 1
+        while self._read_bytes > BEHIND_BYTES:
+            dropped = chunks.popleft()
+            self._read, self._read_bytes = self._read - 1, self._read_bytes - dropped.size
+            self.low = dropped.records[-1].offset + 1
 
 
 def _fitting(records: list[Record], bytes_max: int, at_least: int) -> list[Record]:

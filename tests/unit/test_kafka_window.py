@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.log import kafka_window
 from streams.log.base import Record
-from streams.log.kafka_window import AHEAD_BYTES, BEHIND_BYTES, Window
+from streams.log.kafka_window import AHEAD_BYTES, BEHIND_BYTES, RECORD_BYTES, Window
 
 
 def records(*offsets: int, size: int = 10) -> list[Record]:
@@ -79,3 +83,22 @@ def test_reading_on_gives_every_record_once_whatever_the_chunks_and_gaps(runs: l
         offset = found[-1].offset + 1
 
     assert seen == [each for each in present if each >= start]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=60))
+def test_what_all_have_read_is_kept_up_to_a_bound_and_nothing_else_is_dropped(steps: list[tuple[bool, int]]) -> None:
+    size = RECORD_BYTES + 11
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_window, "BEHIND_BYTES", 9 * size)
+        patch.setattr(kafka_window, "CHUNK_RECORDS", 4)
+        window, written, read = Window(0), 0, 0
+        for puts, count in steps:
+            if puts:
+                window.put(records(*range(written, written + count)))
+                written += count
+            else:
+                read += len(window.take(read, count, 1 << 20))
+            # Asked of a copy, as to read is to have read.
+            assert offsets(deepcopy(window).take(window.low, written + 1, 1 << 20)) == list(range(window.low, written))
+            longest = 4 + 12  # A chunk is whole with what made it so.
+            assert min(read, 9) - longest <= read - window.low <= 9 + longest
