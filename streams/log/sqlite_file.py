@@ -109,6 +109,7 @@ class SqliteFile:
     def writing(self, what: str) -> Iterator[None]:
         """A write transaction: all of it is visible to others when the block is left, or nothing; `sync` makes it durable."""
         with self.guarded(what):
+            self._wal.check()
             self.check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -166,9 +167,12 @@ class SqliteFile:
     def _fold_aside(self) -> None:
         """In a thread: nearly all of it beside the writers, and if they can be kept away for a moment, the rest."""
         # What is wrong in the file is for those to tell who read and write there.
-        with suppress(apsw.Error), closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
-            aside.set_busy_handler(_wait_aside)
-            if _identity(self.path) == self._identity:
+        with suppress(apsw.Error, OSError, LogDamaged):
+            self.sync()  # The kernel would not tell the descriptor of a new connection what failed before.
+            with closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
+                aside.set_busy_handler(_wait_aside)
+                if _identity(self.path) != self._identity:
+                    return
                 aside.execute("PRAGMA schema_version").fetchall()  # Until it has read something it knows of no WAL.
                 self._fold(aside, apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self._fold(aside, apsw.SQLITE_CHECKPOINT_RESTART)

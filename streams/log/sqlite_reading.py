@@ -74,7 +74,7 @@ class Reader:
             with self._file.guarded(f"{place.topic}/{place.number}"):
                 if self._end_for(place, offset) == own[-1].offset + 1:
                     return own
-        return self._records(self._end_for, opened_bare, place, offset, records_max, bytes_max)
+        return self._records(opened_bare, place, offset, records_max, bytes_max, early=True)
 
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""
@@ -85,19 +85,20 @@ class Reader:
 
     def records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Any]:
         """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""
-        return self._records(self._durable_end_for, opening, place, offset, records_max, bytes_max)
+        return self._records(opening, place, offset, records_max, bytes_max, early=False)
 
     def _records(
-        self, end_for: Callable[[Place, int], int], opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int
+        self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int, *, early: bool
     ) -> list[Any]:
         with self._file.guarded(f"{place.topic}/{place.number}"):
-            end = end_for(place, offset)
-            while offset < end:
+            while True:
+                end = self._end_for(place, offset) if early else self._durable_end_for(place, offset, records_max)
+                if offset >= end:
+                    return []
                 records, covered = self._read(opening, place, offset, end, records_max, bytes_max)
                 if records:
                     return records
                 offset = covered
-            return []
 
     def bare_lazily(self, place: Place, offset: int, records_max: int, bytes_max: int) -> Iterator[Sequence[BareRecord]]:
         """What `records` makes with `opened_bare`, some at a time: no block is read, and no record decoded, long before its turn.
@@ -106,7 +107,7 @@ class Reader:
         """
         at, found = offset, 0
         with self._file.guarded(f"{place.topic}/{place.number}"):
-            until = min(offset + max(records_max, 1), self._durable_end_for(place, offset))
+            until = min(offset + max(records_max, 1), self._durable_end_for(place, offset, records_max))
             with suppress(BlockDamaged, *BROKEN):
                 while at < until:
                     for bite in in_bites(self._shelf.blocks_from(place, at, until, LAZILY_RECORDS, bytes_max)):
@@ -128,38 +129,45 @@ class Reader:
             raise known
         return state.end
 
-    def _durable_end_for(self, place: Place, offset: int) -> int:
-        """As `_end_for`; up to there everything is on disk, if there is anything to read at all."""
-        end = self._end_for(place, offset)
-        if offset < end and self._durable.get(place.id, 0) < end:
+    def _durable_end_for(self, place: Place, offset: int, records_max: int) -> int:
+        """As `_end_for`, or less, but enough for so many; up to there everything is on disk, if there is anything to read at all.
+
+        Who reads what has been there for long does not wait for the disk whenever somebody appends.
+        """
+        end, known = self._end_for(place, offset), self._durable.get(place.id, 0)
+        if offset + max(records_max, 1) <= known:
+            return known
+        if offset < end and known < end:
             self._file.sync()
             self._durable[place.id] = end
         return end
 
     def _read(self, opening: Opening, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Any], int]:
-        """Records at or above `offset`, and the offset up to which there are no others; the first are none in a gap of compaction."""
+        """Records from `offset` up to `end`, and the offset up to which there are no others; the first are none in a gap of compaction."""
         try:
             blocks = self._shelf.blocks_from(place, offset, end, records_max, bytes_max)
             records = opening(blocks, place.seed)
         except (BlockDamaged, *BROKEN):
             # Either damage, or another process compacted or truncated between two of our statements: look again, under one transaction.
-            return self._probe(place, offset, records_max, bytes_max)
+            return self._probe(place, offset, end, records_max, bytes_max)
+        if blocks[-1].end > end:  # Another process compacted meanwhile, and put into one block with ours what came later.
+            records = [record for record in records if record.offset < end]
         skip = 0
         if blocks[0].first < offset:
             skip = sum(record.offset < offset for record in records[: blocks[0].held])
         found = records[skip : skip + max(records_max, 1)] if skip or len(records) > records_max else records
         if sum(len(block.records) for block in blocks) > bytes_max:
             found = _bounded(found, bytes_max)
-        return found, blocks[-1].end
+        return found, min(blocks[-1].end, end)
 
-    def _probe(self, place: Place, offset: int, records_max: int, bytes_max: int) -> tuple[list[Record], int]:
+    def _probe(self, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Record], int]:
         """As `_read`, block by block under one transaction; serves what is good before the first bad record, else raises LogDamaged."""
         good: list[Record] = []
         with self._file.reading():
             state = self.state(place)
             _check_offset(place, offset, state)
             at, size = offset, 0
-            while at < state.end and len(good) < records_max and size < bytes_max:
+            while at < end and len(good) < records_max and size < bytes_max:
                 block: Block | None = None
                 try:
                     block = self._shelf.block_at(place, at)
@@ -173,8 +181,8 @@ class Reader:
                     if not good:
                         raise damaged from problem
                     break
-                good += [record for record in found if record.offset >= offset]
-        return _bounded(good[: max(records_max, 1)], bytes_max), at
+                good += [record for record in found if offset <= record.offset < end]
+        return _bounded(good[: max(records_max, 1)], bytes_max), min(at, end)
 
     def known_damage(self, place: Place, state: State) -> LogDamaged | None:
         """What was met in a partition and is still there: another process may have dropped the records in question meanwhile."""

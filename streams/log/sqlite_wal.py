@@ -23,11 +23,15 @@ _to_disk: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 class Wal:
-    """The WAL at `path`. `fold` folds it back, and where it may wait for readers, has it started anew; `fold_aside` does so in a thread."""
+    """The WAL at `path`. `fold` folds it back, and where it may wait for readers, has it started anew; `fold_aside` does so in a thread.
+
+    To be made as soon as SQLite has it open, raises OSError: who opens it after a write failed, and another was told, is not told any more.
+    """
 
     def __init__(self, path: str, fold: Callable[[bool], None], fold_aside: Callable[[], None]) -> None:
         self._path, self._fold, self._fold_aside = path, fold, fold_aside
-        self._fd: int | None = None
+        # SQLite locks the file and its shared memory, never the WAL, so that this descriptor can be closed without harm.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._failure = ""
         self._pages, self._fold_at_pages = 0, PAGES_FOLDED
         self._folding: Thread | None = None
@@ -37,22 +41,23 @@ class Wal:
 
         Raises LogDamaged if the disk did not take it, from then on for good: the kernel reports a write that failed once, then forgets it.
         """
-        if self._failure:
-            raise LogDamaged(self._failure)
+        self.check()
         try:
-            if self._fd is None:
-                # SQLite locks the file and its shared memory, never the WAL, so that this descriptor can be closed without harm.
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             _to_disk(self._fd)
         except OSError as problem:
             self.failed(problem.strerror or str(problem))
             raise LogDamaged(self._failure) from problem
 
+    def check(self) -> None:
+        """Raises LogDamaged once something was not taken: nothing is written behind what may be gone."""
+        if self._failure:
+            raise LogDamaged(self._failure)
+
     def failed(self, reason: str) -> None:
         """The disk did not take something: nothing is said to be on it from now on."""
         self._failure = (
             f"{self._path}: the disk did not take what was written ({reason}). What was appended last may be gone, though nothing that was "
-            "acknowledged; look after the disk, then start again"
+            "acknowledged; look after the disk, then start the machine again: its memory may hold what the disk lacks"
         )
 
     def grew(self, pages: int) -> None:
@@ -75,14 +80,18 @@ class Wal:
             self._fold(is_full)
         elif self._folding is None or not self._folding.is_alive():
             self._folding = Thread(target=self._fold_aside, name="fold the WAL back")
-            self._folding.start()
+            try:
+                self._folding.start()
+            except RuntimeError:  # as many threads as may be, or the interpreter is about to end
+                self._folding = None
+                self._fold(is_full)
 
     def close(self) -> None:
         """Wait for the thread and release the descriptor."""
         self._rest()
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
+            self._fd = -1
 
     def _rest(self) -> None:
         if self._folding is not None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -303,3 +304,19 @@ def test_small_appends_have_the_wal_folded_back_beside_them(tmp_path: Path, monk
 
     assert path.stat().st_size > 3 << 20
     assert largest < 2 << 20
+
+
+def test_where_no_thread_may_be_started_the_wal_is_folded_back_by_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sqlite_wal, "PAGES_FOLDED", 64)
+    monkeypatch.setattr(Thread, "start", none_left)
+    path = tmp_path / "log.db"
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+        for _ in range(200):
+            log.append([Message("claims", b"k", bytes(3_000))])
+        largest = Path(f"{path}-wal").stat().st_size
+
+    assert largest < 1 << 20

@@ -1,11 +1,13 @@
 """The embedded log when the power fails: the disk has what was synced, and of what was written since, any sectors or none.
 
-The disk is played: what was written is read from the files, and what is on disk is what was there at the last sync. The log's file itself
-is written by folding the WAL back only, which syncs both.
+The disk is played under SQLite itself: all that it writes, cuts and syncs goes through a VFS which keeps what is on disk by now, so that
+what SQLite syncs of its own, and when, is tried as well as what the log does.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -16,7 +18,10 @@ from hypothesis import strategies as st
 
 from streams.log import sqlite_wal
 from streams.log.base import LogDamaged, Message, TopicSpec
+from streams.log.blocks import Block, BlockDamaged
 from streams.log.sqlite import SqliteLog
+from streams.log.sqlite_shelf import Place
+from streams.snapshot_writer import write_snapshot
 
 SECTOR = 512
 PARTITIONS = 2
@@ -24,53 +29,118 @@ Values = dict[int, list[bytes]]
 
 
 class Disk:
-    """The files of the log at `path` as a power failure would leave them."""
+    """The log at `path` as a power failure would leave it. What has no name any more is gone, as SQLite deletes what it needs no more."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.wal = path, path.with_name(path.name + "-wal")
-        self._file = self._synced = b""
+        self._synced: dict[str, bytearray] = {}
+        self._since: dict[str, list[tuple[int, bytes | None]]] = {}
+        """What was written where since the last sync of a file, in order; None cuts it off."""
 
-    def sync(self) -> None:
-        """The WAL as it is now is on disk."""
-        self._synced = self.wal.read_bytes()
+    def wrote(self, name: str, at: int, data: bytes | None) -> None:
+        self._since.setdefault(name, []).append((at, data))
 
-    def folded(self) -> None:
-        """SQLite has synced both."""
-        self._file = self.path.read_bytes()
-        self.sync()
+    def sync(self, name: str) -> None:
+        content = self._synced.setdefault(name, bytearray())
+        for at, data in self._since.pop(name, []):
+            _write(content, at, data)
 
-    def fail(self, copy: Path, chance: Random) -> None:
-        """Write what is left to `copy`: of each sector that was written since the last sync the old content or the new."""
-        copy.write_bytes(self._file)
-        now, then, share = self.wal.read_bytes(), self._synced, chance.random()
-        sectors = [
-            (now if chance.random() < share else then.ljust(len(now), b"\0"))[at : at + SECTOR] for at in range(0, len(now), SECTOR)
-        ]
-        copy.with_name(copy.name + "-wal").write_bytes(b"".join(sectors)[: max(len(then), chance.randrange(len(now) + 1))])
+    def sync_wal(self, fd: int) -> None:
+        """What the log does itself, of the WAL that is in use."""
+        assert os.path.samestat(os.fstat(fd), self.wal.stat())
+        self.sync(str(self.wal))
+
+    def deleted(self, name: str) -> None:
+        self._synced.pop(name, None)
+        self._since.pop(name, None)
+
+    def fail(self, folder: Path, chance: Random) -> Path:
+        """Write what is left to `folder`: of each sector that was written since its file was synced the old content or the new."""
+        share = chance.choice((0.0, chance.random(), 1.0))
+        for name in sorted(self._synced.keys() | self._since.keys()):
+            content = self._synced.get(name, bytearray())[:]
+            for at, data in self._since.get(name, []):
+                for part in [(at, None)] if data is None else _sectors(at, data):
+                    if chance.random() < share:
+                        _write(content, *part)
+            (folder / Path(name).name).write_bytes(content)
+        return folder / self.path.name
+
+
+def _sectors(at: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    cuts = [at, *range(at - at % SECTOR + SECTOR, at + len(data), SECTOR), at + len(data)]
+    yield from ((start, data[start - at : end - at]) for start, end in pairwise(cuts))
+
+
+def _write(content: bytearray, at: int, data: bytes | None) -> None:
+    content.extend(bytes(max(at - len(content), 0)))
+    if data is None:
+        del content[at:]
+    else:
+        content[at : at + len(data)] = data
+
+
+class PlayedFile(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self._disk, self._name = disk, name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's names
+        super().xWrite(data, offset)
+        self._disk.wrote(self._name, offset, bytes(data))
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        super().xTruncate(newsize)
+        self._disk.wrote(self._name, newsize, None)
+
+    def xSync(self, _flags: int) -> None:  # noqa: N802
+        self._disk.sync(self._name)
+
+
+class PlayedFiles(apsw.VFS):
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        super().__init__("played", "unix", makedefault=True)
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> PlayedFile:  # noqa: N802
+        return PlayedFile(self._disk, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        super().xDelete(filename, syncdir)
+        self._disk.deleted(filename)
 
 
 @contextmanager
 def syncing(act: Callable[[int], None]) -> Iterator[None]:
-    """`act` instead of the sync of a file."""
+    """`act` instead of the log's own sync of a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_wal, "_to_disk", act)
         yield
 
 
 def values(log: SqliteLog) -> Values:
-    return {number: [record.value for record in log.read("claims", number, 0, 100_000)] for number in range(PARTITIONS)}
+    there: Values = {number: [] for number in range(PARTITIONS)}
+    for number, found in there.items():
+        at = log.start("claims", number)
+        while records := log.read("claims", number, at):
+            found += [record.value for record in records]
+            at = records[-1].offset + 1
+    return there
 
 
 class Site:
-    """Three processes on one log, and what each of them may rely on."""
+    """Three processes on one log on a played disk, and what each of them may rely on."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.disk = Disk(path)
+        stack.callback(PlayedFiles(self.disk).unregister)
+        stack.enter_context(syncing(self.disk.sync_wal))
+        self._stack = stack
         self.logs = [stack.enter_context(SqliteLog.open(path, create=True)) for _ in range(3)]
         self.logs[0].create([TopicSpec("claims", PARTITIONS)])
-        self.logs[0]._file.fold_wal_back(is_full=True)
-        self.disk.folded()
         self.said: Values = {number: [] for number in range(PARTITIONS)}
+        self.starts = dict.fromkeys(range(PARTITIONS), 0)
+        self.committed = 0
         self.relied_on = dict.fromkeys(range(PARTITIONS), 0)
         """The end of what was acknowledged or handed out, by partition."""
         self.order: list[dict[int, int]] = [dict(self.relied_on)]
@@ -91,51 +161,82 @@ class Site:
             log.append(batch)
             self.relied_on |= self.ends()
 
-    def read(self, who: int, number: int, *, early: bool) -> None:
-        log = self.logs[who]
-        if early:
-            assert [record.value for record in log.read_early("claims", number, 0)] == self.said[number]
-            return
-        assert [record.value for record in log.read("claims", number, 0)] == self.said[number]
-        self.relied_on[number] = len(self.said[number])
+    def read(self, who: int, number: int, how: str = "read") -> None:
+        start = self.starts[number]
+        found = getattr(self.logs[who], how)("claims", number, start)
+        assert [record.value for record in found] == self.said[number][start:]
+        if how != "read_early":
+            self.relied_on[number] = len(self.said[number])
 
-    def fold(self, who: int) -> None:
-        self.logs[who]._file.fold_wal_back(is_full=True)
-        self.disk.folded()
+    def fold(self, who: int, how: str) -> None:
+        file = self.logs[who]._file
+        if how == "aside":
+            file._fold_aside()
+        else:
+            file.fold_wal_back(how == "anew")
+
+    def commit(self, who: int) -> None:
+        self.committed += 1
+        self.logs[who].commit("group", "claims", {0: self.committed})
+        self.relied_on |= self.ends()
+
+    def truncate(self, who: int, number: int) -> None:
+        before = self.starts[number] + (len(self.said[number]) - self.starts[number]) // 2
+        self.logs[who].truncate("claims", number, before)
+        self.starts[number] = before
+        self.relied_on |= self.ends()
+
+    def reopen(self, who: int) -> None:
+        self.logs[who].close()
+        self.logs[who] = self._stack.enter_context(SqliteLog.open(self.disk.path))
+
+    def close(self) -> None:
+        """The last one folds the WAL back and deletes it."""
+        for log in self.logs:
+            log.close()
+        for who in range(3):
+            self.reopen(who)
 
 
+READS = ("read_early", "read_early", "read", "read_lazily")
+WHO, NUMBER = st.integers(0, 2), st.integers(0, PARTITIONS - 1)
+append = st.builds(
+    lambda who, numbers, early: lambda site: site.append(who, numbers, early=early),
+    WHO,
+    st.lists(NUMBER, min_size=1, max_size=4),
+    st.booleans(),
+)
 steps = st.one_of(
-    st.tuples(st.just("append"), st.integers(0, 2), st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=4), st.booleans()),
-    st.tuples(st.just("read"), st.integers(0, 2), st.integers(0, PARTITIONS - 1), st.booleans()),
-    st.tuples(st.just("fold"), st.integers(0, 2), st.none(), st.none()),
+    append,
+    append,
+    st.builds(lambda who, number, how: lambda site: site.read(who, number, how), WHO, NUMBER, st.sampled_from(READS)),
+    st.builds(lambda who, how: lambda site: site.fold(who, how), WHO, st.sampled_from(("aside", "beside", "anew"))),
+    st.builds(lambda who: lambda site: site.commit(who), WHO),
+    st.builds(lambda who, number: lambda site: site.truncate(who, number), WHO, NUMBER),
+    st.builds(lambda who: lambda site: site.reopen(who), WHO),
+    st.just(Site.close),
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(history=st.lists(steps, min_size=5, max_size=30), chance=st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+@given(history=st.lists(steps, min_size=5, max_size=40), seed=st.integers(0, 2**32 - 1))
 def test_nothing_that_was_acknowledged_or_read_is_lost_and_nothing_stands_without_what_was_before_it(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int, object, bool]], chance: Random
+    tmp_path_factory: pytest.TempPathFactory, history: list[Callable[[Site], None]], seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("power")
     with ExitStack() as stack:
         site = Site(folder / "log.db", stack)
-        stack.enter_context(syncing(lambda _: site.disk.sync()))
-        for what, who, which, early in history:
-            if what == "append":
-                assert isinstance(which, list)
-                site.append(who, which, early=early)
-            elif what == "read":
-                assert isinstance(which, int)
-                site.read(who, which, early=early)
-            else:
-                site.fold(who)
-        site.disk.fail(folder / "copy.db", chance)
+        for step in history:
+            step(site)
+        (folder / "left").mkdir()
+        left = site.disk.fail(folder / "left", Random(seed))
 
-    with SqliteLog.open(folder / "copy.db") as log:
-        left = values(log)
-        assert log.verify() == sum(map(len, left.values()))
-    ends = {number: len(there) for number, there in left.items()}
-    assert left == {number: said[: ends[number]] for number, said in site.said.items()}
+    with SqliteLog.open(left) as log:
+        there = values(log)
+        assert log.verify() == sum(map(len, there.values()))
+        ends = log.ends("claims")
+        assert log.committed("group", "claims").get(0, 0) == site.committed
+    assert there == {number: said[site.starts[number] : ends[number]] for number, said in site.said.items()}
     assert ends in site.order, "a moment that was, with whole batches"
     assert all(ends[number] >= end for number, end in site.relied_on.items())
 
@@ -145,9 +246,10 @@ def test_the_played_disk_loses_what_nobody_synced(tmp_path: Path) -> None:
         site = Site(tmp_path / "log.db", stack)
         stack.enter_context(syncing(lambda _: None))
         site.append(0, [0, 1], early=False)
-        site.disk.fail(tmp_path / "copy.db", Random(1))
+        (tmp_path / "left").mkdir()
+        left = site.disk.fail(tmp_path / "left", Random(1))
 
-    with SqliteLog.open(tmp_path / "copy.db") as log:
+    with SqliteLog.open(left) as log:
         assert values(log) == {0: [], 1: []}
 
 
@@ -157,41 +259,113 @@ def test_a_reader_syncs_once_for_what_is_new(tmp_path: Path) -> None:
         site = Site(tmp_path / "log.db", stack)
         stack.enter_context(syncing(synced.append))
         site.append(0, [0], early=True)
-        site.read(1, 0, early=True)
+        site.read(1, 0, "read_early")
         early = len(synced)
-        site.read(1, 0, early=False)
+        site.read(1, 0)
         once = len(synced)
-        site.read(1, 0, early=False)
-        site.read(1, 1, early=False)
+        site.read(1, 0)
+        site.read(1, 1)
         again = len(synced)
         site.append(2, [0], early=True)
-        site.read(1, 0, early=False)
+        site.read(1, 0)
         more = len(synced)
         site.append(0, [0], early=False)
 
     assert (early, once, again, more, len(synced)) == (0, 1, 1, 2, 3)
 
 
-def test_a_disk_that_does_not_take_it_ends_all_that_rests_on_it_and_nothing_is_acknowledged(tmp_path: Path) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(5, "Input/output error")
+def refuse(_: int) -> None:
+    raise OSError(5, "Input/output error")
 
+
+def test_a_disk_that_does_not_take_it_ends_all_that_rests_on_it_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    value = Message("claims", b"k", b"v", (), 0)
+    with ExitStack() as stack:
+        one, other, third = Site(tmp_path / "log.db", stack).logs
+        with syncing(refuse):
+            for act in (lambda: one.append([value]), lambda: other.read("claims", 0, 0)):
+                with pytest.raises(LogDamaged, match=r"log\.db-wal: the disk did not take .*Input/output error.*start the machine again"):
+                    act()
+        again: tuple[Callable[[SqliteLog], object], ...] = (
+            lambda log: log.append([value]),
+            lambda log: log.append_early([value]),
+            lambda log: log.commit("group", "claims", {0: 1}),
+            lambda log: log.truncate("claims", 0, 1),
+            lambda log: log.read("claims", 0, 0),
+        )
+        for log in (one, other):  # The kernel says it once; to ask again would be told that all is well.
+            for do in again:
+                with pytest.raises(LogDamaged, match="the disk did not take"):
+                    do(log)
+
+        assert (third.start("claims", 0), third.end("claims", 0)) == (0, 1), "nothing is written behind what may be gone"
+
+
+def test_a_disk_that_does_not_take_a_snapshot_does_not_cost_the_older_ones(tmp_path: Path) -> None:
+    chunk = Message("ledger-snapshots", b"k", b"v", (), 0)
     with ExitStack() as stack:
         one, other, _ = Site(tmp_path / "log.db", stack).logs
-        with syncing(refuse):
-            for act in (
-                lambda: one.append([Message("claims", b"k", b"v", (), 0)]),
-                lambda: other.read("claims", 0, 0),
-                lambda: one.commit("group", "claims", {0: 1}),
-            ):
-                with pytest.raises(LogDamaged, match=r"log\.db-wal: the disk did not take .*Input/output error.*start again"):
-                    act()
-        for log in (one, other):  # The kernel says it once; to ask again would be told that all is well.
-            with pytest.raises(LogDamaged, match="the disk did not take"):
-                log.append([Message("claims", b"k", b"v", (), 0)])
+        one.create([TopicSpec("ledger-snapshots", 1)])
+        one.append([chunk])
 
-    with SqliteLog.open(tmp_path / "log.db") as again:
-        assert again.append([Message("claims", b"k", b"v", (), 0)])
+        with syncing(refuse), pytest.raises(LogDamaged, match="the disk did not take"):
+            write_snapshot(one, 0, [chunk])
+
+        assert other.start("ledger-snapshots", 0) == 0
+
+
+def test_a_log_syncs_the_wal_it_writes_whatever_stands_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    with ExitStack() as stack:
+        site = Site(tmp_path / "log.db", stack)
+        wal = site.disk.wal.stat()
+        site.append(0, [0], early=True)
+        for file in tmp_path.glob("log.db*"):
+            file.rename(tmp_path / "moved" / file.name)
+        synced: list[os.stat_result] = []
+        stack.enter_context(syncing(lambda fd: synced.append(os.fstat(fd))))
+        site.read(1, 0)
+
+    assert [os.path.samestat(wal, each) for each in synced] == [True]
+
+
+def test_who_reads_what_has_been_there_for_long_does_not_sync_whenever_another_appends(tmp_path: Path) -> None:
+    synced: list[int] = []
+    with ExitStack() as stack:
+        site = Site(tmp_path / "log.db", stack)
+        site.append(0, [0] * 20, early=True)
+        site.read(1, 0)
+        stack.enter_context(syncing(synced.append))
+        for at in range(20):
+            site.append(0, [0], early=True)
+            assert site.logs[1].read("claims", 0, at, 1)[0].offset == at
+            assert [record.offset for record in site.logs[1].read_lazily("claims", 0, at, 1)] == [at]
+
+    assert synced == []
+
+
+@pytest.mark.parametrize("looks_again", [False, True])
+def test_a_read_gives_nothing_that_came_after_its_sync(tmp_path: Path, looks_again: bool) -> None:
+    """Others append and compact between its sync and its look at the blocks, and one that is not on disk is in a block with the rest."""
+    with ExitStack() as stack:
+        reader, other, _ = Site(tmp_path / "log.db", stack).logs
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        other.create([TopicSpec("rows", 1, compacted=True)])
+        other.append([Message("rows", b"k", b"%d" % at) for at in range(10)])
+        blocks_from = reader._shelf.blocks_from
+
+        def after_others(place: Place, *wanted: int) -> list[Block]:
+            other.append_early([Message("rows", b"other", b"early")])
+            with other._file.writing("compact"):
+                other._shelf.compact_from(place, 0, 10, {b"k": 9})
+            if looks_again:
+                raise BlockDamaged("as where a block was found that others have dropped")
+            return blocks_from(place, *wanted)
+
+        patch.setattr(reader._shelf, "blocks_from", after_others)
+        found = [[record.offset for record in reader.read("rows", 0, offset)] for offset in (9, 3, 10, 0)]
+
+    assert found == [[9], [9, 10], [10, 11], [9, 10, 11, 12]]
 
 
 class Failing:

@@ -401,7 +401,7 @@ def test_records_are_the_same_without_their_headers(path: Path) -> None:
             next(log.read_lazily("rows", 0, 501))
 
 
-def fetches_nothing(*_: object) -> list[BareRecord]:
+def fetches_nothing(*_: object, **__: object) -> list[BareRecord]:
     raise AssertionError("fetched from the file")
 
 
