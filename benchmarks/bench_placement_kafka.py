@@ -9,7 +9,8 @@ same, the figures have it (`late`: the share sent more than 1 ms after their mom
 request, the client (this one) included, is shown beside, since others may share the cores. A broker of our own is warmed up first, as one
 that stays is.
 
-Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--engines NAME,NAME]`.
+Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--schedulers N]
+[--engines NAME,NAME]`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
@@ -35,6 +37,7 @@ from benchmarks.report import Report, arguments, percentiles
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
+from streams.scheduler import GROUP
 from streams.topology import open_ledger
 
 ENGINES = "reference,first-fit,profiles"
@@ -46,6 +49,7 @@ WARM_UP = 200
 # long. By an engine that keeps up, on a fleet that does not fill: whoever falls behind asks in large batches, which is another way.
 BROKER_WARM_UP, BROKER_WARM_UP_SECONDS, BROKER_WARM_UP_NODES = 4_000, {200: 10.0, 1_000: 60.0}, 2_000
 PATIENCE_SECONDS = 120.0
+SCHEDULERS = ("scheduler", *(f"scheduler {number}" for number in range(2, 9)))
 LATE_SECONDS = 0.001
 # How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
 LOOK_SECONDS = 0.02
@@ -63,14 +67,17 @@ def main() -> None:
                 throughput(report, stage, asked.requests, asked.nodes)
                 for rate in map(int, asked.rates.split(",")):
                     latency(report, stage, rate, asked.seconds, asked.nodes)
-            with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=True) as stage:
-                throughput(report, stage, asked.requests, asked.nodes)
+            for schedulers, processor in ((1, True), (asked.schedulers, False), (asked.schedulers, True)):
+                if processor or schedulers > 1:
+                    with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=processor, schedulers=schedulers) as stage:
+                        throughput(report, stage, asked.requests, asked.nodes)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--requests", type=int, default=6_000)
     parser.add_argument("--rates", default="1000,200")
+    parser.add_argument("--schedulers", type=int, default=1, help="so many at most share the requests of a throughput")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
@@ -80,11 +87,20 @@ class Stage:
     """A new ledger with `nodes` hypervisors, and the processes at work on it."""
 
     def __init__(
-        self, bootstrap: str, folder: Path, engine: str, nodes: int, broker: int | None, *, processor: bool = False, warms_up: bool = False
+        self,
+        bootstrap: str,
+        folder: Path,
+        engine: str,
+        nodes: int,
+        broker: int | None,
+        *,
+        processor: bool = False,
+        schedulers: int = 1,
+        warms_up: bool = False,
     ) -> None:
-        prefix = f"bench-{os.getpid()}-{engine}" + ("-beside" if processor else "-warm" if warms_up else "")
+        prefix = f"bench-{os.getpid()}-{engine}-{schedulers}" + ("-beside" if processor else "-warm" if warms_up else "")
         self.settings: KafkaSettings = parse_settings(f"kafka://{bootstrap}/{prefix}?single-broker", {})
-        self.engine, self.beside = engine, "processor" if processor else "nothing"
+        self.engine, self.schedulers, self.beside = engine, schedulers, "processor" if processor else "nothing"
         self.log = KafkaLog.open(self.settings)
         self.asked = 0
         self._folder, self._nodes, self._broker = folder, nodes, broker
@@ -94,16 +110,31 @@ class Stage:
         open_ledger(self.log, ledger_partitions=LEDGER_PARTITIONS, request_partitions=REQUEST_PARTITIONS)
         self.log.append([message(CLAIMS, observed(number)) for number in range(self._nodes)])
         if self.beside == "processor":
-            self._start("processor", "--state", str(self._folder / self.settings.prefix))
-        self._start("scheduler", "--engine", self.engine)
+            self._start("processor", "processor", "--state", str(self._folder / self.settings.prefix))
+        for name in SCHEDULERS[: self.schedulers]:
+            self._start("scheduler", name, "--engine", self.engine)
         self.answer(self.names(WARM_UP))
+        began = time.perf_counter()
+        while self._sharing() < self.schedulers:
+            self.all_run()
+            assert time.perf_counter() - began < PATIENCE_SECONDS, f"{self.schedulers} schedulers do not share the requests"
+            time.sleep(0.1)
+        if self.schedulers > 1:  # Each has something to do now.
+            self.answer(self.names(WARM_UP))
         return self
 
-    def _start(self, role: str, *flags: str) -> None:
+    def _sharing(self) -> int:
+        """How many schedulers have partitions of requests, once nobody is about to let go of one."""
+        group = self.settings.group(f"{GROUP}.{REQUESTS}.lease")
+        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap})
+        found = admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
+        return sum(bool(member.assignment.topic_partitions) for member in found.members) if found.state.name == "STABLE" else 0
+
+    def _start(self, role: str, name: str, *flags: str) -> None:
         address = f"{self.settings.place}?single-broker"
-        command = [sys.executable, "-c", PROGRAM, "run", "--only", role, "--log", address, "--name", role, *flags]
-        with (self._folder / f"{self.settings.prefix}-{role}.err").open("wb") as said:
-            self._processes[role] = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=said, stderr=said)
+        command = [sys.executable, "-c", PROGRAM, "run", "--only", role, "--log", address, "--name", name, *flags]
+        with (self._folder / f"{self.settings.prefix}-{name}.err").open("wb") as said:
+            self._processes[name] = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=said, stderr=said)
 
     def names(self, count: int) -> list[str]:
         """Ids of so many new requests."""
@@ -160,7 +191,7 @@ def warm_up(bootstrap: str, folder: Path) -> None:
 def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
     before = stage.used_seconds()
     took_seconds = stage.answer(stage.names(requests))
-    said = {"nodes": nodes, "schedulers": 1, "beside": stage.beside}
+    said = {"nodes": nodes, "schedulers": stage.schedulers, "beside": stage.beside}
     report.add(stage.engine, requests / took_seconds, "requests/s", requests=requests, **said)
     _used(report, stage, before, requests, said)
     for role, resident in stage.memory_mib().items():

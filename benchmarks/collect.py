@@ -25,7 +25,7 @@ README = HERE.parent / "README.md"
 LARGE = {
     "leak_audit_large": ("leak_audit", "--records", "10000000"),
     "end_to_end_5000": ("end_to_end", "--nodes", "5000", "--engines", "profiles"),
-    "placement_kafka_5000": ("placement_kafka", "--nodes", "5000", "--engines", "profiles"),
+    "placement_kafka_5000": ("placement_kafka", "--nodes", "5000", "--engines", "profiles", "--schedulers", "2"),
 }
 """What is not run with the others, as it takes long: a benchmark's name and flags."""
 TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")

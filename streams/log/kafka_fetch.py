@@ -125,10 +125,10 @@ class Fetcher:
 
     def poll(self, timeout_seconds: float) -> bool:
         """Take in what has come, waiting at most so long for the first of it; returns whether anything has."""
-        messages = self._consumer.consume(CONSUME_RECORDS, 0)
-        if not messages and timeout_seconds > 0:
-            # Asked for many, the client would sleep until it has as many.
-            messages = self._consumer.consume(1, timeout_seconds) + self._consumer.consume(CONSUME_RECORDS, 0)
+        # Asked for many, the client would sleep until it has as many.
+        messages = self._consumer.consume(1, timeout_seconds) if timeout_seconds > 0 else []
+        if messages or timeout_seconds <= 0:
+            messages += self._consumer.consume(CONSUME_RECORDS, 0)
         if len(messages) < CONSUME_RECORDS:
             self._look_again = time.monotonic() + DRY_SECONDS
         if not messages:
