@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.demo_stage import FACTOR, Stage
+from streams.log import sqlite_wal
+from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(sys.executable).with_name("claimlog")
@@ -111,3 +115,18 @@ def test_a_machine_that_takes_many_times_as_long_does_not_run_ahead_of_the_prese
     shown_ms = stage.clock.wall_ms()
 
     assert shown_ms + 50_000 * FACTOR < time.time_ns() // 1_000_000
+
+
+def test_on_a_slow_disk_a_scheduler_is_caught_before_the_claims_it_made_are_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path / "ledger.sqlite", seed=7, nodes=2)
+    synced: list[int] = []
+    monkeypatch.setattr(sqlite_wal, "_to_disk", synced.append)
+
+    with SqliteLog.open(stage.path) as scheduler:
+        stage.append([Message(REQUESTS, b"no", b"request", (), 0)])
+        scheduler.append_early([Message(CLAIMS, b"no", b"claim", (), 0)])
+        stage.read()
+
+    assert stage.ledgers[0].next_offset == stage.log.end(CLAIMS, 0)
+    assert synced == []
+    stage.close()
