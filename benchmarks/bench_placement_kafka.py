@@ -67,7 +67,7 @@ def main() -> None:
                 throughput(report, stage, asked.requests, asked.nodes)
                 for rate in map(int, asked.rates.split(",")):
                     latency(report, stage, rate, asked.seconds, asked.nodes)
-            for schedulers, processor in ((1, True), (asked.schedulers, False), (asked.schedulers, True)):
+            for schedulers, processor in dict.fromkeys([(1, True), (asked.schedulers, False), (asked.schedulers, True)]):
                 if processor or schedulers > 1:
                     with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=processor, schedulers=schedulers) as stage:
                         throughput(report, stage, asked.requests, asked.nodes)
