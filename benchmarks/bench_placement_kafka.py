@@ -16,7 +16,6 @@ Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +35,7 @@ from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
 from benchmarks.report import Report, arguments, percentiles
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams import collector
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
 from streams.scheduler import GROUP
@@ -51,7 +52,8 @@ BROKER_WARM_UP, BROKER_WARM_UP_SECONDS, BROKER_WARM_UP_NODES = 4_000, {200: 10.0
 # A rate is kept up for so long before it is measured: for the first seconds on new topics a broker takes a fifth more processor time.
 SETTLING_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
-SCHEDULERS = ("scheduler", *(f"scheduler {number}" for number in range(2, 9)))
+_numbers = count()
+"""Of the stages, each of which has a ledger of its own."""
 LATE_SECONDS = 0.001
 # How often the ends of the results are looked at while throughput is measured: rarely enough to cost the processes measured nothing.
 LOOK_SECONDS = 0.02
@@ -65,7 +67,7 @@ def main() -> None:
         if broker is not None:
             warm_up(bootstrap, folder)
         for engine in asked.engines.split(","):
-            with Stage(bootstrap, folder, engine, asked.nodes, broker, paces=True) as stage:
+            with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
                 for rate in map(int, asked.rates.split(",")):
                     latency(report, stage, rate, asked.seconds, asked.nodes)
             for schedulers, processor in dict.fromkeys([(1, False), (1, True), (asked.schedulers, False), (asked.schedulers, True)]):
@@ -96,11 +98,8 @@ class Stage:
         *,
         processor: bool = False,
         schedulers: int = 1,
-        paces: bool = False,
-        warms_up: bool = False,
     ) -> None:
-        kind = "-beside" if processor else "-paced" if paces else "-warm" if warms_up else ""
-        prefix = f"bench-{os.getpid()}-{engine}-{schedulers}{kind}"
+        prefix = f"bench-{os.getpid()}-{next(_numbers)}"
         self.settings: KafkaSettings = parse_settings(f"kafka://{bootstrap}/{prefix}?single-broker", {})
         self.engine, self.schedulers, self.beside = engine, schedulers, "processor" if processor else "nothing"
         self.log = KafkaLog.open(self.settings)
@@ -113,11 +112,11 @@ class Stage:
         self.log.append([message(CLAIMS, observed(number)) for number in range(self._nodes)])
         if self.beside == "processor":
             self._start("processor", "processor", "--state", str(self._folder / self.settings.prefix))
-        for name in SCHEDULERS[: self.schedulers]:
-            self._start("scheduler", name, "--engine", self.engine)
+        for number in range(1, self.schedulers + 1):
+            self._start("scheduler", f"scheduler {number}" if number > 1 else "scheduler", "--engine", self.engine)
         self.answer(self.names(WARM_UP))
-        began = time.perf_counter()
-        while self._sharing() < self.schedulers:
+        admin, began = AdminClient({"bootstrap.servers": self.settings.bootstrap}), time.perf_counter()
+        while self._sharing(admin) < self.schedulers:
             self.all_run()
             assert time.perf_counter() - began < PATIENCE_SECONDS, f"{self.schedulers} schedulers do not share the requests"
             time.sleep(0.1)
@@ -125,10 +124,9 @@ class Stage:
             self.answer(self.names(WARM_UP))
         return self
 
-    def _sharing(self) -> int:
+    def _sharing(self, admin: AdminClient) -> int:
         """How many schedulers have partitions of requests, once nobody is about to let go of one."""
         group = self.settings.group(f"{GROUP}.{REQUESTS}.lease")
-        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap})
         found = admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
         return sum(bool(member.assignment.topic_partitions) for member in found.members) if found.state.name == "STABLE" else 0
 
@@ -183,11 +181,10 @@ class Stage:
 
 def warm_up(bootstrap: str, folder: Path) -> None:
     """Let the broker do for a while what it is asked afterwards."""
-    with Stage(bootstrap, folder, "profiles", BROKER_WARM_UP_NODES, None, warms_up=True) as stage:
+    with Stage(bootstrap, folder, "profiles", BROKER_WARM_UP_NODES, None) as stage:
         stage.answer(stage.names(BROKER_WARM_UP))
         for rate, seconds in BROKER_WARM_UP_SECONDS.items():
-            for _ in answered(stage, stage.names(round(rate * seconds)), rate, []):
-                pass
+            answered(stage, rate, seconds)
 
 
 def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
@@ -206,35 +203,31 @@ def _used(report: Report, stage: Stage, before: Mapping[str, float], requests: i
 
 
 def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int) -> None:
-    settled = stage.names(round(rate * SETTLING_SECONDS))
-    for _ in answered(stage, settled, rate, []):
-        pass
-    names = stage.names(round(rate * seconds))
-    gc.collect()
-    gc.freeze()  # The client is this process: what it measured before is nothing to walk while it waits for an answer.
-    before, delays = stage.used_seconds(), list[float]()
-    samples = list(answered(stage, names, rate, delays))
-    late = sum(delay > LATE_SECONDS for delay in delays) / len(names)
+    answered(stage, rate, SETTLING_SECONDS)
+    collector.settle()  # The client is this process: what it measured before is nothing to walk while it waits for an answer.
+    before = stage.used_seconds()
+    samples, delays = answered(stage, rate, seconds)
+    late = sum(delay > LATE_SECONDS for delay in delays) / len(delays)
     for name, value in percentiles(samples, {"p50": 0.5, "p99": 0.99}).items():
         report.add(f"{stage.engine} {name}", value, "ms", nodes=nodes, rate=rate, late=f"{late:.1%}", beside=stage.beside)
-    _used(report, stage, before, len(names), {"nodes": nodes, "rate": rate, "beside": stage.beside})
+    _used(report, stage, before, len(samples), {"nodes": nodes, "rate": rate, "beside": stage.beside})
 
 
-def answered(stage: Stage, names: list[str], rate: int, delays: list[float]) -> Iterator[float]:
-    """Ask for these at the rate: ms until each result was read. `delays` becomes by how many seconds each was sent late."""
+def answered(stage: Stage, rate: int, seconds: float) -> tuple[list[float], list[float]]:
+    """Ask at the rate for so long: ms until each result was read, and by how many seconds each request was sent late."""
     settings = stage.settings
     consumer = Consumer(_CLIENT | {"bootstrap.servers": settings.bootstrap, "group.id": "bench", "enable.auto.commit": False})
     try:
         ends = stage.log.ends(RESULTS).items()
         consumer.assign([TopicPartition(settings.topic(RESULTS), number, end) for number, end in ends])
         consumer.poll(1.0)  # Connects.
-        load = Load(settings, names, rate)
+        load = Load(settings, stage.names(round(rate * seconds)), rate)
         load.start()
-        yield from answers(consumer, load, stage)
+        samples = list(answers(consumer, load, stage))
         load.join()
     finally:
         consumer.close()
-    delays += load.delays
+    return samples, load.delays
 
 
 class Load(threading.Thread):
