@@ -21,7 +21,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import Report, arguments, percentiles
+from benchmarks.report import Report, arguments, percentiles, positive
 from schemas.claims import NodeObserved
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
@@ -54,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=6_000)
     parser.add_argument("--rates", default="200,1000")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=positive, default=3)
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
 

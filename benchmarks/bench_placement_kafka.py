@@ -7,10 +7,11 @@ rate whatever happens, and each is timed from the moment it was to be sent until
 as any program's may be: it takes half the processor time of a `KafkaLog`, on the cores of those that are measured. If it comes late all the
 same, the figures have it (`late`: the share sent more than 1 ms after their moment). The processor time that each process took for a
 request, the client (this one) included, is shown beside, since others may share the cores. A broker of our own is warmed up first, as one
-that stays is, and each rate is kept up for five seconds before it is measured.
+that stays is, and each rate is kept up for five seconds before it is measured. Each percentile is the median of that of several runs, each
+on a ledger of its own, as a run may fall into a moment in which the machine is slow.
 
-Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--schedulers N]
-[--engines NAME,NAME]`.
+Run `python -m benchmarks.bench_placement_kafka [--json] [--nodes N] [--requests N] [--rates N,N] [--seconds N] [--runs N]
+[--schedulers N] [--engines NAME,NAME]`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -33,7 +35,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
-from benchmarks.report import Report, arguments, percentiles
+from benchmarks.report import Report, arguments, percentiles, positive
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams import collector
 from streams.log.kafka import KafkaLog
@@ -43,7 +45,8 @@ from streams.topology import open_ledger
 
 ENGINES = "reference,first-fit,profiles"
 _CLIENT: dict[str, Any] = {"socket.nagle.disable": True, "log_level": 2}
-LEDGER_PARTITIONS, REQUEST_PARTITIONS = 8, 4
+# As docs/operations.md advises for a fleet of up to some thousand nodes, and more than the schedulers there are.
+LEDGER_PARTITIONS, REQUEST_PARTITIONS = 4, 4
 BATCH = 500
 WARM_UP = 200
 # What a broker that has just started is asked before anything is measured, at once and at each rate: its compilers work on each way for
@@ -51,6 +54,7 @@ WARM_UP = 200
 BROKER_WARM_UP, BROKER_WARM_UP_SECONDS, BROKER_WARM_UP_NODES = 4_000, {200: 10.0, 1_000: 60.0}, 2_000
 # A rate is kept up for so long before it is measured: for the first seconds on new topics a broker takes a fifth more processor time.
 SETTLING_SECONDS = 5.0
+PERCENTILES = {"p50": 0.5, "p99": 0.99}
 PATIENCE_SECONDS = 120.0
 _numbers = count()
 """Of the stages, each of which has a ledger of its own."""
@@ -67,9 +71,13 @@ def main() -> None:
         if broker is not None:
             warm_up(bootstrap, folder)
         for engine in asked.engines.split(","):
-            with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
-                for rate in map(int, asked.rates.split(",")):
-                    latency(report, stage, rate, asked.seconds, asked.nodes)
+            runs: dict[int, list[dict[str, float]]] = {int(rate): [] for rate in asked.rates.split(",")}
+            for _ in range(asked.runs):
+                with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
+                    for rate, found in runs.items():
+                        found.append(latency(stage, rate, asked.seconds))
+            for rate, found in runs.items():
+                tell(report, engine, found, nodes=asked.nodes, rate=rate, runs=asked.runs, beside="nothing")
             for schedulers, processor in dict.fromkeys([(1, False), (1, True), (asked.schedulers, False), (asked.schedulers, True)]):
                 with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=processor, schedulers=schedulers) as stage:
                     throughput(report, stage, asked.requests, asked.nodes)
@@ -79,8 +87,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--requests", type=int, default=6_000)
     parser.add_argument("--rates", default="1000,200")
-    parser.add_argument("--schedulers", type=int, default=1, help="so many at most share the requests of a throughput")
+    parser.add_argument("--schedulers", type=positive, default=1, help="so many at most share the requests of a throughput")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--runs", type=positive, default=3, help="so many runs of each rate; the figures are the medians of theirs")
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
 
@@ -192,25 +201,35 @@ def throughput(report: Report, stage: Stage, requests: int, nodes: int) -> None:
     took_seconds = stage.answer(stage.names(requests))
     said = {"nodes": nodes, "schedulers": stage.schedulers, "beside": stage.beside}
     report.add(stage.engine, requests / took_seconds, "requests/s", requests=requests, **said)
-    _used(report, stage, before, requests, said)
+    for role, used_us in used(stage, before, requests).items():
+        report.add(f"{stage.engine}, {role}", used_us, "us/request", **said)
     for role, resident in stage.memory_mib().items():
         report.add(f"{stage.engine}, resident {role}", resident, "MiB", **said)
 
 
-def _used(report: Report, stage: Stage, before: Mapping[str, float], requests: int, said: Mapping[str, object]) -> None:
-    for role, used_seconds in stage.used_seconds().items():
-        report.add(f"{stage.engine}, processor time {role}", (used_seconds - before[role]) / requests * 1e6, "us/request", **said)
+def used(stage: Stage, before: Mapping[str, float], requests: int) -> dict[str, float]:
+    """The microseconds of processor time that each process has taken for a request since `before`."""
+    return {f"processor time {role}": (seconds - before[role]) / requests * 1e6 for role, seconds in stage.used_seconds().items()}
 
 
-def latency(report: Report, stage: Stage, rate: int, seconds: float, nodes: int) -> None:
+def latency(stage: Stage, rate: int, seconds: float) -> dict[str, float]:
+    """One run: ms at each percentile, the share of requests that were sent late, and what each process took."""
     answered(stage, rate, SETTLING_SECONDS)
     collector.settle()  # The client is this process: what it measured before is nothing to walk while it waits for an answer.
     before = stage.used_seconds()
     samples, delays = answered(stage, rate, seconds)
     late = sum(delay > LATE_SECONDS for delay in delays) / len(delays)
-    for name, value in percentiles(samples, {"p50": 0.5, "p99": 0.99}).items():
-        report.add(f"{stage.engine} {name}", value, "ms", nodes=nodes, rate=rate, late=f"{late:.1%}", beside=stage.beside)
-    _used(report, stage, before, len(samples), {"nodes": nodes, "rate": rate, "beside": stage.beside})
+    return percentiles(samples, PERCENTILES) | {"late": late} | used(stage, before, len(samples))
+
+
+def tell(report: Report, engine: str, each: Sequence[Mapping[str, float]], **said: object) -> None:
+    """The medians of what each run found."""
+    found = {name: median([run[name] for run in each]) for name in each[0]}
+    late = f"{found.pop('late'):.1%}"
+    for name in PERCENTILES:
+        report.add(f"{engine} {name}", found.pop(name), "ms", late=late, **said)
+    for role, used_us in found.items():
+        report.add(f"{engine}, {role}", used_us, "us/request", **said)
 
 
 def answered(stage: Stage, rate: int, seconds: float) -> tuple[list[float], list[float]]:

@@ -45,8 +45,9 @@ EVENTS: dict[str, type[lifecycle.LifecycleEvent]] = {
 }
 
 
-JAVA = ("java", "-Xms1g", "-Xmx1g", "-XX:+UseSerialGC")
-"""As a broker that stays runs: with the compiler that takes its time, which the tests' brokers do without."""
+JAVA = ("java", "-Xms1g", "-Xmx1g", "-XX:+UseSerialGC", "-Xmn48m", "-XX:MaxTenuringThreshold=1")
+"""As a broker that stays runs: with the compiler that takes its time, which the tests' brokers do without, and with the short collections
+that docs/operations.md advises where a broker shares its cores."""
 
 
 @contextmanager

@@ -36,6 +36,13 @@ def arguments(description: str, add: Callable[[argparse.ArgumentParser], None] =
     return parser.parse_args()
 
 
+def positive(text: str) -> int:
+    """A number from 1 on: so many runs, or processes."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 is needed, not {number}")
+    return number
+
+
 class Report:
     """Takes figures as they come: `--json` prints each at once, a table is printed by `close`, or at the end of a `with` block."""
 
