@@ -20,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.bench_end_to_end import message, request
-from benchmarks.report import Report, arguments
+from benchmarks.report import Report, arguments, positive
 from schemas.claims import NodeObserved
 from schemas.inventory import Hypervisor
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
@@ -77,11 +77,11 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schedulers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--rate", type=int, default=1_000)
+    parser.add_argument("--schedulers", type=positive, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--rate", type=positive, default=1_000)
     parser.add_argument("--lag", type=int, nargs="+", default=[2, 10])
-    parser.add_argument("--guests", type=int, nargs="+", default=[6])
-    parser.add_argument("--requests", type=int, default=2_000)
+    parser.add_argument("--guests", type=positive, nargs="+", default=[6])
+    parser.add_argument("--requests", type=positive, default=2_000)
 
 
 def run(policy: Policy, schedulers: int, rate: int, lag_ms: int, guests: int, requests: int) -> Mapping[str, int]:

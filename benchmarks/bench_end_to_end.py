@@ -50,8 +50,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--requests", type=int, default=6_000)
+    parser.add_argument("--nodes", type=positive, default=500)
+    parser.add_argument("--requests", type=positive, default=6_000)
     parser.add_argument("--rates", default="200,1000")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--runs", type=positive, default=3)

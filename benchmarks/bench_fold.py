@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_leak_audit import make
-from benchmarks.report import Report, arguments, seconds
+from benchmarks.report import Report, arguments, positive, seconds
 from producers.ledger_load import LedgerRecord, ledger_records
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
@@ -57,8 +57,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--records", type=positive, default=1_000_000)
+    parser.add_argument("--nodes", type=positive, default=1_000)
     parser.add_argument("--history", type=int, default=1_000_000, help="records of the log whose records of `claims` are folded as well")
     parser.add_argument("--kinds", action="store_true")
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.on_kafka import PROGRAM, ROOT, resident_mib
-from benchmarks.report import Report, arguments
+from benchmarks.report import Report, arguments, positive
 from producers.history_load import leak_id, leaks_about
 from schemas.topics import CLAIMS
 from streams.log.sqlite import SqliteLog
@@ -71,9 +71,9 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=None, help="default: one for 10,000 records")
-    parser.add_argument("--jobs", type=int, action="append", help="repeatable; default: 1 and 2")
+    parser.add_argument("--records", type=positive, default=1_000_000)
+    parser.add_argument("--nodes", type=positive, default=None, help="default: one for 10,000 records")
+    parser.add_argument("--jobs", type=positive, action="append", help="repeatable; default: 1 and 2")
     parser.add_argument("--folder", default=None, help="keep the log there, and take one that is there")
     parser.add_argument("--snapshots", action="store_true", help="also from snapshots, on a copy of the log")
 

@@ -18,7 +18,7 @@ from statistics import median
 
 import apsw
 
-from benchmarks.report import Report, arguments, percentiles, seconds
+from benchmarks.report import Report, arguments, percentiles, positive, seconds
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 
@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=300_000)
-    parser.add_argument("--singles", type=int, default=3_000)
+    parser.add_argument("--records", type=positive, default=300_000)
+    parser.add_argument("--singles", type=positive, default=3_000)
     parser.add_argument("--idle-seconds", type=float, default=5.0)
     parser.add_argument("--folder", default=None)
 

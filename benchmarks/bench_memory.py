@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import Report, arguments
+from benchmarks.report import Report, arguments, positive
 from producers.ledger_load import HOST, SIZES
 from projections.ledger import Ledger
 from projections.snapshots import encoded, restored
@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=100_000)
-    parser.add_argument("--claims-per-node", type=int, default=10)
+    parser.add_argument("--nodes", type=positive, default=100_000)
+    parser.add_argument("--claims-per-node", type=positive, default=10)
     parser.add_argument("--measure", choices=("folded", "restored"), help=argparse.SUPPRESS)
     parser.add_argument("--snapshot", type=Path, help=argparse.SUPPRESS)
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from benchmarks.report import Report, arguments
+from benchmarks.report import Report, arguments, positive
 from producers.traces import TRACE_FILE, trace
 from producers.workload import Arrival, Departure
 from projections.ledger import Ledger
@@ -83,8 +83,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=100)
-    parser.add_argument("--vms", type=int, default=30_000, help="of the trace, before it is thinned")
+    parser.add_argument("--nodes", type=positive, default=100)
+    parser.add_argument("--vms", type=positive, default=30_000, help="of the trace, before it is thinned")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=())
 

@@ -84,8 +84,8 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--requests", type=int, default=6_000)
+    parser.add_argument("--nodes", type=positive, default=500)
+    parser.add_argument("--requests", type=positive, default=6_000)
     parser.add_argument("--rates", default="1000,200")
     parser.add_argument("--schedulers", type=positive, default=1, help="so many at most share the requests of a throughput")
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.on_kafka import History, Process, a_broker, history, resident_mib
-from benchmarks.report import Report, arguments
+from benchmarks.report import Report, arguments, positive
 from projections.ledger_table import LedgerTable
 from projections.replay import replay
 from projections.rocks import RocksTable
@@ -43,11 +43,11 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--records", type=positive, default=400_000)
     parser.add_argument("--observed", type=int, default=200_000, help="how many of them are not carried yet, where they are observations")
-    parser.add_argument("--plain", type=int, default=20_000, help="how many of them the plain table does")
-    parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--plain", type=positive, default=20_000, help="how many of them the plain table does")
+    parser.add_argument("--nodes", type=positive, default=1_000)
+    parser.add_argument("--partitions", type=positive, default=4)
     parser.add_argument("--folder", default=None)
 
 

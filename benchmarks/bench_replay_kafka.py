@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.on_kafka import PROGRAM, ROOT, a_broker, history
-from benchmarks.report import Report, arguments, seconds
+from benchmarks.report import Report, arguments, positive, seconds
 from projections.ledger import Ledger
 from schemas.topics import CLAIMS
 from streams import collector
@@ -49,9 +49,9 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--records", type=positive, default=1_000_000)
+    parser.add_argument("--nodes", type=positive, default=1_000)
+    parser.add_argument("--partitions", type=positive, default=4)
     parser.add_argument("--folder", default=None)
 
 

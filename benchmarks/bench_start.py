@@ -13,7 +13,7 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.report import Report, arguments, seconds
+from benchmarks.report import Report, arguments, positive, seconds
 from producers.ledger_load import ledger_records
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
@@ -61,9 +61,9 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--records", type=positive, default=1_000_000)
     parser.add_argument("--behind", type=int, default=10_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--nodes", type=positive, default=1_000)
     parser.add_argument("--folder", default=None)
 
 

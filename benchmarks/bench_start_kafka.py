@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.bench_end_to_end import message, request
 from benchmarks.bench_processor_kafka import published
 from benchmarks.on_kafka import History, Process, a_broker, history, resident_mib
-from benchmarks.report import Report, arguments, seconds
+from benchmarks.report import Report, arguments, positive, seconds
 from projections.snapshots import newest_offset
 from schemas.claims import ClaimReleased
 from schemas.codec import decode, encode
@@ -49,9 +49,9 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--records", type=positive, default=1_000_000)
+    parser.add_argument("--nodes", type=positive, default=1_000)
+    parser.add_argument("--partitions", type=positive, default=4)
     parser.add_argument("--engine", default="profiles")
     parser.add_argument("--folder", default=None)
 
