@@ -19,9 +19,8 @@ import time
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from statistics import median
 
-from benchmarks.report import Report, arguments, percentiles, positive
+from benchmarks.report import Report, arguments, medians, percentiles, positive
 from schemas.claims import NodeObserved
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
@@ -106,8 +105,8 @@ def latency(report: Report, folder: Path, engine: str, nodes: int, rate: int, se
         with tempfile.TemporaryDirectory(dir=folder) as own:  # Gone afterwards: the disk is not to write it back under the next run.
             samples = answered(Path(own) / "log.db", engine, nodes, rate, seconds)
         found.append(percentiles(samples, {"p50": 0.5, "p99": 0.99}))
-    for name in found[0]:
-        report.add(f"{engine} {name}", median(each[name] for each in found), "ms", nodes=nodes, rate=rate, runs=runs)
+    for name, value in medians(found).items():
+        report.add(f"{engine} {name}", value, "ms", nodes=nodes, rate=rate, runs=runs)
 
 
 def answered(path: Path, engine: str, nodes: int, rate: int, seconds: float) -> list[float]:

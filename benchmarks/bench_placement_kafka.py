@@ -23,11 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -35,7 +34,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
-from benchmarks.report import Report, arguments, percentiles, positive
+from benchmarks.report import Report, arguments, medians, percentiles, positive
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams import collector
 from streams.log.kafka import KafkaLog
@@ -71,13 +70,7 @@ def main() -> None:
         if broker is not None:
             warm_up(bootstrap, folder)
         for engine in asked.engines.split(","):
-            runs: dict[int, list[dict[str, float]]] = {int(rate): [] for rate in asked.rates.split(",")}
-            for _ in range(asked.runs):
-                with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
-                    for rate, found in runs.items():
-                        found.append(latency(stage, rate, asked.seconds))
-            for rate, found in runs.items():
-                tell(report, engine, found, nodes=asked.nodes, rate=rate, runs=asked.runs, beside="nothing")
+            latencies(report, bootstrap, folder, engine, broker, asked)
             for schedulers, processor in dict.fromkeys([(1, False), (1, True), (asked.schedulers, False), (asked.schedulers, True)]):
                 with Stage(bootstrap, folder, engine, asked.nodes, broker, processor=processor, schedulers=schedulers) as stage:
                     throughput(report, stage, asked.requests, asked.nodes)
@@ -212,6 +205,23 @@ def used(stage: Stage, before: Mapping[str, float], requests: int) -> dict[str, 
     return {f"processor time {role}": (seconds - before[role]) / requests * 1e6 for role, seconds in stage.used_seconds().items()}
 
 
+def latencies(report: Report, bootstrap: str, folder: Path, engine: str, broker: int | None, asked: argparse.Namespace) -> None:
+    """The medians of the runs of each rate; a run goes through all rates on a ledger of its own."""
+    found: dict[int, list[dict[str, float]]] = {int(rate): [] for rate in asked.rates.split(",")}
+    for _ in range(asked.runs):
+        with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
+            for rate, runs in found.items():
+                runs.append(latency(stage, rate, asked.seconds))
+    for rate, runs in found.items():
+        figures = medians(runs)
+        said = {"nodes": asked.nodes, "rate": rate, "runs": asked.runs, "beside": "nothing"}
+        late = f"{figures.pop('late'):.1%}"
+        for name in PERCENTILES:
+            report.add(f"{engine} {name}", figures.pop(name), "ms", late=late, **said)
+        for role, used_us in figures.items():
+            report.add(f"{engine}, {role}", used_us, "us/request", **said)
+
+
 def latency(stage: Stage, rate: int, seconds: float) -> dict[str, float]:
     """One run: ms at each percentile, the share of requests that were sent late, and what each process took."""
     answered(stage, rate, SETTLING_SECONDS)
@@ -220,16 +230,6 @@ def latency(stage: Stage, rate: int, seconds: float) -> dict[str, float]:
     samples, delays = answered(stage, rate, seconds)
     late = sum(delay > LATE_SECONDS for delay in delays) / len(delays)
     return percentiles(samples, PERCENTILES) | {"late": late} | used(stage, before, len(samples))
-
-
-def tell(report: Report, engine: str, each: Sequence[Mapping[str, float]], **said: object) -> None:
-    """The medians of what each run found."""
-    found = {name: median([run[name] for run in each]) for name in each[0]}
-    late = f"{found.pop('late'):.1%}"
-    for name in PERCENTILES:
-        report.add(f"{engine} {name}", found.pop(name), "ms", late=late, **said)
-    for role, used_us in found.items():
-        report.add(f"{engine}, {role}", used_us, "us/request", **said)
 
 
 def answered(stage: Stage, rate: int, seconds: float) -> tuple[list[float], list[float]]:

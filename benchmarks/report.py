@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 
@@ -109,3 +110,8 @@ def percentiles(values: Sequence[float], shares: Mapping[str, float]) -> dict[st
     """Several of them by name."""
     ordered = sorted(values)
     return {name: percentile(ordered, share) for name, share in shares.items()}
+
+
+def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure by name the median of what several runs found."""
+    return {name: median([run[name] for run in runs]) for name in runs[0]}
