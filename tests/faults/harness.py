@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from schemas.topics import NODE_RESOURCES
 from streams.clock import Clock, ScaledClock, SystemClock
 from streams.log.base import Log
 from streams.log.sqlite import SqliteLog
@@ -23,6 +24,8 @@ START_SECONDS = 30.0
 """A process on a busy machine needs a second to import what it runs; much longer than this and it hangs."""
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
+KNOWN_SECONDS = 120.0
+"""Until the audits of a fleet are folded, by workers that may have to start and to join a group first."""
 SOAKS = bool(os.environ.get("CLAIMLOG_SOAK"))
 """`make soak`: full counts."""
 
@@ -39,6 +42,11 @@ def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
     while not holds():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         time.sleep(POLL_SECONDS)
+
+
+def until_known(log: Log, nodes: int) -> None:
+    """Wait until so many nodes have their rows: a request that comes before is refused, as it should be. Raises AssertionError."""
+    until(lambda: sum(log.ends(NODE_RESOURCES).values()) >= nodes, KNOWN_SECONDS, f"the audits of {nodes} nodes are folded")
 
 
 class Process(Struct):

@@ -34,7 +34,7 @@ from streams.log.kafka_settings import KafkaSettings
 from streams.topology import open_ledger
 from tests.faults import checkers
 from tests.faults.checkers import Acknowledged, Folded, hash_of
-from tests.faults.harness import CLAIMLOG, Process, Site, until
+from tests.faults.harness import CLAIMLOG, Process, Site, until, until_known
 from tests.faults.harness import site as processes
 from tests.faults.history import Recorded, at_rest, history_wrong, read_history
 from tests.faults.tcp_proxy import TcpProxy
@@ -98,11 +98,12 @@ class World(Struct):
         process.running.send_signal(number)
 
     def begin(self, seed: int, per_second: float = 20.0) -> Load:
-        """Let requests come and hosts report."""
+        """Let requests come and hosts report; all hosts are known when this returns, if a worker runs."""
         folder = self.site.folder / "history"
         folder.mkdir()
         self.load = Load(self.settings, seed, per_second, folder)
         self.load.start()
+        until_known(self.log, NODES)
         return self.load
 
     def last_words(self) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from producers.load import Fleet
 from producers.source import said
 from producers.traces import trace
-from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES, REQUESTS, RESULTS
+from schemas.topics import AUDITS, CLAIMS, REQUESTS, RESULTS
 from streams.cli.producing import message
 from tests.faults.checkers import everything_wrong, limits, records
 from tests.faults.cloud import KINDS, Cloud, data
-from tests.faults.harness import site, until
+from tests.faults.harness import site, until_known
 from tests.faults.history import Recorded, at_rest, history_wrong, read_history
 
 VMS = 10_000
@@ -25,7 +25,7 @@ def test_the_first_vms_of_a_real_cloud_are_all_answered_and_never_over_a_node(tm
         fleet = Fleet(NODES, seed=seed, epoch=1, kinds=KINDS)
         log.append([message(said(AUDITS, fleet.audit(node_id, 1, 1))) for node_id in fleet.nodes])
         here.processor()
-        until(lambda: sum(log.ends(NODE_RESOURCES).values()) >= NODES, 30.0, "the audits are folded")
+        until_known(log, NODES)
         here.scheduler("s0")
         here.scheduler("s1")
         cloud = Cloud(Recorded(log, tmp_path, "cloud"), trace(folder, seed=seed, instances=VMS))

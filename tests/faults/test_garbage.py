@@ -13,7 +13,7 @@ from streams.cli.producing import message
 from streams.scheduler import Scheduler
 from tests.faults.checkers import dead_letters, everything_wrong
 from tests.faults.garbage import KEYED, fault_of, valid_records
-from tests.faults.harness import site
+from tests.faults.harness import site, until_known
 from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
 
 
@@ -34,6 +34,7 @@ def test_garbage_and_harm_on_every_topic_stop_nothing_and_end_in_the_dead_letter
         log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000, 1))) for node_id in fleet.nodes])
         here.processor()
         here.scheduler("s0")
+        until_known(log, NODES)
         beside = Scheduler(log, "beside", lease_timeout_seconds=1.0)
         expected, sent, honest, kept = throw(log, draw, fleet.nodes, beside)
 

@@ -19,14 +19,14 @@ from msgspec import Struct
 from producers.load import Fleet
 from producers.source import said
 from producers.traces import trace
-from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES, REQUESTS, RESULTS
+from schemas.topics import AUDITS, CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
 from streams.cli.producing import message
 from streams.log.base import Log, LogUnreachable
 from tests.faults import checkers
 from tests.faults.checkers import everything_wrong, limits, records
 from tests.faults.cloud import KINDS, Cloud, data
-from tests.faults.harness import SOAKS, until
+from tests.faults.harness import SOAKS, until, until_known
 from tests.faults.history import Recorded, at_rest, history_wrong, read_history
 from tests.faults.kafka_site import SESSION_SECONDS, KafkaSite, kafka_site
 
@@ -196,7 +196,7 @@ def test_a_real_cloud_on_kafka_with_every_process_and_the_broker_killed_loses_an
             here.worker(name)
         for name in SCHEDULERS:
             here.scheduler(name)
-        until(lambda: sum(log.ends(NODE_RESOURCES).values()) >= NODES, PATIENCE_SECONDS, "the audits are folded")
+        until_known(log, NODES)
         cloud = Cloud(Recorded(log, tmp_path, "cloud"), trace(folder, seed=seed, instances=VMS), PLAY_SECONDS)
         chaos, observer = Chaos(here, plan(draw), lambda: cloud.played), Observer(here, tmp_path, Random(seed + 1))
         cloud.meanwhile = chaos.must_be_well

@@ -17,7 +17,7 @@ from streams.cli.producing import message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
 from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, verdicts_wrong
-from tests.faults.harness import until
+from tests.faults.harness import until, until_known
 from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
 
@@ -53,6 +53,7 @@ def test_garbage_and_harm_on_every_topic_end_in_the_dead_letters_and_no_process_
             here.worker(worker, *UNMISSED)
         for scheduler in SCHEDULERS:
             here.scheduler(scheduler)
+        until_known(log, NODES)
         before = pids(here)
         beside = Scheduler(log, "beside", lease_timeout_seconds=6.0)
         expected, sent, honest, kept = throw(log, Random(seed), fleet.nodes, beside)
@@ -79,6 +80,7 @@ def test_letters_redriven_after_a_mend_are_judged_where_they_land(tmp_path: Path
         with_a_fleet(log, seed)
         here.worker("left", *UNMISSED)
         here.scheduler("s0")
+        until_known(log, NODES)
         asked = PlacementRequested(request_id="astray", flavor=Flavor(vcpus=1, memory_mib=512))
         key = asked.request_id.encode()
         wrong_one = (log.partition(topics.REQUESTS, key) + 1) % log.topics()[topics.REQUESTS]

@@ -25,7 +25,7 @@ from streams.cli.driving import request_message
 from streams.cli.producing import message
 from streams.log.base import Log
 from tests.faults import checkers, wheels
-from tests.faults.harness import Process, until
+from tests.faults.harness import Process, until, until_known
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
 
 NEXT = max(RULES_KNOWN) + 1
@@ -117,7 +117,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
             here.worker(worker, *UNMISSED, claimlog=claimlog)
             here.scheduler(scheduler, claimlog=claimlog)
         until(lambda: shared_out(here, ("w-old", "w-new")), PATIENCE_SECONDS, "each worker has a partition")
-        until(lambda: sum(log.ends(topics.NODE_RESOURCES).values()) >= len(fleet.nodes), PATIENCE_SECONDS, "the nodes are known")
+        until_known(log, len(fleet.nodes))
         requester.asks_until_each_has_placed(("s-old", "s-new"))
         until(lambda: is_at_rest(log), PATIENCE_SECONDS, "all that follows is published")
         assert checkers.digests_wrong(log, checkers.folded(log)) == []

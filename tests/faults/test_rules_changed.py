@@ -11,11 +11,11 @@ from producers.source import said
 from projections.rules import RULES_KNOWN
 from schemas.claims import RulesChanged
 from schemas.codec import encode
-from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES
+from schemas.topics import AUDITS, CLAIMS
 from streams.cli.producing import message
 from streams.log.base import Log, Message
 from streams.topology import own_key
-from tests.faults.harness import Process, site, until
+from tests.faults.harness import Process, site, until_known
 
 NEXT = max(RULES_KNOWN) + 1
 UPGRADE = f"the log moves to rules version {NEXT}, this claimlog knows {sorted(RULES_KNOWN)}; upgrade claimlog on this machine"
@@ -47,7 +47,7 @@ def test_rules_unknown_here_stop_whoever_runs_and_whoever_asks(tmp_path: Path) -
     with site(tmp_path) as here, here.opened() as log:
         audited(log)
         running = [here.processor(), here.scheduler("s0"), here.start("both", here.run_command("both", "--state", str(tmp_path / "both")))]
-        until(lambda: sum(log.ends(NODE_RESOURCES).values()) >= 6, 30.0, "the stream processor folds the audits")
+        until_known(log, 6)
         here.wait(0.5)
 
         move_the_rules(log, NEXT)

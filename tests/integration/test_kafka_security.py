@@ -28,7 +28,7 @@ from schemas import topics
 from schemas.topics import TOPICS
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
-from tests.faults.harness import CLAIMLOG, ROOT, Process, until
+from tests.faults.harness import CLAIMLOG, ROOT, Process, until, until_known
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 
 PAGE = ROOT / "docs" / "kafka.md"
@@ -197,7 +197,7 @@ def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secu
     processor = secured.start("processor", "run", "--only", "processor", "--state", str(secured.folder / "state"))
     scheduler = secured.start("scheduler", "run", "--only", "scheduler")
     with secured.opened("operator") as log:
-        until(lambda: sum(log.ends(topics.NODE_RESOURCES).values()) >= 4, PATIENCE_SECONDS, "every audited node has a row")
+        until_known(log, 4)
 
     placed = secured.run("requester", "place", "--request", "r-1", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
 
