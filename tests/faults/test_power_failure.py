@@ -15,6 +15,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from streams.log import sqlite_wal
 from streams.log.base import LogDamaged, Message, TopicSpec
@@ -85,7 +86,7 @@ class PlayedFile(apsw.VFSFile):
         self._disk, self._name = disk, name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         super().__init__("unix", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's names
+    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802 - SQLite's names
         super().xWrite(data, offset)
         self._disk.wrote(self._name, offset, bytes(data))
 
