@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from benchmarks.report import Report, arguments, medians, percentiles, positive
+from benchmarks.report import Report, arguments, duration_seconds, medians, percentiles, positive, positives
 from schemas.claims import NodeObserved
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
@@ -43,7 +43,7 @@ def main() -> None:
         for engine in engines:
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 throughput(report, Path(own) / "log.db", engine, asked.nodes, asked.requests)
-        for rate in map(int, asked.rates.split(",")):
+        for rate in asked.rates:
             for engine in engines:
                 latency(report, Path(folder), engine, asked.nodes, rate, asked.seconds, asked.runs)
 
@@ -51,8 +51,8 @@ def main() -> None:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=positive, default=500)
     parser.add_argument("--requests", type=positive, default=6_000)
-    parser.add_argument("--rates", default="200,1000")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rates", type=positives, default="200,1000")
+    parser.add_argument("--seconds", type=duration_seconds, default=10.0)
     parser.add_argument("--runs", type=positive, default=3)
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
-from benchmarks.report import Report, arguments, percentiles, positive, seconds
+from benchmarks.report import Report, arguments, duration_seconds, percentiles, positive, seconds
 from producers.libvirt_audit import Auditor
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_fleet import Fleet, MakeHost
@@ -38,7 +38,7 @@ def main() -> None:
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--domains", type=positive, default=500)
         parser.add_argument("--hosts", type=positive, default=100)
-        parser.add_argument("--seconds", type=float, default=30.0, help="how long the hosts are reported, an audit of each every 10 s")
+        parser.add_argument("--seconds", type=duration_seconds, default=30.0, help="of reporting, an audit of each host every 10 s")
 
     options = arguments("What does an audit of a libvirt host cost, and what do many hosts in one process?", add)
     loop = EventLoop()

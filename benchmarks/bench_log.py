@@ -18,7 +18,7 @@ from statistics import median
 
 import apsw
 
-from benchmarks.report import Report, arguments, percentiles, positive, seconds
+from benchmarks.report import Report, arguments, duration_seconds, percentiles, positive, seconds
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 
@@ -42,7 +42,7 @@ def main() -> None:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=positive, default=300_000)
     parser.add_argument("--singles", type=positive, default=3_000)
-    parser.add_argument("--idle-seconds", type=float, default=5.0)
+    parser.add_argument("--idle-seconds", type=duration_seconds, default=5.0)
     parser.add_argument("--folder", default=None)
 
 

@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.bench_end_to_end import message, observed, request
 from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_mib
-from benchmarks.report import Report, arguments, medians, percentiles, positive
+from benchmarks.report import Report, arguments, duration_seconds, medians, percentiles, positive, positives
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams import collector
 from streams.log.kafka import KafkaLog
@@ -79,9 +79,9 @@ def main() -> None:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=positive, default=500)
     parser.add_argument("--requests", type=positive, default=6_000)
-    parser.add_argument("--rates", default="1000,200")
+    parser.add_argument("--rates", type=positives, default="1000,200")
     parser.add_argument("--schedulers", type=positive, default=1, help="so many at most share the requests of a throughput")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=duration_seconds, default=10.0)
     parser.add_argument("--runs", type=positive, default=3, help="so many runs of each rate; the figures are the medians of theirs")
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--folder", default=None)
@@ -207,7 +207,7 @@ def used(stage: Stage, before: Mapping[str, float], requests: int) -> dict[str, 
 
 def latencies(report: Report, bootstrap: str, folder: Path, engine: str, broker: int | None, asked: argparse.Namespace) -> None:
     """The medians of the runs of each rate; a run goes through all rates on a ledger of its own."""
-    found: dict[int, list[dict[str, float]]] = {int(rate): [] for rate in asked.rates.split(",")}
+    found: dict[int, list[dict[str, float]]] = {rate: [] for rate in asked.rates}
     for _ in range(asked.runs):
         with Stage(bootstrap, folder, engine, asked.nodes, broker) as stage:
             for rate, runs in found.items():

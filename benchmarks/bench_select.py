@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from benchmarks.report import Report, arguments, percentiles
+from benchmarks.report import Report, arguments, duration_seconds, percentiles, positives
 from projections.ledger import Ledger
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimRequested, NodeObserved
@@ -66,19 +66,18 @@ class Kind(NamedTuple):
 
 def main() -> None:
     asked = arguments(__doc__ or "", add)
-    sizes = [int(size) for size in asked.nodes.split(",") if size]
     with Report("select", as_json=asked.json) as report:
-        for size in sizes:
+        for size in asked.nodes:
             if asked.nova:
                 nova(report, asked.nova, size, asked.seconds, asked.clock)
             for subject in ("reference", "engine"):
                 alone(report, subject, "nova", Kind(size), asked)
             for policy in asked.policies:
                 alone(report, "engine", policy, Kind(size), asked)
-        for size in [int(size) for size in asked.alike.split(",") if size]:
+        for size in asked.alike:
             for policy in ("nova", *asked.policies):
                 alone(report, "engine", policy, Kind(size, kinds=30), asked)
-        for classes in [int(each) for each in asked.classes.split(",") if each]:
+        for classes in asked.classes:
             for policy in ("nova", *asked.policies):
                 alone(report, "engine", policy, Kind(1_000, classes=classes), asked)
         if asked.numa:
@@ -86,12 +85,12 @@ def main() -> None:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", default="100,1000,5000,10000", help="fleets whose nodes are filled each by chance")
-    parser.add_argument("--alike", default="1000,10000,100000", help="fleets of 30 kinds of nodes")
-    parser.add_argument("--classes", default="1000,1700", help="distinct classes of requests, on 1,000 nodes")
+    parser.add_argument("--nodes", type=positives, default="100,1000,5000,10000", help="fleets whose nodes are filled each by chance")
+    parser.add_argument("--alike", type=positives, default="1000,10000,100000", help="fleets of 30 kinds of nodes")
+    parser.add_argument("--classes", type=positives, default="1000,1700", help="distinct classes of requests, on 1,000 nodes")
     parser.add_argument("--numa", type=int, default=1000, help="nodes of the fleet with NUMA and PCI requests; 0: none")
     parser.add_argument("--policies", type=policies, default="absolute-pack", help="absolute policies, for all sizes")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long one figure is measured at most")
+    parser.add_argument("--seconds", type=duration_seconds, default=3.0, help="how long one figure is measured at most")
     parser.add_argument("--decisions", type=decisions, default=20_000, help="how many decisions one figure is measured over at most")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the thread's own time, where others share the cores")
     parser.add_argument("--nova", default="", help="the Python of an environment that has Nova 34; left out, Nova is not measured")

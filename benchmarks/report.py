@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -42,6 +43,18 @@ def positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"at least 1 is needed, not {number}")
     return number
+
+
+def positives(text: str) -> list[int]:
+    """Such numbers with commas between: sizes of fleets, or rates. None for an empty text."""
+    return [positive(each) for each in text.split(",") if each]
+
+
+def duration_seconds(text: str) -> float:
+    """How long something is measured: more than no time, and not for ever."""
+    if not 0 < (seconds := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"more than 0 seconds are needed, and an end, not {text}")
+    return seconds
 
 
 class Report:

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from benchmarks.report import positive
+from benchmarks.report import duration_seconds, positive, positives
 
 
 def test_a_number_of_runs_is_one_or_more() -> None:
@@ -17,6 +17,19 @@ def test_a_number_of_runs_is_one_or_more() -> None:
 def test_less_than_one_is_refused_and_named(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"at least 1 is needed, not {text}"):
         positive(text)
+
+
+def test_a_list_of_sizes_or_rates_may_be_empty_but_holds_no_zero() -> None:
+    assert [positives(""), positives("200,1000")] == [[], [200, 1000]]
+    with pytest.raises(argparse.ArgumentTypeError, match="at least 1 is needed, not 0"):
+        positives("200,0")
+
+
+@pytest.mark.parametrize("text", ["0", "-1.5", "inf", "nan"])
+def test_no_time_and_no_end_are_refused(text: str) -> None:
+    assert duration_seconds("0.5") == 0.5
+    with pytest.raises(argparse.ArgumentTypeError, match=f"more than 0 seconds are needed, and an end, not {text}"):
+        duration_seconds(text)
 
 
 def test_argparse_ends_with_2_on_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
