@@ -14,6 +14,7 @@ PIP      := $(PY) -m pip install --quiet --disable-pip-version-check --only-bina
 KILLS    ?= 100
 SEED     ?=
 ARGS     ?=
+NEWEST   := 3.14
 SEED_ARG  = $(if $(SEED),--hypothesis-seed=$(SEED))
 PACKAGES := schemas projections streams producers
 # Benchmarks and examples are checked as soon as there are some; mypy refuses an empty folder.
@@ -33,6 +34,8 @@ soak: $(VENV)/.dev
 check: $(VENV)/.dev
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy $(PACKAGES) tests $(SCRIPTS)
+# And as the newest Python's library has its types: what is an error there ends its users' `make test`.
+	@$(PY) -m mypy --python-version $(NEWEST) $(PACKAGES) tests $(SCRIPTS)
 
 bench: $(VENV)/.dev
 	@for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) $(ARGS) || exit 1; done
