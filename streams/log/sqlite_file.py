@@ -21,6 +21,7 @@ import apsw
 
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
+from streams.log.sqlite_names import Files, find
 from streams.log.sqlite_wal import PAGES_MAX, Wal
 
 FORMAT_VERSION: Final = 1
@@ -63,7 +64,7 @@ class SqliteFile:
         self.path, self.ledger_id = path, ledger_id
         self._db = db
         self._closed = False
-        self._identity = _identity(path)
+        self._files = Files(path, Path(db.filename_wal), Path(f"{db.filename}-shm"))
         self._wal = Wal(db.filename_wal, self.fold_wal_back, self._fold_aside)
         db.set_wal_hook(self._after_commit)
         self.sync, self.bound_wal = self._wal.sync, self._wal.bound
@@ -74,7 +75,7 @@ class SqliteFile:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         db: apsw.Connection | None = None
         try:
-            _find(path, create=create)
+            find(path, create=create)
             db = apsw.Connection(str(path), flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
@@ -121,12 +122,9 @@ class SqliteFile:
                 raise
 
     def check_in_place(self) -> None:
-        """Raises LogUnreachable if the path names another file by now, or none: what is written to a file without a name is lost."""
-        if _identity(self.path) != self._identity:
-            raise LogUnreachable(
-                f"{self.path}: the file was moved, deleted or replaced since this process opened it, and nobody else would see what it "
-                "writes. Put the file back, or start this process again"
-            )
+        """Raises LogUnreachable if a file of the log is not the one any more that others find. A log that was closed says so itself."""
+        if not self._closed:
+            self._files.check()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -167,12 +165,11 @@ class SqliteFile:
     def _fold_aside(self) -> None:
         """In a thread: nearly all of it beside the writers, and if they can be kept away for a moment, the rest."""
         # What is wrong in the file is for those to tell who read and write there.
-        with suppress(apsw.Error, OSError, LogDamaged):
+        with suppress(apsw.Error, OSError, LogDamaged, LogUnreachable):
             self.sync()  # The kernel would not tell the descriptor of a new connection what failed before.
             with closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
                 aside.set_busy_handler(_wait_aside)
-                if _identity(self.path) != self._identity:
-                    return
+                self.check_in_place()
                 aside.execute("PRAGMA schema_version").fetchall()  # Until it has read something it knows of no WAL.
                 self._fold(aside, apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self._fold(aside, apsw.SQLITE_CHECKPOINT_RESTART)
@@ -189,18 +186,11 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close the file; SQLite folds the WAL back if nobody else has it open."""
+        if not self._closed and self._files.are_anothers():
+            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._closed = True
         self._wal.close()
         self._db.close(force=True)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path names; None for none."""
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def row_mark(*fields: str | int) -> int:
@@ -231,25 +221,6 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
     if isinstance(problem, (apsw.MisuseError, apsw.ThreadingViolationError, apsw.ConnectionClosedError, apsw.BindingsError)):
         return LogUnreachable(f"{problem}. The log is closed or used by two threads at once; open one for each")
     return LogDamaged(f"{problem}. The file is not what was written; restore it from a copy")
-
-
-def _find(path: Path, *, create: bool) -> None:
-    """Raises LogUnreachable in plain words for what SQLite would only call 'unable to open database file'."""
-    mine = os.access in os.supports_effective_ids
-    # Asked first, as Python says from 3.14 on that nothing is there of what this user may not look at.
-    with suppress(FileNotFoundError, NotADirectoryError):
-        path.stat()
-    if path.is_dir():
-        raise LogUnreachable(f"this is a folder; a log is a file, such as {path}/claimlog.db")
-    if not path.parent.is_dir():
-        raise LogUnreachable(f"there is no folder {path.parent}; make it first")
-    if not path.exists():
-        if not create:
-            raise LogUnreachable("there is no log; check the path, or make one with `claimlog run` or `claimlog topics apply`")
-        if not os.access(path.parent, os.W_OK, effective_ids=mine):
-            raise LogUnreachable(f"the folder {path.parent} cannot be written by this user")
-    elif not os.access(path, os.R_OK | os.W_OK, effective_ids=mine):
-        raise LogUnreachable("it cannot be read and written by this user; open a copy of it (with its -wal file) instead")
 
 
 def _prepare(db: apsw.Connection, *, create: bool) -> str:

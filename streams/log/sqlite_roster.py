@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streams.log.blocks import BlockDamaged
 from streams.log.leases import Group, Heartbeat, turn, without
 from streams.log.sqlite_file import SqliteFile
 
@@ -31,7 +32,11 @@ class SqliteRoster:
     def _group(self) -> Group:
         members = self._file.rows("SELECT member, at_ms, timeout_ms FROM members WHERE team = ? AND topic = ?", self._share)
         holds = self._file.rows("SELECT partition, member FROM holds WHERE team = ? AND topic = ?", self._share)
-        return Group({row[0]: Heartbeat(*row) for row in members}, {int(number): str(member) for number, member in holds})
+        types = {tuple(map(type, row)) for row in (*members, *holds)}
+        if not types <= {(str, int, int), (int, str)}:
+            group, topic = self._share
+            raise BlockDamaged(f"a row of who in {group!r} has which partition of {topic} has a wrong type of field")
+        return Group({row[0]: Heartbeat(*row) for row in members}, dict(holds))
 
     def _store(self, group: Group) -> None:
         self._file.rows("DELETE FROM members WHERE team = ? AND topic = ?", self._share)

@@ -59,7 +59,10 @@ class Shelf:
 
     def ends(self) -> dict[int, int]:
         """The end of every partition, by the partition's number in this file, as its row says: unchecked, to know where to look."""
-        return dict(self._file.rows("SELECT id, end FROM partitions"))
+        ends: dict[int, int] = dict(self._file.rows("SELECT id, end FROM partitions"))
+        if not set(map(type, ends.values())) <= {int}:
+            raise BlockDamaged("the row with a partition's end has another type of field")
+        return ends
 
     def keep_state(self, place: Place, state: State) -> None:
         """Store the partition's figures."""
