@@ -77,6 +77,11 @@ def folded_nodes(log: Log) -> int:
     return sum(len(ledger.nodes) for ledger in checkers.folded(log).ledgers)
 
 
+def has_stored(log: Log, group: str, topic: str) -> bool:
+    """Whether the group's offset in partition 0 is its end, so that it shows when records are lost there."""
+    return log.committed(group, topic).get(0) == log.end(topic, 0) > 0
+
+
 def snapshot(log: Log) -> None:
     """As a worker writes one after ten thousand records."""
     for number, end in log.ends(topics.CLAIMS).items():
@@ -174,7 +179,8 @@ def test_records_lost_with_a_disk_are_noticed_by_whoever_runs_and_the_state_is_m
             ids = ask(log, "first", 8)
             until(lambda: are_placed(log, ids), PATIENCE_SECONDS, "requests are placed")
             until(lambda: is_published(log), PATIENCE_SECONDS, "all that follows is published")
-            time.sleep(1.5)  # Until the groups have stored where they stand.
+            until(lambda: has_stored(log, "schedulers", topics.REQUESTS), PATIENCE_SECONDS, "schedulers have stored where they stand")
+            until(lambda: has_stored(log, "reconciler", topics.AUDITS), PATIENCE_SECONDS, "workers have stored where they stand")
 
         here.broker.kill()
         for name in (topics.CLAIMS, topics.AUDITS, topics.REQUESTS):
