@@ -11,7 +11,8 @@ import fcntl
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -19,6 +20,7 @@ from urllib.parse import quote
 
 from streams.log.archive_file import ArchiveFile, Frame, Head, write
 from streams.log.base import Lease, Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
+from streams.log.blocks import encode_record
 
 # One file a call for most partitions; more of them keep a read-back, and what is lost with a bad file, in bounds.
 FILE_RECORDS_MAX = 1_000_000
@@ -95,33 +97,35 @@ def _write_files(
     folder = _folder(directory, partition)
     folder.mkdir(parents=True, exist_ok=True)
     at = log.start(*partition)
-    for path in _files(folder):  # of an earlier call that was interrupted before the log let go
-        start, end = _range(path)
-        if start <= at < end:
-            _verify(path, log.ledger_id, partition, None)
+    try:
+        for path in _files(folder):  # of an earlier call that was interrupted before the log let go
+            start, end = _range(path)
+            if start <= at < min(end, before):
+                _check_same(log, path, partition, at, min(end, before))
+                _sync(path)
+                at = end
+        while at < before:
+            end = min(before, at + records_max)
+            _write_file(folder, Head(log.ledger_id, partition.topic, partition.number, at, end), _batches(log, partition, at, end))
             at = end
-    while at < before:
-        end = min(before, at + records_max)
-        head = Head(log.ledger_id, partition.topic, partition.number, at, end)
-        try:
-            _write_file(folder, head, _batches(log, partition, at, end))
-        except OSError as problem:
-            raise LogError(
-                f"{folder}: {problem.strerror or problem}. The log keeps {partition} from {log.start(*partition)} on; mend that, then "
-                "do it again"
-            ) from problem
-        at = end
-        if progress is not None:
-            progress(partition, at, before)
+            if progress is not None:
+                progress(partition, at, before)
+        _sync_names(folder)
+    except OSError as problem:
+        raise LogError(
+            f"{folder}: {problem.strerror or problem}. The log keeps {partition} from {log.start(*partition)} on; mend that, then do it "
+            "again"
+        ) from problem
 
 
 def _write_file(folder: Path, head: Head, records: Iterator[list[Record]]) -> None:
     """Write one file, read it back, and give it its name. Raises OSError, and LogDamaged if it reads back differently."""
     partial = folder / "being-written"
     digest = write(partial, head, records)
-    _verify(partial, head.ledger_id, Partition(head.topic, head.partition), digest)
+    with ArchiveFile(partial) as file:
+        if file.digest() != digest:
+            raise LogDamaged(f"{partial}: what was written reads back differently; the log keeps its records. Check the disk")
     partial.rename(folder / f"{head.start:016d}-{head.end:016d}.archive")
-    _sync(folder)
 
 
 def _batches(log: Log, partition: Partition, at: int, end: int) -> Iterator[list[Record]]:
@@ -134,12 +138,17 @@ def _batches(log: Log, partition: Partition, at: int, end: int) -> Iterator[list
         yield records
 
 
-def _verify(path: Path, ledger_id: str, partition: Partition, digest: bytes | None) -> None:
-    """Read a file back in full. Raises LogDamaged if it is not what was written."""
+def _check_same(log: IdentifiedLog, path: Path, partition: Partition, at: int, end: int) -> None:
+    """Raises LogDamaged if a file does not hold what the log has from `at` to `end`, as where the log was restored from an older copy."""
     with ArchiveFile(path) as file:
-        _check_owner(file, ledger_id, partition)
-        if file.digest() != digest and digest is not None:
-            raise LogDamaged(f"{path}: what was written reads back differently; the log keeps its records. Check the disk")
+        _check_owner(file, log.ledger_id, partition)
+        archived = (record for frame in file.frames() if frame.end > at for record in file.records(frame) if at <= record.offset < end)
+        for record, held in zip_longest(chain.from_iterable(_batches(log, partition, at, end)), archived):
+            if encode_record(record) != encode_record(held):
+                raise LogDamaged(
+                    f"{path} does not hold what the log has at {(record or held).position}: the log was restored from an older copy and "
+                    "went on. Nothing leaves it; archive into another folder"
+                )
 
 
 def _check_owner(file: ArchiveFile, ledger_id: str, partition: Partition) -> None:
@@ -164,8 +173,16 @@ def _range(path: Path) -> tuple[int, int]:
     return int(start), int(end)
 
 
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def _sync_names(folder: Path) -> None:
+    """Have a folder on disk with the names of its files, and those that lead to it, of which an earlier call may have made some."""
+    _sync(folder)
+    for above in folder.resolve().parents:
+        with suppress(PermissionError):  # not one that was made here
+            _sync(above)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

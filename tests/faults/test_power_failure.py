@@ -1,13 +1,8 @@
-"""The embedded log when the power fails: the disk has what was synced, and of what was written since, any sectors or none.
-
-The disk is played under SQLite itself: all that it writes, cuts and syncs goes through a VFS which keeps what is on disk by now, so that
-what SQLite syncs of its own, and when, is tried as well as what the log does.
-"""
+"""The embedded log and its archive when the power fails: what was acknowledged or read is there, in one or in the other."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -15,111 +10,21 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typing_extensions import Buffer
 
-from streams.log import sqlite_wal
-from streams.log.base import LogDamaged, Message, TopicSpec
+from streams.log.archive import ArchivedLog, archive
+from streams.log.base import Log, LogDamaged, Message, Partition, TopicSpec
 from streams.log.blocks import Block, BlockDamaged
 from streams.log.sqlite import SqliteLog
 from streams.log.sqlite_shelf import Place
 from streams.snapshot_writer import write_snapshot
+from tests.faults.played_disk import Disk, Folders, Killed, PlayedFiles, syncing
 
-SECTOR = 512
 PARTITIONS = 2
+TRUNCATED, ARCHIVED = range(PARTITIONS)
 Values = dict[int, list[bytes]]
 
 
-class Disk:
-    """The log at `path` as a power failure would leave it. What has no name any more is gone, as SQLite deletes what it needs no more."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.wal = path, path.with_name(path.name + "-wal")
-        self._synced: dict[str, bytearray] = {}
-        self._since: dict[str, list[tuple[int, bytes | None]]] = {}
-        """What was written where since the last sync of a file, in order; None cuts it off."""
-
-    def wrote(self, name: str, at: int, data: bytes | None) -> None:
-        self._since.setdefault(name, []).append((at, data))
-
-    def sync(self, name: str) -> None:
-        content = self._synced.setdefault(name, bytearray())
-        for at, data in self._since.pop(name, []):
-            _write(content, at, data)
-
-    def sync_wal(self, fd: int) -> None:
-        """What the log does itself, of the WAL that is in use."""
-        assert os.path.samestat(os.fstat(fd), self.wal.stat())
-        self.sync(str(self.wal))
-
-    def deleted(self, name: str) -> None:
-        self._synced.pop(name, None)
-        self._since.pop(name, None)
-
-    def fail(self, folder: Path, chance: Random) -> Path:
-        """Write what is left to `folder`: of each sector that was written since its file was synced the old content or the new."""
-        share = chance.choice((0.0, chance.random(), 1.0))
-        for name in sorted(self._synced.keys() | self._since.keys()):
-            content = self._synced.get(name, bytearray())[:]
-            for at, data in self._since.get(name, []):
-                for part in [(at, None)] if data is None else _sectors(at, data):
-                    if chance.random() < share:
-                        _write(content, *part)
-            (folder / Path(name).name).write_bytes(content)
-        return folder / self.path.name
-
-
-def _sectors(at: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    cuts = [at, *range(at - at % SECTOR + SECTOR, at + len(data), SECTOR), at + len(data)]
-    yield from ((start, data[start - at : end - at]) for start, end in pairwise(cuts))
-
-
-def _write(content: bytearray, at: int, data: bytes | None) -> None:
-    content.extend(bytes(max(at - len(content), 0)))
-    if data is None:
-        del content[at:]
-    else:
-        content[at : at + len(data)] = data
-
-
-class PlayedFile(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
-        self._disk, self._name = disk, name.filename() if isinstance(name, apsw.URIFilename) else str(name)
-        super().__init__("unix", name, flags)
-
-    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802 - SQLite's names
-        super().xWrite(data, offset)
-        self._disk.wrote(self._name, offset, bytes(data))
-
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        super().xTruncate(newsize)
-        self._disk.wrote(self._name, newsize, None)
-
-    def xSync(self, _flags: int) -> None:  # noqa: N802
-        self._disk.sync(self._name)
-
-
-class PlayedFiles(apsw.VFS):
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        super().__init__("played", "unix", makedefault=True)
-
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> PlayedFile:  # noqa: N802
-        return PlayedFile(self._disk, name, flags)
-
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        super().xDelete(filename, syncdir)
-        self._disk.deleted(filename)
-
-
-@contextmanager
-def syncing(act: Callable[[int], None]) -> Iterator[None]:
-    """`act` instead of the log's own sync of a file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_wal, "_to_disk", act)
-        yield
-
-
-def values(log: SqliteLog) -> Values:
+def values(log: Log) -> Values:
     there: Values = {number: [] for number in range(PARTITIONS)}
     for number, found in there.items():
         at = log.start("claims", number)
@@ -133,9 +38,10 @@ class Site:
     """Three processes on one log on a played disk, and what each of them may rely on."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.disk = Disk(path)
+        self.disk, self.folders = Disk(path), Folders(path.with_name("archive"))
         stack.callback(PlayedFiles(self.disk).unregister)
-        stack.enter_context(syncing(self.disk.sync_wal))
+        stack.enter_context(syncing(self._sync_wal))
+        stack.enter_context(self.folders.played())
         self._stack = stack
         self.logs = [stack.enter_context(SqliteLog.open(path, create=True)) for _ in range(3)]
         self.logs[0].create([TopicSpec("claims", PARTITIONS)])
@@ -146,6 +52,10 @@ class Site:
         """The end of what was acknowledged or handed out, by partition."""
         self.order: list[dict[int, int]] = [dict(self.relied_on)]
         """The ends after each append."""
+
+    def _sync_wal(self, fd: int) -> None:
+        self.folders.step()
+        self.disk.sync_wal(fd)
 
     def ends(self) -> dict[int, int]:
         return {number: len(said) for number, said in self.said.items()}
@@ -181,11 +91,30 @@ class Site:
         self.logs[who].commit("group", "claims", {0: self.committed})
         self.relied_on |= self.ends()
 
-    def truncate(self, who: int, number: int) -> None:
-        before = self.starts[number] + (len(self.said[number]) - self.starts[number]) // 2
-        self.logs[who].truncate("claims", number, before)
-        self.starts[number] = before
+    def truncate(self, who: int) -> None:
+        before = self._half(TRUNCATED)
+        self.logs[who].truncate("claims", TRUNCATED, before)
+        self.starts[TRUNCATED] = before
         self.relied_on |= self.ends()
+
+    def archive(self, who: int, file_records_max: int, kill_in: int | None) -> None:
+        """As `claimlog archive` does, perhaps killed on its way."""
+        partition, log = Partition("claims", ARCHIVED), self.logs[who]
+        self.folders.kill_in = kill_in
+        with suppress(Killed):
+            archive(
+                log,
+                self.folders.root / "of a cloud",
+                {partition: self._half(ARCHIVED)},
+                verified=lambda _: 1 << 40,
+                file_records_max=file_records_max,
+            )
+            self.relied_on |= self.ends()
+        self.folders.kill_in = None
+        self.starts[ARCHIVED] = log.start(*partition)
+
+    def _half(self, number: int) -> int:
+        return (self.starts[number] + len(self.said[number]) + 1) // 2
 
     def reopen(self, who: int) -> None:
         self.logs[who].close()
@@ -213,7 +142,13 @@ steps = st.one_of(
     st.builds(lambda who, number, how: lambda site: site.read(who, number, how), WHO, NUMBER, st.sampled_from(READS)),
     st.builds(lambda who, how: lambda site: site.fold(who, how), WHO, st.sampled_from(("aside", "beside", "anew"))),
     st.builds(lambda who: lambda site: site.commit(who), WHO),
-    st.builds(lambda who, number: lambda site: site.truncate(who, number), WHO, NUMBER),
+    st.builds(lambda who: lambda site: site.truncate(who), WHO),
+    st.builds(
+        lambda who, most, kill_in: lambda site: site.archive(who, most, kill_in),
+        WHO,
+        st.sampled_from((1, 2, 100)),
+        st.none() | st.integers(0, 20),
+    ),
     st.builds(lambda who: lambda site: site.reopen(who), WHO),
     st.just(Site.close),
 )
@@ -231,13 +166,18 @@ def test_nothing_that_was_acknowledged_or_read_is_lost_and_nothing_stands_withou
             step(site)
         (folder / "left").mkdir()
         left = site.disk.fail(folder / "left", Random(seed))
+        archived = site.folders.fail(folder / "left", Random(seed)) / "of a cloud"
 
     with SqliteLog.open(left) as log:
-        there = values(log)
-        assert log.verify() == sum(map(len, there.values()))
+        assert log.verify() == sum(end - log.start("claims", number) for number, end in log.ends("claims").items())
         ends = log.ends("claims")
         assert log.committed("group", "claims").get(0, 0) == site.committed
-    assert there == {number: said[site.starts[number] : ends[number]] for number, said in site.said.items()}
+    with ArchivedLog(SqliteLog.open(left), archived) as whole:
+        there = values(whole)
+    starts = {TRUNCATED: site.starts[TRUNCATED], ARCHIVED: 0}
+    assert there == {number: said[starts[number] : ends[number]] for number, said in site.said.items()}
+    files = [path.stem.split("-") for path in archived.glob("claims/*/*.archive")]
+    assert all(int(end) <= ends[ARCHIVED] for _, end in files), "nothing is archived that may be gone"
     assert ends in site.order, "a moment that was, with whole batches"
     assert all(ends[number] >= end for number, end in site.relied_on.items())
 
@@ -252,6 +192,21 @@ def test_the_played_disk_loses_what_nobody_synced(tmp_path: Path) -> None:
 
     with SqliteLog.open(left) as log:
         assert values(log) == {0: [], 1: []}
+
+
+@pytest.mark.parametrize("how", ["read", "read_bare", "read_lazily"])
+def test_what_was_read_is_on_disk(tmp_path: Path, how: str) -> None:
+    with ExitStack() as stack:
+        site = Site(tmp_path / "log.db", stack)
+        site.append(0, [0], early=True)
+        site.read(1, 0, how)
+        for seed in range(8):
+            (tmp_path / str(seed)).mkdir()
+            site.disk.fail(tmp_path / str(seed), Random(seed))
+
+    for seed in range(8):
+        with SqliteLog.open(tmp_path / str(seed) / "log.db") as log:
+            assert values(log) == site.said
 
 
 def test_a_reader_syncs_once_for_what_is_new(tmp_path: Path) -> None:

@@ -110,6 +110,25 @@ def test_an_interrupted_archive_goes_on_where_it_was(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_log_that_was_restored_says_otherwise_than_its_archive_does_not_leave_it(tmp_path: Path) -> None:
+    """The log went on from a copy that is older than the archive, so that other records stand at the same offsets."""
+    first, restored, shorter = (MemoryLog(ledger_id="a", clock=lambda: 5) for _ in range(3))
+    for log in (first, restored):
+        filled(log, 500)
+    filled(shorter, 100)
+    here, there = len(everything(shorter, CLAIMS_0)), first.end(*CLAIMS_0)
+    archive(first, tmp_path, {CLAIMS_0: there}, verified=anywhere)
+    shorter.append([Message("claims", b"k", b"since then", partition=0)] * there)
+    before = everything(shorter, CLAIMS_0)
+
+    with pytest.raises(LogDamaged, match=rf"archive does not hold what the log has at claims/0@{here}.*archive into another folder"):
+        archive(shorter, tmp_path, {CLAIMS_0: here + 1}, verified=anywhere)
+
+    assert everything(shorter, CLAIMS_0) == before
+    assert archive(shorter, tmp_path, {CLAIMS_0: here}, verified=anywhere) == {CLAIMS_0: here}, "what they have in common"
+    assert archive(restored, tmp_path, {CLAIMS_0: there}, verified=anywhere) == {CLAIMS_0: there}
+
+
 def test_a_disk_without_room_for_the_archive_is_named_and_the_log_keeps_its_records(tmp_path: Path) -> None:
     log = MemoryLog(clock=Ticks())
     filled(log)
