@@ -116,9 +116,12 @@ class SqliteFile:
             try:
                 yield
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException as problem:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                if isinstance(problem, apsw.FullError):
+                    # The WAL could not grow; once folded back it is written from its start again, and the file may have room inside.
+                    self._fold(self._db, apsw.SQLITE_CHECKPOINT_PASSIVE)
                 raise
 
     def check_in_place(self) -> None:

@@ -223,6 +223,32 @@ def test_a_full_disk_is_reported_loses_nothing_and_appends_go_through_when_there
     assert later == [*acknowledged, b"after"]
 
 
+def test_on_a_full_disk_the_room_inside_of_the_file_is_used_after_one_refusal(small_disk: Path) -> None:
+    """What was archived left room in the file, but the WAL cannot grow any more."""
+    if not os.path.ismount(small_disk):
+        pytest.skip("mounting is not allowed here")
+    path, values = small_disk / "log.db", [b"%d " % number + bytes(5_000) for number in range(60)]
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+        log.append([Message("claims", b"k", value) for value in values])
+        log.truncate("claims", 0, len(values))
+    with SqliteLog.open(path) as log, SqliteLog.open(path) as reader:
+        reader.end("claims", 0)
+        with suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as ballast:
+            ballast.write(bytes(os.statvfs(small_disk).f_bavail * 4096 - 150_000))
+        refused = 0
+        for value in values:
+            try:
+                log.append([Message("claims", b"k", value)])
+            except LogFull:
+                refused += 1
+                log.append([Message("claims", b"k", value)])
+        found = [record.value for record in everything(reader, "claims", 0)]
+
+    assert refused > 1
+    assert found == values
+
+
 def test_a_killed_writer_loses_nothing_acknowledged_and_leaves_whole_batches(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with SqliteLog.open(path, create=True) as log:
