@@ -16,10 +16,10 @@ GONE, OFFLOADED, BUILDING = "deleted", "shelved_offloaded", "building"
 
 
 class InstanceState(Struct, frozen=True, kw_only=True):
-    """What Nova says of one instance; a state of None is "nothing going on"."""
+    """What Nova says of one instance; a task of None is "nothing going on", a state of None "none yet"."""
 
     instance_id: str
-    vm_state: str
+    vm_state: str | None
     task_state: str | None = None
     os_type: str | None = None
     project_id: str | None = None

@@ -141,14 +141,18 @@ _REQUEST = {"count", "numa_policy", "alias", "specs", "spec"}
 
 
 def devices_of(given: Iterable[Given]) -> list[PciDevice]:
-    """Vendor, product, NUMA node and type by Nova's names; whatever else is given is a tag. An address is made up where none is told."""
-    found = []
+    """Vendor, product, NUMA node and type by Nova's names; whatever else is given is a tag.
+
+    An address is made up where none is told, or one that another device has (Nova's pools do not look at them).
+    """
+    found: dict[str, PciDevice] = {}
     for number, device in enumerate(given):
         named = {_DEVICE.get(key, key): value for key, value in device.items() if value is not None or key == "numa"}
         own = {key: named.pop(key) for key in tuple(named) if key in PciDevice.__struct_fields__}
-        own.setdefault("address", f"0000:ff:{number:02x}.0")
-        found.append(PciDevice(**own | {"tags": {**own.get("tags", {}), **{key: str(value) for key, value in named.items()}}}))
-    return found
+        if own.get("address", "") in {"", *found}:
+            own["address"] = f"0000:ff:{number:02x}.0"
+        found[own["address"]] = PciDevice(**own | {"tags": {**own.get("tags", {}), **{key: str(value) for key, value in named.items()}}})
+    return list(found.values())
 
 
 def pci_wants_of(given: Iterable[Given]) -> tuple[PciWant, ...]:
@@ -261,10 +265,10 @@ def _node(host: Given, used: Resources | None = None) -> Node:
     return history.node()
 
 
-def _host(totals: Given, io_workload: int = 0) -> Hypervisor:
+def _host(totals: Given) -> Hypervisor:
     disk_gb = totals.get("local_gb")
     disk_mib = None if disk_gb is None else disk_gb * 1024
-    return Hypervisor(vcpus=totals.get("vcpus"), memory_mib=totals.get("memory_mb"), disk_mib=disk_mib, io_workload=io_workload)
+    return Hypervisor(vcpus=totals.get("vcpus"), memory_mib=totals.get("memory_mb"), disk_mib=disk_mib)
 
 
 def _observed(amounts: Resources) -> ObservedResources:
@@ -313,7 +317,7 @@ def _usage(history: History) -> Given:
 def _state(given: Given, instance_id: str) -> nova_stats.InstanceState:
     return nova_stats.InstanceState(
         instance_id=instance_id,
-        vm_state=given.get("vm_state") or "active",
+        vm_state=given.get("vm_state", "active"),
         task_state=given.get("task_state"),
         os_type=given.get("os_type"),
         project_id=given.get("project_id"),
@@ -383,7 +387,8 @@ def _claimed(given: Given) -> Given:
         history.release("c", at_s=2, reason="failed")
     else:
         history.event("started", "vm", at_s=2)
-    if given.get("then_vm_state") and not _state({"vm_state": given["then_vm_state"]}, "vm").counts:
+    ended = {"vm_state": given.get("then_vm_state"), "task_state": given.get("then_task_state")}
+    if ended["vm_state"] and not _state(ended, "vm").counts:
         history.event("deleted", "vm", at_s=30, claim_id="c")
     usage = _usage(history)
     usage["stats"] = {key: value for key, value in usage["stats"].items() if "then_vm_state" not in given or key == "num_instances"}
@@ -434,6 +439,7 @@ def _stats(vector: Given) -> Given:
         "io_workload": nova_stats.io_workload(states),
         "workload": nova_stats.workload(states),
         "current_workload": nova_stats.workload(states),
+        "calculate_workload": nova_stats.workload(states),
     }
     fields = {"num_vm": "vm_state", "num_task": "task_state", "num_os_type": "os_type", "num_proj": "project_id"}
     for prefix, field in fields.items():
@@ -472,12 +478,14 @@ def _host_state(vector: Given) -> Given:
             return {"free_disk_mb": _seen(node)["free_disk_mb"]}
         case "counters":
             history = History()
-            guests = {f"vm{n}": ObservedResources() for n in range(int(given["stats"].get("num_instances", 0)))}
-            history.audit(guests, at_s=0, hypervisor=_host({}, io_workload=int(given["stats"].get("io_workload", 0))))
+            said = given["stats"] or {}
+            count, io_workload, failed = (int(said.get(key, 0)) for key in ("num_instances", "io_workload", "failed_builds"))
+            guests = {f"vm{n}": ObservedResources() for n in range(count)}
+            history.audit(guests, at_s=0, hypervisor=Hypervisor(io_workload=io_workload, failed_builds=failed))
             return _seen(history.node())
         case "not_ready":
             if given["free_disk_gb"] is not None:
-                return _seen(_with_free(given))
+                return _seen(_with_free({**given, "free_disk_mb": given["free_disk_gb"] * 1024}))
             history = History()
             history.configure(NODE, at_s=0)  # The compute node has a row, but never reported.
             return _seen(history.node())
@@ -518,6 +526,7 @@ def _seen(node: Node, own: Sequence[ClaimItem] = ()) -> Given:
         "free_ram_mb": seen.memory_mib_left,
         "free_disk_mb": seen.disk_mib_left,
         "vcpus_used": seen.vcpus_used,
+        "failed_builds": node.hypervisor.failed_builds if node.hypervisor is not None else 0,
     }
 
 

@@ -23,7 +23,7 @@ NOTHING_REPORTED: Mapping[str, Any] = {
     **dict.fromkeys(("total_usable_ram_mb", "free_ram_mb", "total_usable_disk_gb", "free_disk_mb", "disk_mb_used"), 0),
     **dict.fromkeys(("vcpus_total", "vcpus_used", "num_instances", "num_io_ops", "failed_builds"), 0),
     **dict.fromkeys(("host_ip", "hypervisor_type", "hypervisor_version", "hypervisor_hostname", "cpu_info", "supported_instances")),
-    **dict.fromkeys(("metrics", "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")),
+    **dict.fromkeys(("uuid", "cell_uuid", "metrics", "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")),
 }
 """Nova's HostState before anything is reported: what a vector's host leaves out."""
 
@@ -32,7 +32,7 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
     """A host and a request through one filter. Two of them read facts by Nova's own names, which a vector gives as they are."""
     name, given = vector["subject"], vector["given"]
     host, asked = given.get("host") or {}, given.get("request") or {}
-    facts = {"host": "host1", "nodename": "node1", **NOTHING_REPORTED, **host}
+    facts = {"host": "host1", "nodename": "node1", **NOTHING_REPORTED, **host} if given.get("host", host) is not None else {}
     if name == "ComputeCapabilitiesFilter":
         wanted = {key: str(text) for key, text in ((asked.get("flavor") or {}).get("extra_specs") or {}).items()}
         return {"pass": lacking(facts, wanted) is None}
@@ -44,7 +44,7 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
             return {"pass": holds(parsed(ask.request.hints.query), facts)}
         except QueryError:
             return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
-    room = room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity")
+    room = room_of({**NOTHING_REPORTED, **host}, group.get("members") or (), group.get("policy") or "anti-affinity")
     return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask, room, name)}
 
 

@@ -36,7 +36,10 @@ CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[
 PINNED = {"id": 0, "cpuset": [], "pcpuset": [0], "memory": 1024, "cpu_policy": "dedicated"}
 RAM = "ram_weight_multiplier"
 AT_HOME = {"policy": "affinity", "members": [], "hosts": ["host1"], "rules": {}}
+TOTALS = {"memory_mb": 512, "local_gb": 6, "vcpus": 4}
 FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_used": 10, "vcpus": 2, "vcpus_used": 2}
+TWINS = [{"vendor": "v", "product": name, "numa": cell, "address": "0000:00:00.1"} for name, cell in (("far", 1), ("near", 0))]
+SMALL = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, "ephemeral_gb": 0, "swap": 0}
 ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"memory_mb": 256, "vcpus": 1, "root_gb": 1}}
 
 
@@ -80,10 +83,48 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             "tracker",
             "update_available_resource",
             {
-                "totals": {"memory_mb": 512, "local_gb": 6, "vcpus": 4},
+                "totals": TOTALS,
                 "migrations": [ALONE, {**ALONE, "instance": {"vm_state": "active", "task_state": None}}],
             },
             {"memory_mb_used": 256},
+        ),
+        ("filter", "RamFilter", {"host": {"free_ram_mb": 512}, "request": {"flavor": {"memory_mb": 64}}}, {"pass": False}),
+        (
+            "filter",
+            "ExactRamFilter",
+            {"host": {"free_ram_mb": 512}, "request": {"flavor": {"memory_mb": 512}}},
+            {"pass": True, "limits": {"memory_mb": 0}},
+        ),
+        (
+            "filter",
+            "ComputeCapabilitiesFilter",
+            {"host": None, "request": {"flavor": {"extra_specs": {"vcpus_used": ">= 20"}}}},
+            {"pass": True},
+        ),
+        (
+            "stats",
+            "Stats",
+            {
+                "updates": [
+                    {"id": "1", "vm_state": None, "task_state": "scheduling"},
+                    {"id": "2", "vm_state": "building", "task_state": None},
+                ]
+            },
+            {"num_vm_None": 1, "num_vm_building": 1, "num_task_None": 1, "workload": 1, "io_workload": 1, "num_instances": 2},
+        ),
+        (
+            "pci",
+            "support/consume",
+            {"devices": TWINS, "requests": [{"count": 2, "vendor": "v", "numa_policy": "preferred"}], "instance_cells": [0]},
+            {"supported": True, "products": ["near", "far"]},
+        ),
+        ("host_state", "counters", {"stats": {"num_instances": "5", "failed_builds": "3"}}, {"num_instances": 5, "failed_builds": 3}),
+        ("host_state", "not_ready", {"free_ram_mb": 7, "free_disk_gb": 2}, {"free_ram_mb": 7, "free_disk_mb": 2048}),
+        (
+            "tracker",
+            "update_usage_shelved_offloaded",
+            {"totals": TOTALS, "claim": SMALL, "then_vm_state": "shelved_offloaded", "then_task_state": "spawning"},
+            {"memory_mb_used": 128, "stats": {"num_instances": 1}},
         ),
         ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
     ],
