@@ -95,6 +95,13 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"host": {"free_ram_mb": 512}, "request": {"flavor": {"memory_mb": 512}}},
             {"pass": True, "limits": {"memory_mb": 0}},
         ),
+        ("filter", "SameHostFilter", {"host": {"instances": ["i1"]}, "request": {"hints": {"same_host": [""]}}}, {"pass": True}),
+        (
+            "filter",
+            "IsolatedHostsFilter",
+            {"host": {"host": "free_host"}, "request": {"image": None}, "config": {"isolated_images": [""]}},
+            {"pass": True},
+        ),
         (
             "filter",
             "ComputeCapabilitiesFilter",

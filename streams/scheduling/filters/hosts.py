@@ -21,8 +21,8 @@ def different_host(ask: Ask, _: Options) -> Check | None:
 
 
 def same_host(ask: Ask, _: Options) -> Check | None:
-    """Where at least one of the hinted instances is."""
-    others = ask.request.hints.same_host
+    """Where at least one of the hinted instances is; an empty name hints at none."""
+    others = tuple(filter(None, ask.request.hints.same_host))
     if not others:
         return None
     return Check(

@@ -109,7 +109,8 @@ def isolated_hosts(ask: Ask, options: Options) -> Check | None:
     """Nova's IsolatedHostsFilter: isolated images on isolated hosts only, and those (unless unrestricted) for nothing else."""
     images, hosts = frozenset(options.isolated_images), frozenset(options.isolated_hosts)
     restricted = options.restrict_isolated_hosts_to_isolated_images
-    isolated = ask.request.image.image_id in images
+    image_id = ask.request.image.image_id
+    isolated = bool(image_id) and image_id in images  # A guest on a volume has no image that could be isolated.
     if not images and not (restricted and hosts):
         return None
 
