@@ -7,12 +7,15 @@ without a word.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from streams.log.base import LogUnreachable
 
+# Less than a process takes to start, and open what is left of a log.
+LOOK_SECONDS: Final = 0.01
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 Identity = tuple[int, int]
@@ -67,30 +70,37 @@ class Files:
 
     def __init__(self, path: Path, wal: Path, shm: Path) -> None:
         self._path, self._wal, self._shm = path, wal, shm
-        self._identities = [(beside, _identity(beside)) for beside in (path, wal, shm)]
+        self._identity = _identity(path)
+        self._beside = {beside: _identity(beside) for beside in (wal, shm)}
+        self._looked_at = time.monotonic()
 
     def check(self) -> None:
-        """Raises LogUnreachable if a name stands for another file by now, or for none: what is written to a file without a name is lost."""
-        for name, identity in self._identities:
-            if _identity(name) == identity:
-                continue
-            if name == self._path:
-                raise LogUnreachable(
-                    f"{name}: the file was moved, deleted or replaced since this process opened it, and nobody else would see what it "
-                    "writes. Put the file back, or start this process again"
-                )
+        """Raises LogUnreachable if a name stands for another file by now, or for none: what is written to a file without a name is lost.
+
+        What stands beside the log is looked at once in a while, as two looks take a sixth of a commit's time.
+        """
+        if _identity(self._path) != self._identity:
             raise LogUnreachable(
-                f"{name}: the file was moved, deleted or replaced, and it is a part of the log: others would not see what this process "
-                "writes, or write over it. End all processes that have the log open, so that the last one puts into it what it has "
-                "(kill -9 takes that away), then start them again"
+                f"{self._path}: the file was moved, deleted or replaced since this process opened it, and nobody else would see what it "
+                "writes. Put the file back, or start this process again"
             )
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        for name, identity in self._beside.items():
+            if _identity(name) != identity:
+                raise LogUnreachable(
+                    f"{name}: the file was moved, deleted or replaced, and it is a part of the log: others would not see what this process "
+                    "writes, or write over it. End all processes that have the log open, so that the last one puts into it what it has "
+                    "(kill -9 takes that away), then start them again"
+                )
+        self._looked_at = now
 
     def are_anothers(self) -> bool:
         """Whether somebody may have written beside the log what this process does not see, and would put what it has over it."""
-        (_, wal), (_, shm) = self._identities[1:]
         standing = _identity(self._wal)
-        if standing == wal:
-            return _identity(self._shm) not in {shm, None}
+        if standing == self._beside[self._wal]:
+            return _identity(self._shm) not in {self._beside[self._shm], None}
         return standing is not None and self._wal.stat().st_size > 0
 
 

@@ -50,6 +50,7 @@ class Reader:
         self._said: dict[int, list[BareRecord]] = {}
         self._durable: dict[int, int] = {}
         """The end of each partition that is known to be on disk."""
+        self._ends_checked: set[int] = set()
 
     def keep(self, said: Sequence[Said]) -> None:
         """Remember what was appended last to each partition, for the next `early` there."""
@@ -79,9 +80,20 @@ class Reader:
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""
         try:
+            if place.id not in self._ends_checked:
+                self._check_end(place)
             return self._shelf.state(place)
         except (BlockDamaged, *BROKEN) as problem:
             raise self.mark_damaged(place, 0, problem) from problem
+
+    def _check_end(self, place: Place) -> None:
+        """Once for each partition: else a log that lost its last records would pass for one that never had them."""
+        with self._file.reading():
+            state = self._shelf.state(place)
+            with suppress(*BROKEN):  # for a read to find, which serves what is before it
+                if self._shelf.goes_on(place, state):
+                    raise BlockDamaged(f"its end is said to be {state.end}, and records stand behind it")
+        self._ends_checked.add(place.id)
 
     def records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Any]:
         """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""

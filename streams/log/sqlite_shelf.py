@@ -57,6 +57,11 @@ class Shelf:
             raise BlockDamaged("the row with the partition's start and end does not hold")
         return State(*rows[0][:3])
 
+    def goes_on(self, place: Place, state: State) -> bool:
+        """Whether blocks stand behind the end: the row is an older one, of a disk that lost a write, say, or of a copy taken in use."""
+        behind = (place.base + state.end, place.base + (1 << OFFSET_BITS) - 1)
+        return bool(self._file.rows("SELECT 1 FROM blocks WHERE id BETWEEN ? AND ? LIMIT 1", behind))
+
     def ends(self) -> dict[int, int]:
         """The end of every partition, by the partition's number in this file, as its row says: unchecked, to know where to look."""
         ends: dict[int, int] = dict(self._file.rows("SELECT id, end FROM partitions"))

@@ -6,11 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import apsw
 import pytest
 
 from streams.log import sqlite_wal
@@ -156,6 +157,35 @@ def test_verify_reports_the_first_bad_offset_and_how_far_it_is(tmp_path: Path) -
 
     assert count == sum(map(len, right.values()))
     assert seen[-1] == "results/0 200 200"
+
+
+def test_an_end_that_is_older_than_its_records_is_reported(tmp_path: Path) -> None:
+    """As of a disk that lost a write, or a copy taken in use without the `-wal`: the row of the end holds, and is not the newest."""
+    path = tmp_path / "log.db"
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1), TopicSpec("other", 1)])
+        log.append([Message("claims", b"k", b"early")])
+    db = apsw.Connection(str(path))
+    older = db.execute("SELECT * FROM partitions").fetchall()
+    db.close()
+    with SqliteLog.open(path) as log:
+        log.append([Message("claims", b"k", b"late")])
+    db = apsw.Connection(str(path))
+    db.executemany("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?, ?)", older)
+    db.close()
+
+    acts: tuple[Callable[[SqliteLog], object], ...] = (
+        lambda log: log.read("claims", 0, 0),
+        lambda log: log.end("claims", 0),
+        lambda log: log.ends("claims"),
+        lambda log: log.append([Message("claims", b"k", b"v")]),
+        SqliteLog.verify,
+    )
+    for act in acts:
+        with SqliteLog.open(path) as log, pytest.raises(LogDamaged, match="claims/0@0: its end is said to be 1, and records stand"):
+            act(log)
+    with SqliteLog.open(path) as log:
+        assert log.append([Message("other", b"k", b"v")]) == [0]
 
 
 def test_a_log_cut_short_is_reported(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from streams.log import sqlite_names
 from streams.log.base import LogDamaged, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 
@@ -34,6 +35,11 @@ def said(value: bytes) -> list[Message]:
 
 def values(log: SqliteLog) -> list[bytes]:
     return [record.value for record in log.read("claims", 0, 0)]
+
+
+@pytest.fixture(autouse=True)
+def looking_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_names, "LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture
