@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from streams.log.blocks import encode_record
 # One file a call for most partitions; more of them keep a read-back, and what is lost with a bad file, in bounds.
 FILE_RECORDS_MAX = 1_000_000
 _READ_RECORDS = 10_000
+_NAME = re.compile("[0-9]+-[0-9]+")
 
 Progress = Callable[[Partition, int, int], None]
 
@@ -165,7 +167,8 @@ def _folder(directory: Path, partition: Partition) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*-*.archive"))
+    """Those with a name that an archive gives; others, such as copies that somebody made beside them, are nothing of ours."""
+    return sorted(path for path in folder.glob("*-*.archive") if _NAME.fullmatch(path.stem))
 
 
 def _range(path: Path) -> tuple[int, int]:

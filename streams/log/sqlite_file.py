@@ -29,6 +29,9 @@ APPLICATION_ID: Final = 0x636C6D67  # "clmg": so that another program's database
 BUSY_SECONDS: Final = 60.0  # writers wait for each other; more than this means that one is stopped
 # A commit takes so long: whoever waits for one looks again at once, since to sleep for less than this takes twice as long.
 COMMIT_SECONDS: Final = 0.0002
+# All who write stand while one waits for readers with a full WAL: a reader is done in milliseconds, and for one that is not (`doctor` looks
+# at the structure of the whole file, or somebody stopped it) the WAL had better grow.
+FULL_SECONDS: Final = 1.0
 # How long folding the WAL back aside tries to get between writers, and waits for readers, while it keeps the writers away.
 ASIDE_TRIES, ASIDE_SECONDS = 50, 0.0002
 
@@ -163,7 +166,11 @@ class SqliteFile:
     def fold_wal_back(self, is_full: bool) -> None:
         """Fold back what can be without waiting for anybody; if it is full wait until no reader is inside, and have it started anew."""
         with self.guarded("fold the WAL back"):
-            self._fold(self._db, apsw.SQLITE_CHECKPOINT_RESTART if is_full else apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._db.set_busy_handler(_waiting(FULL_SECONDS))
+            try:
+                self._fold(self._db, apsw.SQLITE_CHECKPOINT_RESTART if is_full else apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._db.set_busy_handler(_waiting(BUSY_SECONDS))
 
     def _fold_aside(self) -> None:
         """In a thread: nearly all of it beside the writers, and if they can be kept away for a moment, the rest."""
@@ -228,21 +235,7 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
 
 def _prepare(db: apsw.Connection, *, create: bool) -> str:
     """Set a fresh connection up, make the tables of a new log, and return the ledger id."""
-    waited_since = time.monotonic()
-
-    def wait_for_others(attempts: int) -> bool:
-        nonlocal waited_since
-        now = time.monotonic()
-        waited_since = now if attempts == 0 else waited_since
-        waited = now - waited_since
-        # SQLite's own waits of up to 100 ms would let one writer starve another.
-        if waited < COMMIT_SECONDS:
-            _let_others_run()
-        else:
-            time.sleep(min(waited, 0.001))
-        return waited < BUSY_SECONDS
-
-    db.set_busy_handler(wait_for_others)
+    db.set_busy_handler(_waiting(BUSY_SECONDS))
     db.execute("PRAGMA cell_size_check=ON")
     # One statement, so that it does not see half of a log that another process is making.
     ((found, tables),) = db.execute("SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id")
@@ -261,6 +254,25 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
     if not rows or rows[0][1] != row_mark("ledger_id", str(rows[0][0])):
         raise LogDamaged("the row with the ledger's id is damaged; restore the file from a copy")
     return str(rows[0][0])
+
+
+def _waiting(seconds: float) -> Callable[[int], bool]:
+    """What SQLite asks whether to go on waiting for others, for so long."""
+    waited_since = time.monotonic()
+
+    def wait_for_others(attempts: int) -> bool:
+        nonlocal waited_since
+        now = time.monotonic()
+        waited_since = now if attempts == 0 else waited_since
+        waited = now - waited_since
+        # SQLite's own waits of up to 100 ms would let one writer starve another.
+        if waited < COMMIT_SECONDS:
+            _let_others_run()
+        else:
+            time.sleep(min(waited, 0.001))
+        return waited < seconds
+
+    return wait_for_others
 
 
 def _wait_aside(attempts: int) -> bool:

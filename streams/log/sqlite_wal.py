@@ -13,7 +13,7 @@ from typing import Final
 
 from streams.log.base import LogDamaged
 
-# Folded back at 16 MiB, beside all who read and write; at 64 MiB a writer waits until no reader is inside.
+# Folded back at 16 MiB, beside all who read and write; at 64 MiB a writer waits for a moment without any reader, a second at most.
 PAGES_FOLDED: Final = 4_096
 PAGES_MAX: Final = 16_384
 # Who appends so much at a time folds it back himself: it is quicker in all, and a thread would not keep up. Others are spared the 20 ms.

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from threading import Thread
 import apsw
 import pytest
 
-from streams.log import sqlite_wal
+from streams.log import sqlite_file, sqlite_wal
 from streams.log.base import LogDamaged, LogError, LogFull, Message, Record, TopicMismatch, TopicSpec
 from streams.log.sqlite import SqliteLog
 from tests.faults.log_files import copy_log
@@ -345,6 +346,24 @@ def test_the_wal_stays_bounded_beside_readers(tmp_path: Path) -> None:
 
     assert path.stat().st_size > 50 << 20
     assert largest < 24 << 20
+
+
+def test_writers_do_not_stand_still_for_a_reader_that_stays_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was stopped, or looks at the structure of a large file."""
+    monkeypatch.setattr(sqlite_wal, "PAGES_FOLDED", 16)
+    monkeypatch.setattr(sqlite_wal, "PAGES_MAX", 64)
+    monkeypatch.setattr(sqlite_file, "FULL_SECONDS", 0.05)
+    path = tmp_path / "log.db"
+    with SqliteLog.open(path, create=True) as log, SqliteLog.open(path) as reader:
+        log.create([TopicSpec("claims", 1)])
+        began = time.monotonic()
+        with reader._file.reading():
+            reader.end("claims", 0)
+            for _ in range(100):
+                log.append([Message("claims", b"k", bytes(3_000))])
+        took_seconds = time.monotonic() - began
+
+    assert took_seconds < 30, "it was a minute for each 16 MiB"
 
 
 def test_small_appends_have_the_wal_folded_back_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,20 @@ def test_without_an_archive_it_is_the_log(tmp_path: Path) -> None:
             whole.read(*CLAIMS_0, 4)
 
 
+def test_a_file_with_a_name_of_its_own_in_the_archive_is_passed_over(tmp_path: Path) -> None:
+    log = MemoryLog()
+    filled(log, 500)
+    before = everything(log, CLAIMS_0)
+    archive(log, tmp_path, {CLAIMS_0: 100}, verified=anywhere)
+    (path,) = (tmp_path / "claims" / "0").iterdir()
+    for name in ("my-own.archive", f"{path.stem} (copy).archive"):
+        path.with_name(name).write_bytes(b"")
+
+    assert archive(log, tmp_path, {CLAIMS_0: 150}, verified=anywhere) == {CLAIMS_0: 50}
+    with ArchivedLog(log, tmp_path) as whole:
+        assert everything(whole, CLAIMS_0) == before
+
+
 def test_two_archives_into_one_folder_at_once_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     log = SqliteLog.open(tmp_path / "log.db", create=True, clock=Ticks())
     filled(log)
