@@ -29,6 +29,7 @@ GROUPS: Final = ((CARRIERS, SOURCES), (WATCHERS, (topics.REQUESTS, topics.RESULT
 """How far steps have come: who begins at 0 would carry every observation once more."""
 BATCH_RECORDS: Final = 2000
 
+WHY_NOT: Final = "does somebody else write to the new log, or copy to it at once? Delete it and copy again"
 Progress = Callable[[int], None]
 """Hears how many records were copied just now."""
 
@@ -50,6 +51,10 @@ class TakesTimes(Protocol):
         ...
 
 
+class NotAsCopied(LogError):  # noqa: N818 - see streams.log.base
+    """What was copied does not stand there as it was: somebody else writes to the new log, such as a second copy made at once."""
+
+
 class OtherLedger(LogError):  # noqa: N818 - see streams.log.base
     """What stands in the new log is not a copy of the old one's beginning."""
 
@@ -58,7 +63,8 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     """Copy what `target` does not have yet, check every record copied, and return how many went where. Interrupted, do it again.
 
     Raises TopicMismatch if `source` is no ledger or `target` has other numbers of partitions, OtherLedger if it holds something else,
-    OffsetOutOfRange for history that left `source` (open it with its archive), LogError for a copy that reads back differently.
+    OffsetOutOfRange for history that left `source` (open it with its archive), NotAsCopied for a copy that reads back differently or is
+    longer than what was copied; readers refuse it from then on.
     """
     check_topics(source)
     counts = source.topics()
@@ -66,17 +72,25 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     ends = one_moment(source)
     target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copied: dict[Partition, int] = {}
-    for topic in COPIED:
-        for number in range(counts[topic]):
-            _check_begun(source, target, Partition(topic, number))
+    places = [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]
+    for place in places:
+        _check_begun(source, target, place, target.end(*place))
     copy_mark.mark(target, ends)
     if isinstance(target, TakesTimes):  # Only now: on Kafka these times are what makes readers look for the mark.
         target.take_times(COPIED, of_writers=True)
-    for topic in COPIED:
-        for number in range(counts[topic]):
-            copied[Partition(topic, number)] = _copy(source, target, Partition(topic, number), ends[topic][number], progress)
-    if isinstance(target, TakesTimes):
-        target.take_times(COPIED, of_writers=False)
+    try:
+        for place in places:
+            copied[place] = _copy(source, target, place, ends[place.topic][place.number], progress)
+        if isinstance(target, TakesTimes):
+            target.take_times(COPIED, of_writers=False)
+        # After that, so that of two copies made at once the later one to append has the last word on whose times these are.
+        for place in places:
+            _check_ended(source, target, place, ends[place.topic][place.number])
+    except NotAsCopied:
+        copy_mark.spoil(target, places)
+        if isinstance(target, TakesTimes):
+            target.take_times(COPIED, of_writers=True)
+        raise
     for (group, topic), offsets in stands.items():
         target.commit(group, topic, offsets)
     return copied
@@ -112,9 +126,8 @@ def _told(source: Log, place: Partition, end: int, progress: Progress) -> Iterat
         progress(len(records))
 
 
-def _check_begun(source: Log, target: Log, place: Partition) -> None:
+def _check_begun(source: Log, target: Log, place: Partition, at: int) -> None:
     """Raises OtherLedger unless the target's partition is the beginning of the source's, OffsetOutOfRange if what comes next has left."""
-    at = target.end(*place)
     if at > source.end(*place):
         raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
     if source.start(*place) > at:
@@ -154,11 +167,20 @@ def _check(target: Log, place: Partition, records: Sequence[Record], times_ms: S
     while at < len(records):
         for found in target.read(*place, records[at].offset, len(records) - at):
             if _said(found) != _said(records[at]) or found.time_ms != times_ms[at]:
-                raise LogError(
+                raise NotAsCopied(
                     f"{place}@{found.offset} reads back as another record or with another time ({found.time_ms}, not {times_ms[at]}): "
-                    "does somebody else write to the new log? Delete it and copy again"
+                    f"{WHY_NOT}"
                 )
             at += 1
+
+
+def _check_ended(source: Log, target: Target, place: Partition, end: int) -> None:
+    """Raises NotAsCopied if the target is longer than what was copied, and not by what the old log has there."""
+    if (found := target.end(*place)) > end:
+        try:
+            _check_begun(source, target, place, found)
+        except OtherLedger as problem:
+            raise NotAsCopied(f"{problem}; {WHY_NOT}") from None
 
 
 def _said(record: Record) -> tuple[int, bytes, bytes, tuple[tuple[str, bytes], ...]]:

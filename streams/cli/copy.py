@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 import time
@@ -10,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
+from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
@@ -21,9 +23,13 @@ from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.progress import Progress
-from streams.log.base import Log, LogCutShort, LogFull, Partition, Record, TopicSpec
+from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
+from streams.log.wake import wake_file
 from streams.mirror import COPIED, Target, mirror, one_moment, told
+
+if TYPE_CHECKING:
+    from streams.log.kafka import KafkaLog
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that is no fault of the command line."""
@@ -55,7 +61,7 @@ def copy_verb(
     with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
         if not hasattr(destination, "append_at"):
             raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
-        with Progress("copy", None, sys.stderr, time.monotonic) as progress:
+        with _alone(destination, target), Progress("copy", None, sys.stderr, time.monotonic) as progress:
             copied = mirror(source, cast("Target", destination), progress.add)
         items = [
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
@@ -63,6 +69,27 @@ def copy_verb(
         ]
     code = _answered(items, show)
     return Exit.INCOMPLETE if lacks else code
+
+
+@contextmanager
+def _alone(copy: Log, name: str) -> Iterator[None]:
+    """Keep a second copy from an embedded log: both would append what is missing. Raises LogError.
+
+    A cluster has no such lock; `mirror` finds there what two have written, and nobody reads it as a ledger.
+    """
+    path = getattr(copy, "path", None)
+    if path is None:
+        yield
+        return
+    fd = os.open(wake_file(path), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LogError(f"{name}: another process copies to it; wait until it has ended, then copy again") from None
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager
@@ -134,4 +161,14 @@ def _is_itself(target: str, spec: str) -> bool:
     target_path, path = (Path(text.removeprefix("sqlite:")) for text in (target, spec))
     if target.startswith("sqlite:") and spec.startswith("sqlite:") and target_path.exists() and path.exists():
         return target_path.samefile(path)
-    return target.startswith("kafka:") and target.partition("?")[0] == spec.partition("?")[0]
+    if not (target.startswith("kafka:") and spec.startswith("kafka:")):
+        return False
+    if target.partition("?")[0] == spec.partition("?")[0]:
+        return True
+    # A cluster has many addresses, and several clusters may share an id: only the topics' own ids tell.
+    with _on_cluster(spec) as log, _on_cluster(target) as copy:
+        return log.topic_id(CLAIMS) == copy.topic_id(CLAIMS) != ""
+
+
+def _on_cluster(spec: str) -> KafkaLog:
+    return cast("KafkaLog", open_log(spec, os.environ, sys.stdin.buffer, partly_copied=True))

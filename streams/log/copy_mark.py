@@ -5,7 +5,7 @@ A copy is made topic by topic, so until it is whole it lacks nodes and claims, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from streams.log.base import Log, LogCutShort, Partition
 
@@ -17,6 +17,12 @@ def mark(copy: Log, ends: Mapping[str, Mapping[int, int]]) -> None:
     """Say that `copy` is whole once each of its partitions reaches the offset in `ends`, by topic."""
     for topic, offsets in ends.items():
         copy.commit(_GROUP, topic, offsets)
+
+
+def spoil(copy: Log, places: Iterable[Partition]) -> None:
+    """Say that `copy` is not the ledger and never will be: what stands in `places` is not what was copied."""
+    for place in places:
+        copy.commit(_GROUP, place.topic, {place.number: copy.end(*place) + 1})
 
 
 def check_whole(log: Log, name: str) -> None:

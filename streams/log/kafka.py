@@ -49,17 +49,15 @@ class KafkaLog:
     def __init__(self, clients: Clients, cluster_id: str) -> None:
         self.settings = clients.settings
         self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id
-        self._clients, self._catalog, self._sender = clients, Catalog(clients), Sender(clients)
-        self._offsets = GroupOffsets(clients)
+        self._clients, self._catalog, self._offsets, self._sender = clients, Catalog(clients), GroupOffsets(clients), Sender(clients)
         self._counts: dict[str, int] = {}
-        self._counted = -TOPICS_SECONDS
+        self._counted, self._closed = -TOPICS_SECONDS, False
         self._ends: dict[Partition, int] = {}
         self._asked: dict[Partition, float] = {}
         self._certain: set[Partition] = set()
         self._tail: Fetcher | None = None
         self._history: Fetcher | None = None
         self._leases: list[KafkaLease] = []
-        self._closed = False
 
     @classmethod
     def open(cls, settings: KafkaSettings) -> Self:
@@ -135,6 +133,10 @@ class KafkaLog:
     def take_times(self, topics: Sequence[str], *, of_writers: bool) -> None:
         """From now on a record's time in these topics is what its writer says, or the broker's again."""
         self._catalog.take_times(topics, of_writers=of_writers)
+
+    def topic_id(self, topic: str) -> str:
+        """As the cluster knows it, and no other cluster; empty for a topic that is not there."""
+        return self._catalog.topic_id(topic)
 
     def has_times_of_writers(self) -> bool:
         """Whether the ledger's times are what its writers say: a copy is being made here, or was interrupted, or others mirror to it."""

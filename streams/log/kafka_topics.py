@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
     AdminClient,
     AlterConfigOpType,
@@ -38,6 +38,8 @@ READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
 
 
+NO_ID: Final = str(Uuid(0, 0))
+"""What a broker says that does not know topics' ids."""
 MISSING = "missing"
 """The setting of a topic that is not there."""
 
@@ -220,6 +222,16 @@ class Catalog:
     def has_times_of_writers(self, topic: str) -> bool:
         """Whether records of this topic have the times that their writers say."""
         return self.configs([topic])[topic].get(TIMESTAMPS) == OF_WRITERS
+
+    def topic_id(self, topic: str) -> str:
+        """What no other topic of any cluster has; empty for a topic that is not there, and where brokers before 2.8 know of none."""
+        name = self._settings.topic(topic)
+
+        def ask(admin: AdminClient, timeout: float) -> Any:
+            return admin.describe_topics(TopicCollection([name]), request_timeout=timeout)[name].result()
+
+        found = str(self._clients.administer(ask, f"asking for topic {name}").topic_id) if topic in self.found()[1] else ""
+        return "" if found == NO_ID else found
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the cluster keeps only the newest record of each key."""

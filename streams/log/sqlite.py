@@ -38,7 +38,7 @@ from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
 from streams.log.sqlite_reading import Reader, Said
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
-from streams.log.wake import Bell, Ear
+from streams.log.wake import Bell, Ear, wake_file
 
 TRUNCATE_STEP: Final = 200_000  # offsets dropped in one transaction, so that other writers get their turn
 SPURIOUS_SECONDS: Final = 0.0002  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
@@ -71,11 +71,11 @@ class SqliteLog:
         path = Path(path)
         file = SqliteFile.open(path, create=create)
         try:
-            return cls(file, Bell(_wake_file(path), path), clock)
+            return cls(file, Bell(wake_file(path), path), clock)
         except OSError as problem:
             file.close()
             said = problem.strerror or problem
-            raise LogUnreachable(f"{_wake_file(path)}: {said}. It must be writable by all who use the log, as the log itself") from problem
+            raise LogUnreachable(f"{wake_file(path)}: {said}. It must be writable by all who use the log, as the log itself") from problem
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """See the contract."""
@@ -225,7 +225,7 @@ class SqliteLog:
             if places:
                 self._file.check_in_place()  # else it would wait for ever for what others append
             if self._ear is None:
-                self._ear = Ear(_wake_file(self.path))
+                self._ear = Ear(wake_file(self.path))
             woken = False
             while True:
                 ends = self._shelf.ends() if places else {}
@@ -366,9 +366,3 @@ class SqliteLog:
     def _reading(self, what: str) -> Iterator[None]:
         with self._file.guarded(what), self._file.reading():
             yield
-
-
-def _wake_file(path: Path) -> Path:
-    """Beside the log itself: who came by a link and who did not hear the same bell."""
-    path = path.resolve()
-    return path.with_name(path.name + "-wake")

@@ -22,6 +22,12 @@ _IN_MODIFY = 0x2
 _EVENT_BYTES = 4096
 
 
+def wake_file(log: Path) -> Path:
+    """Beside the log itself: who came by a link and who did not hear the same bell."""
+    log = log.resolve()
+    return log.with_name(log.name + "-wake")
+
+
 class Bell:
     """Rings the file at `path`; makes it for all who may write `log`, if it is missing. Raises OSError if that cannot be done."""
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
+from streams.cli.main import run
 from streams.cli.open_log import open_log
 from streams.log.base import (
     Lease,
@@ -40,6 +41,7 @@ from streams.log.kafka import TRUST_SECONDS, KafkaLog
 from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
+from streams.topology import open_ledger
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 
 ROOT = Path(__file__).parents[2]
@@ -557,3 +559,17 @@ def test_a_consumer_that_waits_for_a_partition_for_good_is_replaced(settings: Ka
 
         assert everything(log) == [b"0", b"1", b"2"]
         assert log._tail is not tail
+
+
+def test_a_ledger_is_not_copied_onto_itself_by_another_address(
+    log: KafkaLog, settings: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    spec, twice = (f"kafka://{','.join([settings.bootstrap] * times)}/{settings.prefix}?single-broker=true" for times in (1, 2))
+
+    code = run(["copy", twice, "--log", spec])
+
+    assert code == Exit.USAGE
+    assert "this is the log itself" in capsys.readouterr().err
+    assert not log.has_times_of_writers()
+    assert log.topic_id("no-such-topic") == ""

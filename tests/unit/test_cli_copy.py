@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import re
@@ -17,7 +18,8 @@ from streams.log.base import LogCutShort, LogError, LogFull, Message, OffsetOutO
 from streams.log.copy_mark import check_whole
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
-from streams.mirror import COPIED, EFFECTS_FIRST, mirror
+from streams.log.wake import wake_file
+from streams.mirror import COPIED, EFFECTS_FIRST, NotAsCopied, OtherLedger, mirror
 from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
 
@@ -302,6 +304,70 @@ class _Timed(MemoryLog):
     def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
         for each, self.now_ms in zip(messages, times_ms, strict=True):
             self.append([each])
+
+
+class _CopiedTwice(_Timed):
+    """A log to which a second copy appends the same at the same moment: all of it behind what the first one reads back."""
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        super().append_at(messages, times_ms)
+        super().append_at(messages, times_ms)
+
+
+def test_what_two_copies_made_at_once_wrote_twice_is_read_as_a_ledger_by_nobody() -> None:
+    source, copy = _asked_once(), _CopiedTwice()
+
+    with pytest.raises(NotAsCopied, match=r"the new log ends at 4, the old one at 2.* or copy to it at once"):
+        mirror(source, copy)
+
+    with pytest.raises(LogCutShort):
+        check_whole(copy, "the copy")
+    with pytest.raises(OtherLedger, match="copy to one that is empty"):
+        mirror(source, copy)
+
+
+class _CopiedFurther(_Timed):
+    """A log that a second copy, which began later, takes further than the first one goes."""
+
+    source: MemoryLog
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        super().append_at(messages, times_ms)
+        if messages[-1].topic == RESULTS:
+            self.source.append(one_of_each())
+            super().append_at(one_of_each()[-1:], [1000])
+
+
+def test_a_copy_that_a_later_one_took_further_is_as_good() -> None:
+    source, copy = _asked_once(), _CopiedFurther()
+    copy.source = source
+
+    mirror(source, copy)
+    mirror(source, copy)
+
+    assert [copy.end(topic, 0) for topic in COPIED] == [source.end(topic, 0) for topic in COPIED]
+    check_whole(copy, "the copy")
+
+
+def test_an_embedded_log_is_copied_to_by_one_process_at_a_time(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    target = f"sqlite:{tmp_path / 'copy'}"
+    SqliteLog.open(tmp_path / "copy", create=True).close()
+
+    with wake_file(tmp_path / "copy").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        said = fleet.run(capsys, "copy", target)
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == f"claimlog: {target}: another process copies to it; wait until it has ended, then copy again\n"
+    assert fleet.run(capsys, "copy", target).code == 0
+
+
+def _asked_once() -> MemoryLog:
+    log = MemoryLog(clock=lambda: 1000)
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    log.append(one_of_each())
+    return log
 
 
 class _Forgetful(MemoryLog):
