@@ -154,6 +154,11 @@ class Sender:
                 producer.poll(0.05)
             except KafkaException as problem:
                 raise self._clients.fatal or self._error(error_of(problem)) from None
+            except TypeError:
+                if any(type(header) is not str for header, _ in message.headers):
+                    raise
+                # Interrupted: the client takes what a signal's handler raised at a header for a header that is none.
+                raise KeyboardInterrupt from None
 
     def _refuse_errors(self) -> None:
         for batch in self._under_way:

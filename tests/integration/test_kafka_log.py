@@ -573,3 +573,19 @@ def test_a_ledger_is_not_copied_onto_itself_by_another_address(
     assert "this is the log itself" in capsys.readouterr().err
     assert not log.has_times_of_writers()
     assert log.topic_id("no-such-topic") == ""
+
+
+def test_who_is_interrupted_while_it_sends_is_interrupted(log: KafkaLog) -> None:
+    messages = [replace(each, headers=(("ce_id", b"1"),) * 8) for each in numbered(0, 2000)]
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(20):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    log.append(messages)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert log.append(numbered(0, 1))
