@@ -2,11 +2,17 @@
 
 Each batch is one write batch of RocksDB with its write-ahead log on, so rows, meta and next offset survive `kill -9` together; after a
 power cut the table opens at an earlier batch. RocksDB checks every block it reads; what it finds wrong is `TableDamaged` here.
+
+It does not notice files that are sound and do not belong together: a cut list of files, an older copy laid over a newer one, a copy made
+while somebody wrote. What it reads then are rows of different batches. So each batch stores a sum over all rows, which `open` adds up anew.
 """
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +31,9 @@ INFO_LOG_BYTES = 1 << 20
 # In order of keys: meta first, then rows, then nothing.
 _META, _ROW, _AFTER_ROWS = b"m", b"r", b"s"
 _NEXT_OFFSET = "\x00next-offset"
+_SUM_KEY = _META + b"\x00sum"
+SUM_BYTES = 8
+"""Of the sum over all rows, as of the mark of each: one mixture of files in 2^64 would pass for sound."""
 
 
 class RocksTable:
@@ -33,6 +42,9 @@ class RocksTable:
     def __init__(self, path: Path, db: Rdict) -> None:
         self.path = path
         self._db: Rdict | None = db
+        self._marks: dict[bytes, int] = {}
+        """Of each key what its row adds to the sum: taken off again when the row is replaced."""
+        self._sum = self._added_up()
         stored = self.meta(_NEXT_OFFSET)
         self._next_offset = 0 if stored is None else int.from_bytes(stored, "big")
 
@@ -51,7 +63,9 @@ class RocksTable:
         try:
             return cls(folder, db)
         except BaseException:
-            db.close()
+            # What is damaged may not be closed without a complaint either.
+            with suppress(Exception):
+                db.close()
             raise
 
     @property
@@ -69,7 +83,11 @@ class RocksTable:
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See the contract."""
-        start = _ROW + prefix
+        for key, row in self._walk(_ROW + prefix):
+            yield key[1:], row
+
+    def _walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What stands under the keys that begin with `start`, which are given whole."""
         try:
             # Not rocksdict's own loop over items: it ends at damage just as at the end, without a word.
             walk = self._open_db().iter()
@@ -78,7 +96,7 @@ class RocksTable:
                 key: bytes = walk.key()
                 if not key.startswith(start):
                     return
-                yield key[1:], walk.value()
+                yield key, walk.value()
                 walk.next()
             walk.status()
         except Exception as problem:
@@ -88,23 +106,33 @@ class RocksTable:
         self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = (), *, next_offset: int, meta: Mapping[str, bytes] | None = None
     ) -> None:
         """See the contract."""
+        rows = {_ROW + key: row for key, row in puts.items()}
+        rows |= {_META + name.encode(): value for name, value in (meta or {}).items()}
+        rows[_META + _NEXT_OFFSET.encode()] = next_offset.to_bytes(8, "big")
+        gone = {_ROW + key for key in deletes} - rows.keys()
+        marks = {key: _mark(key, row) for key, row in rows.items()}
+        known = self._marks
+        total = self._sum + sum(mark - known.get(key, 0) for key, mark in marks.items()) - sum(known.get(key, 0) for key in gone)
+        total %= 1 << 8 * SUM_BYTES
         batch = WriteBatch(raw_mode=True)
-        for key in deletes:
-            batch.delete(_ROW + key)
-        for key, row in puts.items():
-            batch.put(_ROW + key, row)
-        for name, value in (meta or {}).items():
-            batch.put(_META + name.encode(), value)
-        batch.put(_META + _NEXT_OFFSET.encode(), next_offset.to_bytes(8, "big"))
+        for key in gone:
+            batch.delete(key)
+        for key, row in rows.items():
+            batch.put(key, row)
+        batch.put(_SUM_KEY, total.to_bytes(SUM_BYTES, "big"))
         self._write(batch)
-        self._next_offset = next_offset
+        known.update(marks)
+        for key in gone:
+            known.pop(key, None)
+        self._next_offset, self._sum = next_offset, total
 
     def clear(self) -> None:
         """See the contract."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(_META, _AFTER_ROWS)
         self._write(batch)
-        self._next_offset = 0
+        self._marks.clear()
+        self._next_offset = self._sum = 0
 
     def close(self) -> None:
         """See the contract. Raises TableError if not all could be written out; it is in the write-ahead log, and read from there."""
@@ -120,6 +148,21 @@ class RocksTable:
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    def _added_up(self) -> int:
+        """The sum over all that is there. Raises TableDamaged if the last batch stored another."""
+        stored: int | None = None
+        for prefix in (_META, _ROW):
+            for key, row in self._walk(prefix):
+                if key == _SUM_KEY:
+                    stored = int.from_bytes(row, "big")
+                else:
+                    self._marks[key] = _mark(key, row)
+        total = sum(self._marks.values()) % (1 << 8 * SUM_BYTES)
+        # Tables of earlier versions have none.
+        if stored is not None and stored != total:
+            raise _damaged(self.path, "its files do not belong together: rows of different batches stand there")
+        return total
 
     def _open_db(self) -> Rdict:
         if self._db is None:
@@ -140,6 +183,26 @@ class RocksTable:
             raise _translated(problem, self.path) from problem
 
 
+def _mark(key: bytes, row: bytes) -> int:
+    """What a row adds to the sum."""
+    hashed = blake2b(key, digest_size=SUM_BYTES)
+    hashed.update(row)
+    return int.from_bytes(hashed.digest(), "big")
+
+
+def is_held(folder: Path) -> bool:
+    """Whether another process has the table in `folder` open, without opening it. RocksDB locks its file LOCK as `lockf` does."""
+    try:
+        with (folder / "LOCK").open("r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # Locked, or not to be had at all: then it is not to be deleted either.
+        return True
+    return False
+
+
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -155,6 +218,10 @@ def _options() -> Options:
     return options
 
 
+def _damaged(folder: Path, text: str) -> TableDamaged:
+    return TableDamaged(f"{folder}: the table is damaged; delete this folder and start again, it is rebuilt from the log ({text})")
+
+
 def _translated(problem: Exception, folder: Path) -> TableError:
     """What rocksdict's one exception means, and what to do about it; an error of ours stays what it is."""
     if isinstance(problem, TableError):
@@ -163,5 +230,5 @@ def _translated(problem: Exception, folder: Path) -> TableError:
     if "lock hold by" in text or "While lock file" in text:
         return TableInUse(f"{folder}: another process has this table open; stop it, or give this one a folder of its own ({text})")
     if "Corruption" in text or "No such file" in text or "not exist" in text:
-        return TableDamaged(f"{folder}: the table is damaged; delete this folder and start again, it is rebuilt from the log ({text})")
+        return _damaged(folder, text)
     return TableError(f"{folder}: RocksDB cannot go on: {text}; see to room and permissions, or choose another folder")

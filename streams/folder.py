@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from projections.projection import OffsetGap
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, newest_offset
-from projections.table import TableDamaged
+from projections.table import TableDamaged, TableError
 from schemas import topics
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
@@ -157,7 +158,8 @@ class Folder:
             try:
                 fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
             except TableDamaged as problem:
-                table.close()
+                with suppress(TableError):  # That it is damaged is known.
+                    table.close()
                 tables.discard(partition, str(problem))
                 table = tables.opened(partition)
                 if table is None:

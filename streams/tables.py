@@ -3,23 +3,29 @@
 A table holds nothing that the log does not, so none is worth waiting for without end. One that is damaged is discarded at once. One that
 another process holds is waited for until the deadline, then left to it: the next one is `claims-0+1` beside `claims-0`, the highest
 number counts. One whose loading outlasted the deadline has been marked by the watchdog, which ended that process, and is discarded now.
+While RocksDB opens a table no other thread of Python runs, the watchdog's neither, and damage may have it turn for ever or crash (a list
+of files with something behind its end): then a timer of the system's ends the process, and a table that none of the last two starts got
+loaded is discarded.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from projections.rocks import RocksTable
+from projections.rocks import RocksTable, is_held
 from projections.table import TableDamaged, TableError, TableInUse
 from schemas.topics import CLAIMS
 
 RECOVERY_SECONDS: Final = 300.0
 """A table of a million claims loads within a minute on a busy machine, and whoever has a table gives it up within a second."""
 _LOADING, _OVERDUE = ".loading", ".overdue"
+STARTS_MAX: Final = 2
+"""So many that ended while they loaded a table are enough: the first may have been killed by somebody."""
 
 
 class Tables:
@@ -40,25 +46,49 @@ class Tables:
 
     def opened(self, partition: int) -> RocksTable | None:
         """The partition's table, marked as being loaded until `loaded`; None while another process has it. Raises TableError."""
-        overdue = self._marker(partition, _OVERDUE)
-        if overdue.exists():
+        overdue, loading = self._marker(partition, _OVERDUE), self._marker(partition, _LOADING)
+        starts, damage = _count(loading), ""
+        table: RocksTable | None = None
+        folder, marks = self._folders(partition)[-1], partition not in self._waiting
+        if overdue.exists() and not is_held(folder):
             self.discard(partition, f"loading it took longer than {self.deadline_seconds:.0f} s the last time")
             overdue.unlink(missing_ok=True)
-        folder = self._folders(partition)[-1]
+        elif starts >= STARTS_MAX and not is_held(folder):
+            self.discard(partition, f"the last {starts} starts ended while they loaded it")
+            starts = 0
         try:
-            table = RocksTable.open(folder)
+            if marks:
+                # Who waits tries too often to write each time.
+                _set_count(loading, starts + 1)
+            table = self._open(folder)
         except TableDamaged as problem:
-            self.discard(partition, str(problem))
-            table = RocksTable.open(folder)
-        except TableInUse as problem:
+            damage = str(problem)
+        except TableError as problem:
+            # Said, and ended in good order: no sign that loading it cannot be survived.
+            if marks:
+                _set_count(loading, starts)
+            if not isinstance(problem, TableInUse):
+                raise
             if not self._given_up(partition, folder):
                 return None
             self.discarded += 1
-            table = RocksTable.open(self._beside(partition, problem))
+            table = self._open(self._beside(partition, problem))
+        if table is None:
+            # Only here, where nothing of the failure is left that would keep the damaged one open.
+            self.discard(partition, damage)
+            table = self._open(folder)
         self._waiting.pop(partition, None)
         self._clear_away(self._folders(partition)[:-1])
-        self._marker(partition, _LOADING).touch()
+        _set_count(loading, starts + 1)
         return table
+
+    def _open(self, folder: Path) -> RocksTable:
+        """As `RocksTable.open`. Where it takes longer than the deadline the process ends with exit code 1, and says where it stood."""
+        faulthandler.dump_traceback_later(self.deadline_seconds, exit=True)
+        try:
+            return RocksTable.open(folder)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def loaded(self, partition: int) -> None:
         """Its rows were read in time."""
@@ -109,6 +139,28 @@ class Tables:
 
     def _marker(self, partition: int, suffix: str) -> Path:
         return self._directory / f"{CLAIMS}-{partition}{suffix}"
+
+
+def _count(loading: Path) -> int:
+    """How many starts in a row have left this marker behind; one by an earlier version says nothing but that it was one."""
+    try:
+        text = loading.read_text()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 1
+
+
+def _set_count(loading: Path, starts: int) -> None:
+    """Leave the marker, or take it away. Raises TableError."""
+    try:
+        loading.parent.mkdir(parents=True, exist_ok=True)
+        if starts:
+            loading.write_text(str(starts))
+        else:
+            loading.unlink(missing_ok=True)
+    except OSError as problem:
+        needs = "see to room and permissions, or choose another folder"
+        raise TableError(f"{loading}: cannot be written: {problem.strerror or problem}; {needs}") from problem
 
 
 def _number(folder: Path) -> int:
