@@ -70,11 +70,12 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     counts = source.topics()
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
     ends = one_moment(source)
-    target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copied: dict[Partition, int] = {}
     places = [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]
-    for place in places:
-        _check_begun(source, target, place, target.end(*place))
+    there = target.topics()
+    for place in places:  # Before topics are made: without records they are a ledger too, and a copy that cannot begin is none.
+        _check_begun(source, target, place, target.end(*place) if place.number < there.get(place.topic, 0) else 0)
+    target.create(topic_specs(counts[topics.CLAIMS], counts[topics.REQUESTS]))
     copy_mark.mark(target, ends)
     if isinstance(target, TakesTimes):  # Only now: on Kafka these times are what makes readers look for the mark.
         target.take_times(COPIED, of_writers=True)

@@ -198,6 +198,17 @@ def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
         mirror(fleet.log, copy)
 
 
+def test_a_copy_that_cannot_begin_is_no_ledger_without_nodes(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.log.truncate(CLAIMS, 0, 1)
+    target = f"sqlite:{tmp_path / 'copy'}"
+
+    assert fleet.run(capsys, "copy", target).code == 6
+
+    assert run(["nodes", "--log", target]) == 1
+    assert "this log has no ledger" in capsys.readouterr().err
+
+
 class _SoonFull(SqliteLog):
     """A log on a disk that has room for one batch."""
 
