@@ -130,17 +130,23 @@ def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
     return read_table
 
 
+LEAST = Decimal("0.001")
+"""The least ratio, as they are kept in thousandths."""
+
+
 def ratio_milli(ratio: object, place: str) -> int | None:
     """Thousandths of a ratio, exactly; None for no limit. Raises UsageProblem."""
     if ratio == UNLIMITED:
         return None
     if isinstance(ratio, bool) or not isinstance(ratio, int | Decimal):
         raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio!r}')
-    exact = Decimal(ratio) * 1000
-    if not exact.is_finite():
+    given = Decimal(ratio)
+    if not given.is_finite():
         raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio}')
-    if not 1 <= exact <= AMOUNT_MAX:
-        raise UsageProblem(f'{place}: {ratio} is out of range; expected 0.001 to {AMOUNT_MAX // 1000}, or "{UNLIMITED}"')
+    # Looked at first: what is farther out cannot be multiplied either.
+    if not LEAST <= given <= Decimal(AMOUNT_MAX) / 1000:
+        raise UsageProblem(f'{place}: {ratio} is out of range; expected {LEAST} to {AMOUNT_MAX // 1000}, or "{UNLIMITED}"')
+    exact = given * 1000
     if exact != int(exact):
         raise UsageProblem(f"{place}: {ratio} has more than three decimals, and ratios are kept in thousandths")
     return int(exact)

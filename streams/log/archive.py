@@ -81,8 +81,11 @@ def archive(
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Keep others from writing here: two at once would write into each other's files, and the log lets go of what they hold."""
-    directory.mkdir(parents=True, exist_ok=True)
-    fd = os.open(directory, os.O_RDONLY)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY)
+    except OSError as problem:
+        raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new one's name") from problem
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -221,6 +221,15 @@ def test_a_file_with_a_name_of_its_own_in_the_archive_is_passed_over(tmp_path: P
         assert everything(whole, CLAIMS_0) == before
 
 
+def test_a_folder_that_cannot_be_one_is_named_with_what_is_expected(tmp_path: Path) -> None:
+    log = SqliteLog.open(tmp_path / "log.db", create=True, clock=Ticks())
+    filled(log, 10)
+    (tmp_path / "file").touch()
+
+    with pytest.raises(LogError, match="file: File exists; expected a folder that can be written"):
+        archive(log, tmp_path / "file", {CLAIMS_0: 1}, verified=anywhere)
+
+
 def test_two_archives_into_one_folder_at_once_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     log = SqliteLog.open(tmp_path / "log.db", create=True, clock=Ticks())
     filled(log)

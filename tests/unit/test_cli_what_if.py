@@ -101,6 +101,8 @@ def test_a_request_in_a_file_and_on_another_cut(fleet: FleetLog, capsys: pytest.
         (("r1", "--drain", "c99"), "node 'c99' is not known at this cut"),
         (("r1", "--ratio", "ram=2"), "expected RESOURCE=RATIO"),
         (("r1", "--ratio", "memory=many"), "expected a number such as 1.5"),
+        (("r1", "--ratio", "memory=sNaN"), "expected a number such as 1.5"),
+        (("r1", "--ratio", "memory=1e999999"), "is out of range"),
         (("r1", "--add", "c01=0"), "expected NODE or NODE=COUNT"),
         (("r1", "--memory", "4GiB"), "the request is given already"),
         (("r1", "--by", "nobody"), "--by: nobody"),
