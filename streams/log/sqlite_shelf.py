@@ -176,7 +176,10 @@ class Shelf:
     def _last_block(self, place: Place, offset: int) -> Block | None:
         """The last block that starts at or below `offset`."""
         rows: list[Row] = self._file.rows(_BLOCK_AT, (place.base, place.base + offset))
-        return _block(place.base, rows[0]) if rows else None
+        block = _block(place.base, rows[0]) if rows else None
+        if block is not None and block.first > offset:  # SQLite goes by the order of pages, and what is out of order misleads it.
+            raise BlockDamaged(f"the block with offset {offset} is missing, or not where it belongs")
+        return block
 
     def _held_below(self, place: Place, offset: int) -> int:
         """How many records are in the file below `offset`."""
