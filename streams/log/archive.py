@@ -85,7 +85,7 @@ def _alone(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         fd = os.open(directory, os.O_RDONLY)
     except OSError as problem:
-        raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new one's name") from problem
+        raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new name") from problem
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
