@@ -166,6 +166,7 @@ class Folder:
                     return None
                 fold = Fold(self._log, partition, table, self._tell, tables.seconds(), BATCH_RECORDS)
         except BaseException:
+            tables.left(partition)
             if table is not None:
                 table.close()
             raise

@@ -14,6 +14,7 @@ import faulthandler
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +48,7 @@ class Tables:
     def opened(self, partition: int) -> RocksTable | None:
         """The partition's table, marked as being loaded until `loaded`; None while another process has it. Raises TableError."""
         overdue, loading = self._marker(partition, _OVERDUE), self._marker(partition, _LOADING)
-        starts, damage = _count(loading), ""
-        table: RocksTable | None = None
+        starts = _count(loading)
         folder, marks = self._folders(partition)[-1], partition not in self._waiting
         if overdue.exists() and not is_held(folder):
             self.discard(partition, f"loading it took longer than {self.deadline_seconds:.0f} s the last time")
@@ -60,27 +60,31 @@ class Tables:
             if marks:
                 # Who waits tries too often to write each time.
                 _set_count(loading, starts + 1)
-            table = self._open(folder)
-        except TableDamaged as problem:
-            damage = str(problem)
-        except TableError as problem:
-            # Said, and ended in good order: no sign that loading it cannot be survived.
+            table = self._new_or_kept(partition, folder)
+        except TableInUse as problem:
             if marks:
                 _set_count(loading, starts)
-            if not isinstance(problem, TableInUse):
-                raise
             if not self._given_up(partition, folder):
                 return None
             self.discarded += 1
             table = self._open(self._beside(partition, problem))
-        if table is None:
-            # Only here, where nothing of the failure is left that would keep the damaged one open.
-            self.discard(partition, damage)
-            table = self._open(folder)
+        except BaseException:
+            self.left(partition)
+            raise
         self._waiting.pop(partition, None)
         self._clear_away(self._folders(partition)[:-1])
         _set_count(loading, starts + 1)
         return table
+
+    def _new_or_kept(self, partition: int, folder: Path) -> RocksTable:
+        """The table in `folder`; a new one if it is damaged."""
+        try:
+            return self._open(folder)
+        except TableDamaged as problem:
+            damage = str(problem)
+        # Only here, where nothing of the failure is left that would keep the damaged one open.
+        self.discard(partition, damage)
+        return self._open(folder)
 
     def _open(self, folder: Path) -> RocksTable:
         """As `RocksTable.open`. Where it takes longer than the deadline the process ends with exit code 1, and says where it stood."""
@@ -93,6 +97,11 @@ class Tables:
     def loaded(self, partition: int) -> None:
         """Its rows were read in time."""
         self._marker(partition, _LOADING).unlink(missing_ok=True)
+
+    def left(self, partition: int) -> None:
+        """It was not loaded, and whoever tried lives and says why: no sign that loading it cannot be survived."""
+        with suppress(OSError):  # The reason may well be that nothing can be written.
+            self.loaded(partition)
 
     def discard(self, partition: int, reason: str) -> None:
         """Delete the table, which nobody has open, and say why. Raises TableError if that cannot be done."""

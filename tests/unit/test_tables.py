@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from projections.table import TableError
 from schemas import topics
 from streams import fold as fold_module
 from streams.folder import Folder
+from streams.log.base import Log, LogUnreachable
 from streams.metrics import Health, Metrics
 from streams.tables import Tables, mark_overdue
 from streams.watchdog import Share, Watchdog
@@ -175,6 +177,33 @@ def test_a_table_that_cannot_be_opened_just_now_is_kept_however_often_that_is_tr
 
     assert (discarded(again), stands_as_the_log_says(again, world)) == (0, True)
     again.close()
+
+
+class AwayLog:
+    """A log that does not say where it ends, as one whose brokers are away."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self.is_away = log, True
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "topics" and self.is_away:
+            raise LogUnreachable("no broker answers")
+        return getattr(self._log, name)
+
+
+def test_a_table_is_kept_however_often_the_log_is_away_while_it_is_loaded(world: World) -> None:
+    kept(world, Seconds())
+    log: Any = AwayLog(world.log)
+    folder = Folder(log, world.path, "p1", Metrics("test"), world.said.append, clock=lambda: world.now_ms, seconds=Seconds())
+    for _ in range(4):
+        with pytest.raises(LogUnreachable):
+            folder.turn(ALL)
+
+    log.is_away = False
+    folder.turn(ALL)
+
+    assert (discarded(folder), stands_as_the_log_says(folder, world)) == (0, True)
+    folder.close()
 
 
 def hold(path: Path, holds: Event) -> None:
