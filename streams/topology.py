@@ -76,8 +76,10 @@ def open_ledger(
     member = new_id or uuid4().hex
     lease = log.lease("ledger-opening", topics.CLAIMS, member)
     try:
-        while unopened := [number for number, end in sorted(log.ends(topics.CLAIMS).items()) if end == 0]:
-            mine = sorted(set(unopened) & lease.partitions())
+        while not all(log.ends(topics.CLAIMS).values()):
+            held = lease.partitions()
+            # Looked at anew: on Kafka a lease takes seconds to come, and whoever had it before has opened them meanwhile.
+            mine = [number for number, end in sorted(log.ends(topics.CLAIMS).items()) if end == 0 and number in held]
             if mine:
                 log.append([_opening(_ledger_id(log, member), number, ledger_partitions) for number in mine])
             else:

@@ -9,7 +9,8 @@ from schemas.claims import PartitionOpened
 from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
-from streams.log.base import TopicMismatch, TopicSpec
+from streams.log.base import Message, TopicMismatch, TopicSpec
+from streams.log.leases import RosterLease
 from streams.log.memory import MemoryLog
 from streams.topology import WIRING, check_topics, open_ledger, own_key, topic_specs
 
@@ -32,6 +33,29 @@ def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> 
     open_ledger(log, ledger_partitions=8, request_partitions=8)
 
     assert log.ends(topics.CLAIMS) == {0: 1, 1: 1, 2: 1}
+
+
+class _LongLease(MemoryLog):
+    """A log whose lease comes when others have opened the ledger by it, as Kafka's does."""
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> RosterLease:
+        lease = super().lease(group, topic, member, timeout_seconds)
+        held = lease.partitions
+
+        def late() -> frozenset[int]:
+            self.append([Message(topics.CLAIMS, own_key(number, 2), b"opened", (), number) for number in range(2)])
+            return held()
+
+        lease.partitions = late  # type: ignore[method-assign]
+        return lease
+
+
+def test_processes_that_open_a_ledger_at_once_open_each_partition_once() -> None:
+    log = _LongLease(topic_specs(2, 1))
+
+    open_ledger(log)
+
+    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1}
 
 
 def test_an_opening_that_was_interrupted_is_finished() -> None:
