@@ -24,6 +24,8 @@ from schemas.topics import CLAIMS
 
 RECOVERY_SECONDS: Final = 300.0
 """A table of a million claims loads within a minute on a busy machine, and whoever has a table gives it up within a second."""
+_STDERR: Final = 2
+"""By its number: who runs this inside of another program may have put something without one into `sys.stderr`."""
 _LOADING, _OVERDUE = ".loading", ".overdue"
 STARTS_MAX: Final = 2
 """So many that ended while they loaded a table are enough: the first may have been killed by somebody."""
@@ -88,7 +90,7 @@ class Tables:
 
     def _open(self, folder: Path) -> RocksTable:
         """As `RocksTable.open`. Where it takes longer than the deadline the process ends with exit code 1, and says where it stood."""
-        faulthandler.dump_traceback_later(self.deadline_seconds, exit=True)
+        faulthandler.dump_traceback_later(self.deadline_seconds, file=_STDERR, exit=True)
         try:
             return RocksTable.open(folder)
         finally:
