@@ -32,6 +32,7 @@ __all__ = ["Arrival", "Departure", "Fleet", "Guest", "LedgerRecord", "NodeKind",
 
 Events = tuple[LifecycleEvent, ...]
 
+PRODUCER = "load"
 GIB = 1024
 HYPERVISOR_VERSION = 9_000_000
 """libvirt's way to write 9.0.0."""
@@ -96,7 +97,7 @@ class Fleet:
         kinds: tuple[NodeKind, ...] = KINDS,
         full_every: int = FULL_EVERY,
         name: str = "node-{:05d}",
-        producer: str = "load",
+        producer: str = PRODUCER,
     ) -> None:
         """`epoch` is that of all its producers; `name` has a place for the node's number; kinds are drawn by share from the seed."""
         random = Random(seed)

@@ -153,9 +153,10 @@ def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: L
     from producers.libvirt_fleet import Fleet
 
     open_ledger(target)
+    look = last_epoch(target, PRODUCER)
     fleet = Fleet(
         make_hosts(hosts, pace, clock),
-        last_epoch=last_epoch(target, PRODUCER),
+        last_epoch=lambda topic, node_id: persistent(lambda: look(topic, node_id)),
         interval_seconds=pace.interval_seconds,
         once=pace.once,
     )

@@ -182,15 +182,22 @@ def ended_by_sigterm() -> Iterator[None]:
 
 def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:
     """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
-    from producers.load import Fleet
+    from producers.load import PRODUCER, Fleet
+    from producers.source import epoch_after
+    from schemas.topics import AUDITS, LIFECYCLE
     from streams.cli.driving import Driver
-    from streams.cli.producing import wait_until_carried
+    from streams.cli.producing import last_epochs, wait_until_carried
 
     plan.check()
     clock = SystemClock()
     with opened(log, create=True) as target:
         open_ledger(target)
-        fleet = Fleet(plan.nodes, seed=plan.seed, epoch=clock.wall_ms())
+        fleet = Fleet(plan.nodes, seed=plan.seed)
+        # One epoch for all, above every one in the log: with a clock that went back nobody would take what these hosts say.
+        used = [epoch for topic in (AUDITS, LIFECYCLE) for epoch in last_epochs(target, PRODUCER, topic, fleet.nodes).values()]
+        epoch = epoch_after(max((each for each in used if each is not None), default=None), clock.wall_ms())
+        for node_id in fleet.nodes:
+            fleet.restart_producers(node_id, epoch)
         coming = iter(()) if plan.once else events()
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
         progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), persistence()

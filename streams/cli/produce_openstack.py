@@ -56,14 +56,15 @@ def openstack(
     """
     from producers.openstack import PRODUCER, OpenStack
     from producers.openstack_hosts import audit_of
-    from producers.source import said
+    from producers.source import epoch_after, said
     from schemas.topics import AUDITS
     from streams.cli.notifications import Feed, letters_before, told_before
     from streams.cli.produce import ended_by_sigterm, persistence
-    from streams.cli.producing import message
+    from streams.cli.producing import last_epochs, message
 
     clock = SystemClock()
     hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), clock.wall_ms()
+    audits: list[Message] = []
     with ExitStack() as stack:
         sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
         target = stack.enter_context(opened(log, create=True))
@@ -71,7 +72,10 @@ def openstack(
         before = told_before(target)
         follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
         feed, persistent = Feed(follower, letters_before(target)), persistence()
-        audits = [message(said(AUDITS, audit_of(each, producer=PRODUCER, epoch=start_ms, taken_at_ms=start_ms))) for each in hosts]
+        epochs = persistent(lambda: last_epochs(target, PRODUCER, AUDITS, [each.node_id for each in hosts]))
+        for each in hosts:
+            epoch = epoch_after(epochs[each.node_id], start_ms)
+            audits.append(message(said(AUDITS, audit_of(each, producer=PRODUCER, epoch=epoch, taken_at_ms=start_ms))))
         _append(target, audits, persistent)
         for each in hosts:
             _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)

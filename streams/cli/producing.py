@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from producers.source import Said
@@ -13,7 +14,8 @@ from streams.log.base import Log, LogUnreachable, Message
 from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000
-"""How far back the last epoch is looked for. Farther back it matters only if this machine's clock went back beyond its record there."""
+"""How far back the last epoch is looked for. One farther back is no later than the log's own time there, unless its machine's clock was
+ahead: so that time stands for it where none is found."""
 
 
 UNREACHABLE_SECONDS_MAX = 300.0
@@ -102,21 +104,44 @@ def message(said: Said) -> Message:
 
 
 def last_epoch(log: Log, producer: str) -> Callable[[str, str], int | None]:
-    """Looks up the highest epoch of `producer` for a node among the newest records of the node's partition."""
+    """Looks up the highest epoch of `producer` for a node among the newest records of the node's partition.
+
+    Where it is not among them but may be before them, it is the time of the oldest of them: the next is above it, whatever the clock says.
+    """
 
     def look(topic: str, node_id: str) -> int | None:
         key = node_id.encode()
-        partition = log.partition(topic, key)
-        end = log.end(topic, partition)
-        offset = max(log.start(topic, partition), end - TAIL_RECORDS)
-        epochs: list[int] = []
-        while offset < end and (records := log.read(topic, partition, offset)):
-            offset = records[-1].offset + 1
-            for record in records:
-                if record.key == key:
-                    event = decode_keyed(topic, key, record.value)
-                    if not isinstance(event, Unreadable) and event.producer == producer:
-                        epochs.append(event.epoch)
-        return max(epochs, default=None)
+        found, before_ms = _tail_epochs(log, producer, topic, log.partition(topic, key), {key})
+        return found.get(key, before_ms)
 
     return look
+
+
+def last_epochs(log: Log, producer: str, topic: str, node_ids: Iterable[str]) -> dict[str, int | None]:
+    """The same for many nodes: each partition is read once."""
+    by_partition: dict[int, set[bytes]] = {}
+    for node_id in node_ids:
+        by_partition.setdefault(log.partition(topic, node_id.encode()), set()).add(node_id.encode())
+    epochs: dict[str, int | None] = {}
+    for partition, keys in by_partition.items():
+        found, before_ms = _tail_epochs(log, producer, topic, partition, keys)
+        epochs |= {key.decode(): found.get(key, before_ms) for key in keys}
+    return epochs
+
+
+def _tail_epochs(log: Log, producer: str, topic: str, partition: int, keys: AbstractSet[bytes]) -> tuple[dict[bytes, int], int | None]:
+    """The highest epoch of each key there, and the time of the oldest record looked at; None if there is nothing before that one."""
+    end = log.end(topic, partition)
+    offset = max(log.start(topic, partition), end - TAIL_RECORDS)
+    has_more = offset > 0
+    found: dict[bytes, int] = {}
+    before_ms: int | None = None
+    while offset < end and (records := log.read(topic, partition, offset)):
+        offset = records[-1].offset + 1
+        before_ms = records[0].time_ms if before_ms is None and has_more else before_ms
+        for record in records:
+            if record.key in keys:
+                event = decode_keyed(topic, record.key, record.value)
+                if not isinstance(event, Unreadable) and event.producer == producer:
+                    found[record.key] = max(event.epoch, found.get(record.key, 0))
+    return found, before_ms

@@ -20,6 +20,7 @@ from schemas.codec import decode_keyed
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS
 from streams.cli.main import run
+from streams.clock import SystemClock
 from streams.log.sqlite import SqliteLog
 from tests.faults.harness import until
 
@@ -54,6 +55,16 @@ def test_one_look_at_a_real_libvirt_host_is_on_the_log(tmp_path: Path) -> None:
     (event,) = records(tmp_path / "l.sqlite", LIFECYCLE)
     assert isinstance(event, InstanceArrived)
     assert (event.instance.name, event.resync) == ("test", True)
+
+
+def test_hosts_that_are_played_again_have_a_higher_epoch_although_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for now_ms in (1_800_000_000_000, 1_790_000_000_000):
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _, now_ms=now_ms: now_ms)
+        assert run(["produce", "load", "--nodes", "1", "--once", "--log", f"sqlite:{tmp_path}/l.db"]) == 0
+
+    assert [audit.epoch for audit in records(tmp_path / "l.db", AUDITS)] == [1_800_000_000_000, 1_800_000_000_001]
 
 
 @needs_libvirt

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from schemas.topics import LIFECYCLE
 from streams.cli.main import run
+from streams.clock import SystemClock
 from streams.log.base import LogError
 from streams.log.sqlite import SqliteLog
 from tests.kafka_broker import bootstrap
@@ -93,6 +94,23 @@ def test_totals_come_from_novas_own_list(tmp_path: Path, capsys: pytest.CaptureF
     assert {node_id: row["memory_mib"]["total"] for node_id, row in rows.items()} == dict.fromkeys(rows, 65_536)
     assert len(rows) == 3
     assert tracked(spec, capsys) == cloud.usage()
+
+
+def test_a_newer_list_of_hypervisors_counts_although_the_clock_went_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, listed, spec = tmp_path / "nova.jsonl", tmp_path / "hypervisors.json", f"sqlite:{tmp_path}/l.db"
+    file.write_bytes(b"")
+    for vcpus, now_ms in ((8, 1_800_000_000_000), (16, 1_790_000_000_000)):
+        hosts = [{"hypervisor_hostname": "h1", "vcpus": vcpus, "memory_mb": 65_536, "local_gb": 500}]
+        listed.write_text(json.dumps(hosts))
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _, now_ms=now_ms: now_ms)
+        assert run(["produce", "openstack", "--from", str(file), "--hypervisors", str(listed), "--log", spec]) == 0
+    monkeypatch.undo()
+    capsys.readouterr()
+
+    assert run(["nodes", "--log", spec, "-o", "json"]) == 0
+    assert [row["vcpus"]["total"] for row in json.loads(capsys.readouterr().out)["items"]] == [16]
 
 
 def test_use_on_a_host_without_a_known_node_is_no_silent_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from schemas.resources import Resources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.driving import START_WITHIN_MS, Driver
-from streams.cli.producing import Persistent, last_epoch, publisher, wait_until_carried
+from streams.cli.producing import Persistent, last_epoch, last_epochs, publisher, wait_until_carried
 from streams.engines import Carrier
 from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
@@ -196,6 +196,28 @@ def test_the_last_epoch_of_a_producer_is_found_on_the_log() -> None:
 
     assert (look(AUDITS, "n0"), look(AUDITS, "n7"), look(LIFECYCLE, "n0")) == (5, None, None)
     assert last_epoch(world.log, "libvirt")(AUDITS, "n0") is None
+
+
+def test_an_epoch_that_is_too_far_back_to_be_found_is_none_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([])
+    for second in range(0, 100, 10):
+        world.at(second * 1_000)
+    number = world.log.partition(AUDITS, b"n0")
+    monkeypatch.setattr("streams.cli.producing.TAIL_RECORDS", 2)
+
+    stands_for_it = last_epoch(world.log, "libvirt")(AUDITS, "n0")
+
+    oldest = world.log.read(AUDITS, number, world.log.end(AUDITS, number) - 2)[0]
+    assert stands_for_it == oldest.time_ms > 0
+    assert last_epoch(world.log, "load")(AUDITS, "n0") == 5
+
+
+def test_the_last_epochs_of_many_nodes_are_those_of_each() -> None:
+    world = World([])
+    world.at(0)
+
+    assert last_epochs(world.log, "load", AUDITS, ["n0", "n7", "n1"]) == {"n0": 5, "n1": 5, "n7": None}
+    assert last_epochs(world.log, "libvirt", AUDITS, ["n0"]) == {"n0": None}
 
 
 def test_what_is_published_stands_on_the_log() -> None:
