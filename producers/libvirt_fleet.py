@@ -75,8 +75,11 @@ class Fleet:
 
     @property
     def over(self) -> bool:
-        """Whether every host has ended, which they do after `once`, and all they said was handed on."""
-        return not any(thread.is_alive() for thread in self._threads) and self._outbox.empty()
+        """Whether every host has ended, which they do after `once`, and all they said was handed on.
+
+        A failure is not over before `turn` has raised it: it may come while the last turn waits, and nobody would say why the process ends.
+        """
+        return not any(thread.is_alive() for thread in self._threads) and self._failure is None and self._outbox.empty()
 
     def turn(self, wait_seconds: float) -> Turn:
         """What the hosts said; waits up to `wait_seconds` for the first. Raises what ended a host, NodeTwice for one.

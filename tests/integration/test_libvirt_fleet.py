@@ -155,6 +155,26 @@ def test_two_uris_that_are_one_node_are_refused() -> None:
     fleet.close()
 
 
+def test_what_ended_the_last_host_is_raised_before_all_is_over() -> None:
+    class Broken(LibvirtHost):
+        def audit(self) -> AuditFailed:
+            raise RuntimeError("no file handle is left")
+
+    def broken(publish: Any, epochs: Any) -> LibvirtHost:
+        options, clock = Options(), time.monotonic_ns
+        return Broken("test:///default", publish, options=options, last_epoch=epochs, wall_ms=clock, mono_ms=clock, node_id="n")
+
+    fleet = Fleet([broken], last_epoch=lambda *_: None, interval_seconds=0.1)
+    fleet.start()
+    until(lambda: not fleet._threads[0].is_alive())
+
+    with pytest.raises(RuntimeError, match="no file handle is left"):
+        while not fleet.over:
+            fleet.turn(0.1)
+        pytest.fail("it was over, and nobody heard why")
+    fleet.close()
+
+
 def test_while_nobody_takes_what_they_say_hosts_wait_and_nothing_is_lost(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text(node_xml(range(40)))
     fleet = Fleet([maker(f"test://{tmp_path}/a.xml", "a")], last_epoch=lambda *_: None, interval_seconds=0.01, outbox_max=5)
