@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,11 +21,12 @@ from schemas.codec import Unreadable, decode_keyed, encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
-from streams.dead_letters import dead_letter
+from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
 BATCH_RECORDS = 500
 CE_SOURCE = f"claimlog/{PRODUCER}"
+HASH_HEADER = PREFIX + "hash"
 
 
 class Source(Protocol):
@@ -131,6 +132,13 @@ class Bus:
         self._log.close()
 
 
+class Letter(NamedTuple):
+    """A dead letter by its place and its bytes: line 3 of another day's file, or of another standard input, is another message."""
+
+    place: bytes
+    value_hash: bytes
+
+
 class Tally(Struct):
     """What became of the messages."""
 
@@ -141,9 +149,9 @@ class Tally(Struct):
 
 
 class Feed:
-    """Turns records of sources into messages for the log. `known` are places whose dead letter is in the log already."""
+    """Turns records of sources into messages for the log. `known` are the dead letters that are in the log already."""
 
-    def __init__(self, follower: OpenStack, known: Iterable[bytes] = ()) -> None:
+    def __init__(self, follower: OpenStack, known: Iterable[Letter] = ()) -> None:
         self.follower = follower
         self.tally = Tally()
         self._known = set(known)
@@ -181,9 +189,10 @@ class Feed:
     def _letter(self, record: Record, fault: Unreadable) -> Sequence[Message]:
         self.tally.dead_letters += 1
         letter = dead_letter(record, fault)
-        if letter.key in self._known:
+        known = Letter(letter.key, dict(letter.headers)[HASH_HEADER])
+        if known in self._known:
             return ()
-        self._known.add(letter.key)
+        self._known.add(known)
         return (letter,)
 
 
@@ -216,9 +225,9 @@ def told_before(log: Log, producer: str = PRODUCER) -> Before:
     return before
 
 
-def letters_before(log: Log) -> set[bytes]:
-    """The places that have a dead letter."""
-    return {record.key for record in _all(log, DEAD_LETTERS)}
+def letters_before(log: Log) -> set[Letter]:
+    """The dead letters that are there."""
+    return {Letter(record.key, dict(record.headers).get(HASH_HEADER, b"")) for record in _all(log, DEAD_LETTERS)}
 
 
 def swaps(texts: Iterable[str]) -> Mapping[str, int]:

@@ -98,7 +98,10 @@ def test_what_is_no_notification_becomes_a_dead_letter_with_its_line_and_is_not_
     feed = Feed(OpenStack(lambda _: 1))
 
     (letter,) = fed(feed, created()[0], b"junk", created()[1])
-    again = Feed(OpenStack(lambda _: 1), {letter.key})
+    log = MemoryLog()
+    open_ledger(log)
+    log.append([letter])
+    again = Feed(OpenStack(lambda _: 1), letters_before(log))
 
     assert letter.topic == DEAD_LETTERS
     read = read_letter(Record(letter.topic, 0, 0, NOW_MS, letter.key, letter.value, letter.headers))
@@ -107,6 +110,8 @@ def test_what_is_no_notification_becomes_a_dead_letter_with_its_line_and_is_not_
     assert read.reason.startswith("expected JSON")
     assert fed(again, created()[0], b"junk") == []
     assert again.tally.dead_letters == 1
+    (other,) = fed(again, created()[0], b"other junk")  # line 2 of another file of that name
+    assert (other.key, other.value) == (letter.key, b"other junk")
 
 
 def test_a_disabled_or_fenced_service_disables_its_node_and_a_deleted_one_withdraws_it() -> None:
@@ -217,7 +222,7 @@ def test_what_was_said_before_is_read_from_the_log(tmp_path: Path) -> None:
     assert isinstance(told.report, InstanceReport)
     assert told.report.power_state == "running"
     assert (before.epoch_of(5)("h1.example.org"), before.epoch_of(50)("h1.example.org"), before.epoch_of(5)("h2")) == (42, 50, 5)
-    assert letters == {b"file:n.jsonl/0@5"}
+    assert {letter.place for letter in letters} == {b"file:n.jsonl/0@5"}
 
 
 def test_swaps_are_named_by_flavor() -> None:
