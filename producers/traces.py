@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TextIO
 
+import msgspec
 from msgspec import Struct
 
 from producers.workload import BIN_MS, Arrival, Departure, Timeline
@@ -23,6 +24,8 @@ from schemas.requests import Flavor, PlacementRequested
 TRACE_FILE = "azure_v1_2017_d20-30.csv.gz"
 FLAVORS_FILE = "azure_v1_2017_flavors.csv"
 COLUMNS = ("arrival_s", "batch", "flavor", "life_lo_s", "life_hi_s", "censored")
+BATCH_CHARACTERS_MAX = 255
+"""It becomes a project's name."""
 
 
 class TraceUnreadable(Exception):
@@ -71,11 +74,14 @@ def read_flavors(path: Path) -> dict[str, Flavor]:
     flavors: dict[str, Flavor] = {}
     with _opened(path) as lines:
         for line, fields in _fields(path, lines, ("flavor", "vcpus", "mem_gb")):
+            letter = fields["flavor"]
             try:
-                memory_mib = float(fields["mem_gb"]) * 1024
-                flavors[fields["flavor"]] = Flavor(name=f"azure-{fields['flavor']}", vcpus=int(fields["vcpus"]), memory_mib=int(memory_mib))
+                size = {"vcpus": int(fields["vcpus"]), "memory_mib": int(float(fields["mem_gb"]) * 1024)}
+                flavor = msgspec.convert({"name": f"azure-{letter}", **size}, Flavor)  # a record with less than nothing is one nobody reads
             except (ValueError, OverflowError) as error:
                 raise TraceUnreadable(f"{path}:{line}: expected a flavor, whole vCPUs and memory in GiB: {error}") from error
+            if flavors.setdefault(letter, flavor) != flavor:
+                raise TraceUnreadable(f"{path}:{line}: flavor {letter!r} is there before with another size")
     if not flavors:
         raise TraceUnreadable(f"{path}: expected flavors, the file has none")
     return flavors
@@ -104,6 +110,8 @@ def _row(path: Path, line: int, fields: dict[str, str]) -> Row:
         row = Row(line, int(fields["arrival_s"]), fields["batch"], fields["flavor"], int(fields["life_lo_s"]), int(fields["life_hi_s"]))
     except ValueError as error:
         raise TraceUnreadable(f"{path}:{line}: expected whole seconds: {error}") from error
+    if len(row.batch) > BATCH_CHARACTERS_MAX:
+        raise TraceUnreadable(f"{path}:{line}: expected a batch of at most {BATCH_CHARACTERS_MAX} characters, got {len(row.batch)}")
     if not 0 <= row.life_lo_s < row.life_hi_s or row.arrival_s < 0:
         raise TraceUnreadable(f"{path}:{line}: expected 0 <= life_lo_s < life_hi_s and arrival_s >= 0, got {fields}")
     return row
@@ -126,9 +134,14 @@ def _fields(path: Path, lines: TextIO, columns: tuple[str, ...]) -> Iterator[tup
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
             raise TraceUnreadable(f"{path}:1: expected the columns {', '.join(columns)}; missing: {', '.join(missing)}")
+        heading = reader.fieldnames or ()
+        if twice := [name for name in columns if heading.count(name) > 1]:
+            raise TraceUnreadable(f"{path}:1: expected each column once; several are called {', '.join(twice)}")
         for fields in reader:
+            if None in fields:  # a number written 1,200 moves all that follows it into other columns
+                raise TraceUnreadable(f"{path}:{reader.line_num}: expected {len(heading)} columns, the line has more")
             if any(fields[name] is None for name in columns):
-                raise TraceUnreadable(f"{path}:{reader.line_num}: expected {len(columns)} columns, the line is cut short")
+                raise TraceUnreadable(f"{path}:{reader.line_num}: expected {len(heading)} columns, the line is cut short")
             yield reader.line_num, fields
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise TraceUnreadable(f"{path}:{reader.line_num + 1}: cannot be read on: {error}; fetch the file again") from error

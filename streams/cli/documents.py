@@ -23,6 +23,8 @@ def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -
         raise UsageProblem(f"{name}: {problem}") from None
     except RecursionError:
         raise UsageProblem(f"{name}: {TOO_DEEP}") from None
+    except (ValueError, ArithmeticError):  # thousands of digits, or an exponent of twenty: tomllib lets what reads numbers speak
+        raise UsageProblem(f"{name}: a number in it is too large to be read") from None
 
 
 def read_json(text: bytes | str, name: str, kind: type[_Kind]) -> _Kind:

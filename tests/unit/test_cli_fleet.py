@@ -122,6 +122,8 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
         ("[defaults]\nmemory_mib = { ratio = 1.2345 }\n", "defaults.memory_mib.ratio: 1.2345 has more than three decimals"),
         ("[defaults]\nmemory_mib = { ratio = 0 }\n", "defaults.memory_mib.ratio: 0 is out of range"),
         ("[defaults]\nmemory_mib = { ratio = 1e999999 }\n", "defaults.memory_mib.ratio: 1E+999999 is out of range"),
+        (f"[defaults]\nmemory_mib = {{ ratio = 1e{'9' * 30} }}\n", "a number in it is too large to be read"),
+        (f"[defaults]\nmemory_mib = {{ reserved = {'9' * 5000} }}\n", "a number in it is too large to be read"),
         ('[nodes.c01]\nvcpus = { ratio = "lots" }\n', "vcpus.ratio: expected a number such as 1.5, or \"unlimited\", got 'lots'"),
         ("[nodes.c01]\nvcpus = { step_size = 0 }\n", "vcpus.step_size: expected 1 or more, got 0"),
         ("[nodes.c01]\nvcpus = { min_unit = 5, max_unit = 2 }\n", "c01: vcpus: min_unit 5 is above max_unit 2"),

@@ -81,6 +81,8 @@ def test_vms_that_outlived_the_window_may_stay(extract: Extract) -> None:
     ("lines", "expected"),
     [
         (["1800000,0,m,300,600"], f"{TRACE_FILE}:2: expected 6 columns, the line is cut short"),
+        (["1800000,0,m,1,200,1,500,0"], f"{TRACE_FILE}:2: expected 6 columns, the line has more"),
+        ([f"1800000,{'7' * 300},m,300,600,0"], f"{TRACE_FILE}:2: expected a batch of at most 255 characters, got 300"),
         (["soon,0,m,300,600,0"], f"{TRACE_FILE}:2: expected whole seconds: invalid literal for int() with base 10: 'soon'"),
         (["1800000,0,m,600,600,0"], f"{TRACE_FILE}:2: expected 0 <= life_lo_s < life_hi_s"),
         (["1800000,0,z,300,600,0"], f"{TRACE_FILE}:2: flavor 'z' is not in {FLAVORS_FILE}; known: a, m"),
@@ -97,6 +99,11 @@ def test_a_bad_line_is_named(extract: Extract, lines: list[str], expected: str) 
 def test_missing_columns_are_named(extract: Extract) -> None:
     assert f"{TRACE_FILE}:1: expected the columns" in complaint(extract(heading="arrival_s,batch,flavor"))
     assert "missing: life_lo_s, life_hi_s, censored" in complaint(extract(heading="arrival_s,batch,flavor"))
+
+
+def test_a_column_that_is_there_twice_is_named(extract: Extract) -> None:
+    heading = HEADING.replace("batch", "life_lo_s,batch")
+    assert f"{TRACE_FILE}:1: expected each column once; several are called life_lo_s" in complaint(extract(heading=heading))
 
 
 def test_a_missing_file_says_where_it_may_be_named(tmp_path: Path) -> None:
@@ -119,7 +126,16 @@ def test_an_archive_that_is_none_is_an_error(extract: Extract) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("flavor,vcpus,mem_gb\n", "the file has none"), ("flavor,vcpus,mem_gb\na,x,1\n", ":2: expected a flavor")]
+    ("text", "expected"),
+    [
+        ("flavor,vcpus,mem_gb\n", "the file has none"),
+        ("flavor,vcpus,mem_gb\na,x,1\n", ":2: expected a flavor"),
+        ("flavor,vcpus,mem_gb\na,-1,1\n", ":2: expected a flavor, .* >= 0"),
+        ("flavor,vcpus,mem_gb\na,1,-1\n", ":2: expected a flavor, .* >= 0"),
+        ("flavor,vcpus,mem_gb\na,1,nan\n", ":2: expected a flavor, .*NaN"),
+        ("flavor,vcpus,mem_gb\na,1,1e300\n", ":2: expected a flavor, .* <= "),
+        ("flavor,vcpus,mem_gb\na,1,1\na,2,1\n", ":3: flavor 'a' is there before with another size"),
+    ],
 )
 def test_bad_flavors_are_named(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "f.csv").write_text(text)
