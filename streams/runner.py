@@ -67,6 +67,7 @@ class Host:
     ) -> None:
         self._log, self._engines, self._lease, self._health, self._err = log, list(engines), lease, health, err
         self._clock = clock
+        self._owned: frozenset[int] = frozenset()
         self._trouble: LogError | None = None
         self._since = 0.0
         health.waits = False
@@ -102,6 +103,10 @@ class Host:
     def _turn(self) -> int:
         """One turn of every engine; returns how much there was to do."""
         owned = self._lease.partitions()
+        if not owned <= self._owned:
+            # Who was in reserve was ready: what it takes over now has to be loaded and folded first.
+            self._health.ready = False
+        self._owned = owned
         done = sum(engine.turn(owned) for engine in self._engines)
         if self._trouble is not None:
             self._tell("there is room again" if isinstance(self._trouble, LogFull) else "the log answers again")

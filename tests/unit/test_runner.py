@@ -1,0 +1,74 @@
+"""The embedded host: when a process is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from streams.log.base import Partition
+from streams.log.memory import MemoryLog
+from streams.metrics import Health
+from streams.runner import Host
+
+NONE, ALL = frozenset[int](), frozenset({0, 1})
+
+
+class Lease:
+    """Gives one share after another, and the last one for good; notes whether the process was ready when it was asked."""
+
+    def __init__(self, health: Health, shares: Sequence[frozenset[int]]) -> None:
+        self._health, self._shares, self.was_ready = health, list(shares), list[bool]()
+
+    def partitions(self) -> frozenset[int]:
+        self.was_ready.append(self._health.ready)
+        return self._shares.pop(0) if len(self._shares) > 1 else self._shares[0]
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class Loading:
+    """An engine that loads for three turns what it took over; notes in each turn whether the process is ready."""
+
+    name = "loading"
+
+    def __init__(self, health: Health) -> None:
+        self._health, self._left, self._owned = health, 0, NONE
+        self.readiness: list[bool] = []
+
+    def turn(self, partitions: frozenset[int]) -> int:
+        if partitions - self._owned:
+            self._left = 3
+        self._owned, self._left = partitions, max(self._left - 1, 0)
+        self.readiness.append(self._health.ready)
+        return self._left
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_process_in_reserve_that_takes_over_is_ready_again_only_once_it_has_caught_up() -> None:
+    health = Health(lambda: 0.0)
+    engine = Loading(health)
+    # Each sleep asks for the share as well.
+    lease = Lease(health, [NONE, NONE, ALL])
+    log = MemoryLog()
+
+    Host(log, [engine], lease, health, StringIO()).run(lambda: len(engine.readiness) == 5)
+
+    assert engine.readiness == [False, False, False, False, True]
+    assert lease.was_ready[:3] == [False, True, True]
+
+
+def test_a_process_that_gives_a_part_up_stays_ready() -> None:
+    health = Health(lambda: 0.0)
+    engine = Loading(health)
+    lease = Lease(health, [ALL, ALL, ALL, ALL, frozenset({0})])
+    log = MemoryLog()
+
+    Host(log, [engine], lease, health, StringIO()).run(lambda: len(engine.readiness) == 5)
+
+    assert engine.readiness == [False, False, False, True, True]
