@@ -66,7 +66,7 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     OffsetOutOfRange for history that left `source` (open it with its archive), NotAsCopied for a copy that reads back differently or is
     longer than what was copied; readers refuse it from then on.
     """
-    check_topics(source)
+    check_topics(source, COPIED)  # A file of lines has no others.
     counts = source.topics()
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
     ends = one_moment(source)
@@ -99,7 +99,7 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
 
 def one_moment(source: Log) -> dict[str, dict[int, int]]:
     """The ends of all that is copied, in which nothing lacks what it rests on. Raises TopicMismatch if `source` is no ledger."""
-    check_topics(source)
+    check_topics(source, COPIED)
     return {topic: source.ends(topic) for topic in EFFECTS_FIRST}
 
 

@@ -7,6 +7,7 @@ every other topic ──> watcher ──> dead-letters
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import count
 from uuid import uuid4
 
@@ -88,15 +89,16 @@ def open_ledger(
         lease.release()
 
 
-def check_topics(log: Log) -> None:
-    """Raise TopicMismatch unless every topic is there and those that belong together have equally many partitions."""
+def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
+    """Raise TopicMismatch unless these topics are there and those that belong together have equally many partitions."""
     there = log.topics()
-    for topic in TOPICS.values():
+    wanted = [topic for topic in TOPICS.values() if topic.name in names]
+    for topic in wanted:
         if topic.name not in there:
             raise TopicMismatch(
                 f"topic {topic.name} is missing: this is no claimlog ledger, or its making was interrupted; `claimlog run` makes it"
             )
-        first = next(other.name for other in TOPICS.values() if other.partitions == topic.partitions)
+        first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:
             raise TopicMismatch(
                 f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many; "

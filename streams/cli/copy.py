@@ -49,14 +49,17 @@ def copy_verb(
     Answers, digests and cuts are the same there. What is derived is not copied: a stream processor makes it anew. Stop all writers first,
     or copy again once they are stopped; every record is read back and compared. What was archived has to be at hand (CLAIMLOG_ARCHIVE).
 
-    A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests. Its first line
-    says how far each partition goes: a file that was cut short is refused (exit 6); without that line its records are read as they are.
+    A file of JSON lines is a history to keep or to test with: every verb reads it as --log FILE.jsonl, to the same digests, and a log is
+    made of it again with copy. Its first line says how far each partition goes: a file that was cut short is refused (exit 6); without
+    that line its records are read as they are, and not copied.
     """
     if not target:
         raise UsageProblem("TARGET '': expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl")
+    if _spec(log) == "-":
+        raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
         return _exported(Path(target), log, show)
-    if _is_itself(target, log or os.environ.get(ENVIRONMENT, "")):
+    if _is_itself(target, _spec(log)):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
     with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
         if not hasattr(destination, "append_at"):
@@ -101,7 +104,21 @@ def _source(log: str | None) -> Iterator[tuple[Log, bool]]:
         source, lacks = opened(log, partly_copied=True), True
         sys.stderr.write(f"what is there is copied, but {printable(str(problem))}\n")
     with source:
+        _refuse_part(source, log)
         yield source, lacks
+
+
+def _refuse_part(source: Log, log: str | None) -> None:
+    """Raises UsageProblem for lines that may be a part of a ledger: nobody would see of the copy that it is one."""
+    if not getattr(source, "ledger_id", ""):
+        raise UsageProblem(
+            f"{_spec(log)}: expected a first line, as `claimlog copy FILE.jsonl` writes it, with how many partitions there are and how "
+            "far they go; without it this may be a part of a ledger"
+        )
+
+
+def _spec(log: str | None) -> str:
+    return log or os.environ.get(ENVIRONMENT, "")
 
 
 def _exported(path: Path, log: str | None, show: Show) -> int:
@@ -112,6 +129,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     _refuse_to_replace(path)
     partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
     with opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
+        _refuse_part(source, log)
         ends = one_moment(source)
         records = told(source, ends, progress.add)
         topics = [TopicSpec(name, count) for name, count in source.topics().items() if name in COPIED]

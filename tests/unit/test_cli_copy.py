@@ -190,6 +190,36 @@ def test_every_topic_that_is_copied_is_looked_up_once() -> None:
     assert sorted(EFFECTS_FIRST) == sorted(COPIED)
 
 
+def test_a_log_is_made_of_a_history_in_a_file_again(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    file, again, restored = tmp_path / "history.jsonl", tmp_path / "again.jsonl", f"sqlite:{tmp_path / 'restored'}"
+    assert fleet.run(capsys, "copy", str(file)).code == 0
+
+    assert run(["copy", restored, "--log", str(file)]) == 0
+    assert run(["copy", str(again), "--log", str(file)]) == 0
+
+    capsys.readouterr()
+    assert again.read_bytes() == file.read_bytes()
+    before = fleet.run(capsys, "replay", "-o", "json").json
+    assert run(["replay", "--log", restored, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == before
+
+
+def test_no_log_is_made_of_lines_that_may_be_a_part_of_a_ledger(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    file, lines = tmp_path / "history.jsonl", tmp_path / "lines.jsonl"
+    assert fleet.run(capsys, "copy", str(file)).code == 0
+    lines.write_bytes(file.read_bytes().partition(b"\n")[2])
+
+    codes = [run(["copy", f"sqlite:{tmp_path / 'copy'}", "--log", source]) for source in (str(lines), "-")]
+
+    assert codes == [2, 2]
+    said = capsys.readouterr().err
+    assert f"claimlog: {lines}: expected a first line, as `claimlog copy FILE.jsonl` writes it" in said
+    assert "claimlog: --log -: lines that are piped may be cut short anywhere" in said
+    assert not (tmp_path / "copy").exists()
+
+
 def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path)
     fleet.log.truncate(CLAIMS, 0, 1)
