@@ -6,6 +6,7 @@ another system is only read: nothing is committed there, every start reads all t
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
@@ -21,11 +22,21 @@ from schemas.codec import Unreadable, decode_keyed, encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.cli.exits import UsageProblem
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
 BATCH_RECORDS = 500
 CE_SOURCE = f"claimlog/{PRODUCER}"
+NO_TEXT = {
+    b"\x1f\x8b": "packed by gzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"BZh": "packed by bzip2",
+    b"\xfd7zXZ\x00": "packed by xz",
+    BOM_UTF16_LE: "UTF-16",
+    BOM_UTF16_BE: "UTF-16",
+}
+"""What files begin with that were packed when they were put aside, or written by another editor."""
 HASH_HEADER = PREFIX + "hash"
 
 
@@ -56,14 +67,14 @@ class Lines:
     """JSON lines, or a file that is one JSON document: a message or a list of them. A record's offset is its line, or place in the list."""
 
     def __init__(self, name: str, file: BinaryIO, time_ms: int, *, is_document: bool = False) -> None:
-        """`time_ms` is when it was read: a file keeps no time of its own for each line."""
+        """`time_ms` is when it was read: a file keeps no time of its own for each line. Raises UsageProblem for what is no text."""
         self.name = name
         self.is_over = False
         self._file, self._time_ms = file, time_ms
-        self._values = _document(file.read()) if is_document else enumerate(file, start=1)
+        self._values = _document(_text(name, file.read())) if is_document else _numbered(name, file)
 
     def read(self) -> list[Record]:
-        """See `Source`."""
+        """See `Source`. Raises UsageProblem for what is no text."""
         records: list[Record] = []
         for number, value in self._values:
             if value.strip():
@@ -79,6 +90,20 @@ class Lines:
     def close(self) -> None:
         """See `Source`."""
         self._file.close()
+
+
+def _numbered(name: str, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file."""
+    for number, line in enumerate(file, start=1):
+        yield number, _text(name, line) if number == 1 else line
+
+
+def _text(name: str, start: bytes) -> bytes:
+    """What a file begins with, without a mark of UTF-8. Raises UsageProblem for no text: each line were a dead letter."""
+    for mark, what in NO_TEXT.items():
+        if start.startswith(mark):
+            raise UsageProblem(f"{name} is {what}, and JSON in UTF-8 was expected: turn it into that, or pipe it to --from -")
+    return start.removeprefix(BOM_UTF8)
 
 
 def _document(text: bytes) -> Iterator[tuple[int, bytes]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +18,7 @@ from schemas.codec import decode, decode_keyed
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.cli.exits import UsageProblem
 from streams.cli.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
 from streams.cli.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
@@ -80,6 +83,23 @@ def test_a_file_that_is_one_document_is_a_message_or_a_list_of_them(text: bytes,
     source = Lines("file:n.json", BytesIO(text), NOW_MS, is_document=True)
 
     assert [record.value.strip() for record in source.read()] == [value.strip() for value in values]
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_a_mark_of_utf8_is_no_part_of_the_first_message(is_document: bool) -> None:
+    source = Lines("file:n", BytesIO(b'\xef\xbb\xbf{"a":1}'), NOW_MS, is_document=is_document)
+
+    assert [record.value for record in source.read()] == [b'{"a":1}']
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [(gzip.compress(b"{}\n"), "packed by gzip"), (bz2.compress(b"{}\n"), "packed by bzip2"), ("{}\n".encode("utf-16"), "UTF-16")],
+)
+def test_a_file_that_is_no_text_is_refused_and_not_a_dead_letter_a_line(text: bytes, what: str, is_document: bool) -> None:
+    with pytest.raises(UsageProblem, match=f"file:n is {what}, and JSON in UTF-8 was expected"):
+        Lines("file:n", BytesIO(text), NOW_MS, is_document=is_document).read()
 
 
 def test_events_are_messages_under_their_nodes_key() -> None:
