@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from producers.libvirt_disks import Disks, has_active_pools
 from producers.libvirt_xml import Domain, read_domain
+from producers.source import TEXT_CHARACTERS_MAX
 from schemas.audits import PowerState
 
 POWER_STATES: dict[int, PowerState] = {
@@ -192,4 +193,5 @@ def _state(domain: Any) -> tuple[int | None, int | None]:
 def _listed(domain: Any, state: int | None, reason: int | None) -> Listed:
     power_state = POWER_STATES.get(libvirt.VIR_DOMAIN_NOSTATE if state is None else state, "unknown")
     is_at_work = state == libvirt.VIR_DOMAIN_PAUSED and reason in AT_WORK
-    return Listed(domain.UUIDString(), domain.name(), domain.ID(), power_state, is_at_work)
+    name = domain.name()[:TEXT_CHARACTERS_MAX]  # longer ones no record can say, and they must not cost the host its audit
+    return Listed(domain.UUIDString(), name, domain.ID(), power_state, is_at_work)

@@ -20,7 +20,7 @@ from producers.libvirt_disks import Disks
 from producers.libvirt_domains import POWER_STATES
 from producers.libvirt_system import Options, supported
 from producers.libvirt_xml import read_domain
-from producers.source import EventSource
+from producers.source import TEXT_CHARACTERS_MAX, EventSource
 from schemas.audits import InstanceReport, PowerState
 from schemas.lifecycle import (
     InstanceArrived,
@@ -224,7 +224,7 @@ class DomainWatch:
             # SHUTDOWN is followed by STOPPED; UNDEFINED of a running domain only makes it transient.
             return
         # Gone by now, but an event on its way says so; until then its last known form stands, or its name alone.
-        last = known or InstanceReport(instance_id=seen.instance_id, name=seen.name)
+        last = known or InstanceReport(instance_id=seen.instance_id, name=seen.name[:TEXT_CHARACTERS_MAX])
         report = found.report or structs.replace(last, power_state=power_state or last.power_state)
         self._present[seen.instance_id] = report
         if known is None:

@@ -150,7 +150,7 @@ def read_domain(text: str) -> Domain:
     pinned = _pinned(root)
     return Domain(
         instance_id=uuid,
-        name=root.findtext("name", ""),
+        name=root.findtext("name", "")[:TEXT_CHARACTERS_MAX],
         vcpus=int(vcpu),
         memory_mib=memory_mib,
         pinned_cpus=tuple(sorted(pinned)),

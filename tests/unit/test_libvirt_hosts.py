@@ -47,6 +47,13 @@ def test_the_same_node_twice_is_refused() -> None:
     check_distinct(hosts_of(("c1=a:///x", "c2=a:///x"), "", COMMON))
 
 
+@pytest.mark.parametrize(("node", "got"), [("x" * 256, 256), (" ", 1)])
+def test_a_name_that_no_record_can_say_is_refused(node: str, got: int) -> None:
+    with pytest.raises(UsageProblem, match=f"expected a name of 1 to 255 characters, got {got}"):
+        check_distinct(hosts_of(("a:///x",), node, COMMON))
+    check_distinct(hosts_of(("a:///x",), "x" * 255, COMMON))
+
+
 def test_a_file_says_for_each_host_what_differs(tmp_path: Path) -> None:
     (tmp_path / "hosts.toml").write_text(
         """

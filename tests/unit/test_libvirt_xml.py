@@ -81,6 +81,12 @@ def test_a_domain_has_its_defined_size_not_its_present_one() -> None:
     assert (domain.instance_id, domain.name, domain.project_id) == ("i-1", "instance-1", "p-1")
 
 
+def test_of_a_name_that_no_record_can_say_the_beginning_is_said() -> None:
+    name = read_domain("<domain><uuid>u</uuid><name>" + 5_000 * "n" + "</name><memory>1024</memory><vcpu>1</vcpu></domain>").name
+
+    assert name == 4_096 * "n"
+
+
 def test_only_a_pin_to_one_cpu_binds_it() -> None:
     assert read_domain(DOMAIN).pinned_cpus == (6, 7)
     assert read_domain(DOMAIN).numa_cells == (0, 1)
