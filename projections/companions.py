@@ -13,6 +13,7 @@ from projections.differences import Closed, HomeClosed
 from projections.leaks import Leaks, Mark
 from projections.observed import NodeView, Observed
 from projections.open_finding import OpenFinding
+from projections.state import StateError
 
 Rows = Iterable[tuple[bytes, bytes]]
 
@@ -65,13 +66,16 @@ def all_rows(observed: Observed, leaks: Leaks, doubles: Doubles) -> list[tuple[b
 
 
 def taken(partition: int, rows: Rows) -> tuple[Observed, Leaks, Doubles | None]:
-    """What the rows say; None for the doubles where no row has them."""
+    """What the rows say; None for the doubles where no row has them. Raises StateError."""
     observed, leaks, doubles = Observed(partition), Leaks(partition), None
     for key, row in rows:
-        if key == _DOUBLES:
-            doubles = _decode_doubles(row)
-            continue
-        kept, node_id = _decode_node(row), key.removeprefix(_NODE).decode()
+        try:
+            if key == _DOUBLES:
+                doubles = _decode_doubles(row)
+                continue
+            kept, node_id = _decode_node(row), key.removeprefix(_NODE).decode()
+        except (msgspec.DecodeError, ValueError) as problem:
+            raise StateError(f"its views and findings cannot be read: {problem}") from problem
         if kept.view is not None:
             observed.nodes[node_id] = kept.view
         if kept.mark is not None:

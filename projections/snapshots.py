@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from projections import state
+from projections import companions, state
 from projections.ledger import Ledger
 from projections.projection import Readable, Recorded, RecordsDamaged
 from projections.state import STATE_VERSION, StateError
@@ -124,8 +124,8 @@ def chunks_of(
 
 
 def load_newest(log: Readable, partition: int, *, at_most: int | None = None, tell: Tell | None = None) -> Ledger | None:
-    """The ledger of `load_newest_with`."""
-    found = load_newest_with(log, partition, at_most=at_most, tell=tell)
+    """The ledger of `load_newest_with`, whatever is kept beside it."""
+    found = _newest(log, partition, at_most, tell, has_use_of_rows=False)
     return None if found is None else found[0]
 
 
@@ -137,21 +137,31 @@ def load_newest_with(
     `tell` hears of every snapshot passed over: one whose bytes are damaged too, since all that it says is in `claims`. Raises what reading
     `claims` raises.
     """
+    return _newest(log, partition, at_most, tell, has_use_of_rows=True)
+
+
+def _newest(
+    log: Readable, partition: int, at_most: int | None, tell: Tell | None, *, has_use_of_rows: bool
+) -> tuple[Ledger, Extras] | None:
     if partition >= log.topics().get(SNAPSHOTS, 0):
         return None
     tell = _once(tell)
     for data, chunk in _complete(log, partition, at_most, tell):
-        found = _usable(log, partition, data, chunk)
+        found = _usable(log, partition, data, chunk, has_use_of_rows=has_use_of_rows)
         if not isinstance(found, str):
             return found
         tell(f"{SNAPSHOTS}/{partition}: the snapshot of offset {chunk.offset} is passed over: {found}")
     return None
 
 
-def _usable(log: Readable, partition: int, data: bytes, chunk: SnapshotChunk) -> tuple[Ledger, Extras] | str:
+def _usable(
+    log: Readable, partition: int, data: bytes, chunk: SnapshotChunk, *, has_use_of_rows: bool = True
+) -> tuple[Ledger, Extras] | str:
     """What a reader of `log` begins with, or why it cannot begin there."""
     try:
         ledger, extras = restored_with(data)
+        if has_use_of_rows:
+            companions.taken(partition, extras)
     except StateError as problem:
         return str(problem)
     if (ledger.partition, ledger.next_offset - 1, ledger.digest.hex()) != (partition, chunk.offset, chunk.digest):

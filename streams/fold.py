@@ -13,6 +13,7 @@ from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
 from projections.observed import Observed
 from projections.snapshots import load_newest_with, misfit, newest_offset
+from projections.state import StateError
 from projections.table import Table
 from schemas import topics
 from streams.leak_audit import LeakAudit, finding_messages
@@ -77,15 +78,19 @@ class Fold:
 
         place = f"{topics.CLAIMS}/{self.partition}"
         ledger = self.table.load(passed_over)
-        reason = misfit(ledger, log) if ledger is not None else None
-        usable = ledger is not None and reason is None
-        behind = newest_offset(log, self.partition) - (ledger.next_offset if ledger is not None and usable else 0)
+        reason, taken = misfit(ledger, log) if ledger is not None else None, None
+        if ledger is not None and reason is None:
+            try:
+                taken = self._taken(self.table.extras())
+            except StateError as problem:
+                reason = str(problem)
+        behind = newest_offset(log, self.partition) - (ledger.next_offset if ledger is not None and taken is not None else 0)
         if reason is not None:
             passed_over(f"{place}: the state in the table is discarded: {reason}; it is folded anew")
-        found = load_newest_with(log, self.partition, tell=passed_over) if not usable or behind >= AHEAD_RECORDS else None
-        if ledger is not None and usable:
+        found = load_newest_with(log, self.partition, tell=passed_over) if taken is None or behind >= AHEAD_RECORDS else None
+        if ledger is not None and taken is not None:
             if found is None or not found[1]:
-                return ledger, *self._taken(self.table.extras()), False
+                return ledger, *taken, False
             passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
         if found is not None and found[1]:
             ledger, extras = found

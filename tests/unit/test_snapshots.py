@@ -17,7 +17,7 @@ from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
 from projections.node import Audit, Claim, FullAudit, Home, Node, Shown
 from projections.rules import REMEMBERED_RECORDS
-from projections.snapshots import CHUNKS_AT_ONCE, chunks_of, encoded, load_newest, misfit, restored
+from projections.snapshots import CHUNKS_AT_ONCE, chunks_of, encoded, load_newest, load_newest_with, misfit, restored
 from projections.state import STATE_VERSION, StateError
 from projections.table import MemoryTable, TableError
 from schemas.claims import Change, GroupHomeClosed, GroupHomeProposed, GroupMember, PartitionOpened
@@ -266,6 +266,26 @@ def test_a_spoilt_snapshot_is_passed_over_with_the_reason_and_the_one_before_it_
 
     assert encoded(found or Ledger(0, 1)) == encoded(old)
     assert reason in told[0]
+    assert len(told) == 1
+
+
+UNREADABLE = [(b"nn1", b"\xc1"), (b"n\xff", b"\x95\xc0\xc0\x80\x80\x80"), (b"d", b"no doubles")]
+
+
+@pytest.mark.parametrize("row", UNREADABLE)
+def test_a_snapshot_whose_views_cannot_be_read_is_passed_over_by_who_needs_them(row: tuple[bytes, bytes]) -> None:
+    history = eventful(3, 80)
+    old, new = folded(history, 40), folded(history, 70)
+    log = log_of(history, *chunks_of(old), *chunks_of(new, extras=[row]))
+    told: list[str] = []
+
+    found = load_newest_with(log, 0, tell=told.append)
+    alone = load_newest(log, 0, tell=told.append)
+
+    assert found is not None
+    assert (encoded(found[0]), found[1]) == (encoded(old), ())
+    assert encoded(alone or Ledger(0, 1)) == encoded(new)
+    assert [said for said in told if "is passed over: its views and findings cannot be read" in said] == told
     assert len(told) == 1
 
 

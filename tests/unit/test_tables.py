@@ -179,6 +179,19 @@ def test_a_table_that_cannot_be_opened_just_now_is_kept_however_often_that_is_tr
     again.close()
 
 
+def test_a_table_whose_views_cannot_be_read_is_folded_anew(world: World) -> None:
+    kept(world, Seconds())
+    with RocksTable.open(world.path / "claims-0") as table:
+        table.write({b"xnn1": b"\xc1"}, next_offset=table.next_offset)
+
+    again = folder_of(world, Seconds())
+    again.turn(ALL)
+
+    assert any("the state in the table is discarded: its views and findings cannot be read" in said for said in world.said)
+    assert (discarded(again), stands_as_the_log_says(again, world)) == (1, True)
+    again.close()
+
+
 class AwayLog:
     """A log that does not say where it ends, as one whose brokers are away."""
 
