@@ -17,6 +17,7 @@ from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli import checks
 from streams.cli.checks import Check
 from streams.cli.checks_cluster import of_brokers, of_cluster
+from streams.cli.checks_producers import producers
 from streams.cli.exits import AnswerIncomplete, Exit
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.output import Answer, Column, write
@@ -93,6 +94,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield from checks.lags(log)
         yield checks.snapshots(log, quick=quick)
     yield checks.dead_letters(log)
+    yield from producers(log)
     yield from folded
 
 

@@ -192,6 +192,22 @@ def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.C
     assert "the newest audits of 1 node are up to 1d older than their records (late) / check NTP" in says(said, "clocks of hosts")
 
 
+def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_anew_is_not(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit = HypervisorAudited(node_id="twice", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
+    for node_id, epochs in {"twice": (1, 2, 1, 2, 1), "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2)}.items():
+        for counter, epoch in enumerate(epochs, start=1):
+            look = structs.replace(audit, node_id=node_id, epoch=epoch, counter=counter)
+            fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert statuses(said)["producers"] == "warn"
+    assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
+
+
 def test_the_record_that_is_ahead_is_named_on_whatever_topic_it_is(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.now_ms += 500_000_000_000
     fleet.append(RESULTS, PlacementFailed(request_id="r", owner="s", taken_up_ms=1, reason="cancelled"))
