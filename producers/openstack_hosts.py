@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from producers.source import audit_digest
 from schemas.audits import HypervisorAudited
 from schemas.inventory import CpuInfo, Hypervisor, SupportedGuest
-from schemas.units import Amount, Count, Name, Text
+from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
 
 GIB_IN_MIB = 1024
+Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX // GIB_IN_MIB)]
 TOTALS_MISSING = "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below (2.88 dropped them)"
 
 
@@ -40,7 +41,7 @@ class _Listed(Struct):
     service: _Service | None = None
     vcpus: Count | None = None
     memory_mb: Amount | None = None
-    local_gb: Count | None = None
+    local_gb: Gib | None = None
     host_ip: Text | None = ""
     hypervisor_type: Text = ""
     hypervisor_version: Count = 0
@@ -104,6 +105,8 @@ def _listed(number: int, entry: object) -> ListedHost:
         info = _cpu_info(cpu) if isinstance(cpu, dict) else CpuInfo()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{place}: {error}") from None
+    except TypeError as error:  # a number where features are, or a list where counts are
+        raise ValueError(f"{place}: cpu_info is none of Nova's: {error}") from None
     if said.vcpus is None or said.memory_mb is None or said.local_gb is None:
         raise ValueError(f"{place}, {said.hypervisor_hostname}: {TOTALS_MISSING}")
     # Nova calls libvirt's driver QEMU, with and without KVM. Guests of other architectures, which QEMU emulates, are not in this list.

@@ -369,6 +369,10 @@ def test_the_list_of_the_command_line_client_will_do_too() -> None:
         ),
         (b"[1]", r"hypervisors\[0\]: Expected `object`, got `int`"),
         (b'[{"vcpus": 1}]', r"hypervisors\[0\]: Object missing required field `hypervisor_hostname`"),
+        (b'[{"hypervisor_hostname": "n1", "cpu_info": {"features": [1, "a"]}}]', "cpu_info is none of Nova's"),
+        (b'[{"hypervisor_hostname": "n1", "cpu_info": {"features": 5}}]', "cpu_info is none of Nova's"),
+        (b'[{"hypervisor_hostname": "n1", "cpu_info": {"topology": ["cells"]}}]', "cpu_info is none of Nova's"),
+        (b'[{"hypervisor_hostname": "n1", "vcpus": 1, "memory_mb": 1, "local_gb": 1125899906842624}]', "Expected `int` <= 1099511627776"),
         (b'[{"hypervisor_hostname": "n1"}]', "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below"),
     ],
 )
