@@ -72,7 +72,7 @@ class Changing:
         """
         if self.by:
             try:
-                return named(self.by, lambda path: Path(path).read_text()), self.by
+                return named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by
             except PolicyError as problem:
                 raise UsageProblem(f"--by: {problem}") from None
         started = newest_start(log)
@@ -94,7 +94,7 @@ def _of(started: SchedulerStarted) -> Policy:
 
 def _settings(path: str) -> Callable[[Node], OperatorFields]:
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"--fleet {path}: {getattr(problem, 'strerror', None) or problem}") from None
     file = fleet_file.read(text, path)

@@ -198,7 +198,7 @@ def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     try:
-        chosen = DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text())
+        chosen = DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text(encoding="utf-8"))
     except PolicyError as problem:
         raise UsageProblem(f"--policy: {problem}") from None
     return SchedulerEngine(log, process, chosen, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version())

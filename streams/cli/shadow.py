@@ -80,7 +80,7 @@ def shadow(
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     try:
-        chosen = named(policy, lambda path: Path(path).read_text())
+        chosen = named(policy, lambda path: Path(path).read_text(encoding="utf-8"))
     except PolicyError as problem:
         raise UsageProblem(f"--policy: {problem}") from None
     nodes, cut = _nodes(hypervisors, log, at)

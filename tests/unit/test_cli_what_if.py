@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,21 @@ def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(
     assert chosen(fleet, capsys, "r1", "--drain", "c01") == (4, [""], ["c01"])
     assert chosen(fleet, capsys, "r2") == (4, [""], [""])
     assert chosen(fleet, capsys, "r2", "--at", "now") == (0, ["c03"], ["c03"])
+
+
+def test_files_are_utf_8_whatever_the_locale_says(fleet: FleetLog) -> None:
+    (fleet.path.parent / "fleet.toml").write_text('[defaults]\nzone = "süd"\n', encoding="utf-8")
+    (fleet.path.parent / "pack.toml").write_text('# für alle\nweighers = []\n', encoding="utf-8")
+    flags = ("--memory", "1GiB", "--fleet", "fleet.toml", "--by", "pack.toml", "--log", fleet.spec)
+
+    told = subprocess.run(
+        [sys.executable, "-c", "from streams.cli.main import main; main()", "what-if", *flags],
+        cwd=fleet.path.parent,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+    )
+
+    assert (told.returncode, told.stderr.startswith(b"cut:")) == (0, True)
 
 
 def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
