@@ -64,7 +64,7 @@ def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(
 
 def test_files_are_utf_8_whatever_the_locale_says(fleet: FleetLog) -> None:
     (fleet.path.parent / "fleet.toml").write_text('[defaults]\nzone = "süd"\n', encoding="utf-8")
-    (fleet.path.parent / "pack.toml").write_text('# für alle\nweighers = []\n', encoding="utf-8")
+    (fleet.path.parent / "pack.toml").write_text("# für alle\nweighers = []\n", encoding="utf-8")
     flags = ("--memory", "1GiB", "--fleet", "fleet.toml", "--by", "pack.toml", "--log", fleet.spec)
 
     told = subprocess.run(
