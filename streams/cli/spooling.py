@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -42,6 +43,7 @@ class SqliteShelf:
     def __init__(self, log: SqliteLog) -> None:
         self._log = log
         self._epochs: dict[str, int] = {}
+        self._gone = 0
         at = log.start(EPOCHS, 0)
         while batch := log.read(EPOCHS, 0, at):
             at = batch[-1].offset + 1
@@ -86,12 +88,17 @@ class SqliteShelf:
         return found
 
     def drop(self, before: int) -> None:
-        """See `Shelf`."""
-        self._log.truncate(SPOOLED, 0, before)
+        """See `Shelf`. On a full disk, where even this takes room, they are passed over, and forgotten when there is some."""
+        self._gone = before
+        with suppress(LogFull):
+            self._log.truncate(SPOOLED, 0, before)
 
     def start(self) -> int:
         """See `Shelf`."""
-        return self._log.start(SPOOLED, 0)
+        start = self._log.start(SPOOLED, 0)
+        if start < self._gone:
+            self.drop(self._gone)
+        return max(start, self._gone)
 
     def end(self) -> int:
         """See `Shelf`."""

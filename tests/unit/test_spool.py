@@ -18,6 +18,7 @@ from schemas.codec import encode
 from schemas.topics import AUDITS
 from streams.cli.exits import UsageProblem
 from streams.cli.spooling import Forwarder, SqliteShelf
+from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
 
@@ -106,6 +107,25 @@ def test_the_last_epoch_of_each_node_is_remembered_after_its_records_have_gone_o
 
     assert [again.epoch(AUDITS, node) for node in ("n1", "n2", "n3")] == [71, 5, None]
     again.close()
+
+
+def test_on_a_disk_without_room_to_forget_anything_what_has_gone_on_goes_once_and_is_forgotten_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(SqliteShelf.open(tmp_path / "spool"))
+    spool.put(some(1, 2, 3))
+
+    def full(*_: object) -> None:
+        raise LogFull("no room left on the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "truncate", full)
+        sent = [forward(shelf, landed.extend, records_max=2) for _ in range(4)]
+        assert (sent, landed, spool.waiting) == ([2, 1, 0, 0], some(1, 2, 3), 3)
+
+    assert forward(shelf, landed.extend) == 0
+    assert (spool.waiting, landed) == (0, some(1, 2, 3))
 
 
 @settings(max_examples=25)  # each step syncs a file
