@@ -181,6 +181,9 @@ class Sender:
         except (KafkaException, SystemError) as problem:
             # A fatal error comes out of here too, but the call returns all the same: Python calls that a mistake, and names the cause.
             cause = problem if isinstance(problem, KafkaException) else problem.__cause__
+            if cause is None:
+                # Interrupted within an acknowledgement: the client has lost what the signal's handler raised there.
+                raise KeyboardInterrupt from None
             if not isinstance(cause, KafkaException):
                 raise
             # What a record was refused for says more.
