@@ -144,14 +144,15 @@ def read_domain(text: str) -> Domain:
     memory, vcpu, uuid = root.find("memory"), root.findtext("vcpu"), root.findtext("uuid")
     if memory is None or vcpu is None or not uuid:
         raise ValueError("domain XML: expected <uuid>, <memory> and <vcpu>")
-    memory_mib = -(-_kib(memory) // 1024)
-    if memory_mib > AMOUNT_MAX:
-        raise ValueError(f"domain XML: expected <memory> of at most {AMOUNT_MAX} MiB, got {memory_mib}")
+    memory_mib, vcpus = -(-_kib(memory) // 1024), int(vcpu)
+    for name, amount in (("memory> in MiB", memory_mib), ("vcpu>", vcpus)):
+        if not 0 <= amount <= AMOUNT_MAX:
+            raise ValueError(f"domain XML: expected <{name} from 0 to {AMOUNT_MAX}, got {amount}")
     pinned = _pinned(root)
     return Domain(
         instance_id=uuid,
         name=root.findtext("name", "")[:TEXT_CHARACTERS_MAX],
-        vcpus=int(vcpu),
+        vcpus=vcpus,
         memory_mib=memory_mib,
         pinned_cpus=tuple(sorted(pinned)),
         emulator_cpus=tuple(sorted(_only_cpu(root.find("cputune/emulatorpin")) - pinned)),
@@ -218,10 +219,15 @@ def _parsed(text: str) -> ET.Element:
 
 
 def _kib(element: ET.Element) -> int:
+    return -int(-float(element.text or 0) * _kib_of(element) // 1)
+
+
+def _kib_of(element: ET.Element) -> float:
+    """What the element's unit is in KiB. Raises ValueError for one that libvirt does not have."""
     unit = element.get("unit", "KiB")
     if unit not in KIB_OF:
         raise ValueError(f"<{element.tag} unit={unit!r}>: expected one of {', '.join(KIB_OF)}")
-    return -int(-float(element.text or 0) * KIB_OF[unit] // 1)
+    return KIB_OF[unit]
 
 
 def _cell(cell: ET.Element, dedicated_cpus: frozenset[int]) -> NumaCell:
@@ -244,7 +250,7 @@ def _cell(cell: ET.Element, dedicated_cpus: frozenset[int]) -> NumaCell:
 
 def _pages(cell: ET.Element) -> Iterable[HugePages]:
     for pages in sorted(cell.iterfind("pages"), key=lambda each: int(each.get("size", "0"))):
-        size_kib = int(int(pages.get("size", "0")) * KIB_OF[pages.get("unit", "KiB")])
+        size_kib = int(int(pages.get("size", "0")) * _kib_of(pages))
         if size_kib >= HUGE_KIB_MIN:
             yield HugePages(size_kib=size_kib, total=int(pages.text or 0))
 

@@ -61,6 +61,11 @@ def test_a_host_has_its_cells_pages_siblings_and_sorted_features() -> None:
     assert host.host_uuid == "8a1f"
 
 
+def test_pages_of_an_unknown_unit_are_an_error_that_an_audit_can_say() -> None:
+    with pytest.raises(ValueError, match="<pages unit='stone'>: expected one of b, bytes"):
+        read_capabilities(CAPABILITIES.replace("<pages unit='KiB'", "<pages unit='stone'"), (9, 9, 9, 9))
+
+
 def test_supported_guests_are_sorted_triples() -> None:
     assert read_capabilities(CAPABILITIES, (0, 0, 0, 0)).guests == tuple(
         SupportedGuest(architecture=arch, hypervisor_type=kind, vm_mode="hvm")
@@ -170,7 +175,9 @@ def test_memory_in_any_unit_is_rounded_up_to_mib(unit: str, memory_mib: int) -> 
     [
         ("<domain><uuid>i</uuid><vcpu>1</vcpu></domain>", "expected <uuid>, <memory> and <vcpu>"),
         ("<domain><uuid>i</uuid><memory unit='stone'>1</memory><vcpu>1</vcpu></domain>", "<memory unit='stone'>: expected one of b, bytes"),
-        (f"<domain><uuid>i</uuid><memory unit='TiB'>{1 << 40}</memory><vcpu>1</vcpu></domain>", "expected <memory> of at most"),
+        (f"<domain><uuid>i</uuid><memory unit='TiB'>{1 << 40}</memory><vcpu>1</vcpu></domain>", "expected <memory> in MiB from 0 to"),
+        ("<domain><uuid>i</uuid><memory>-1048576</memory><vcpu>1</vcpu></domain>", "<memory> in MiB from 0 to 1125899906842624, got -1024"),
+        ("<domain><uuid>i</uuid><memory>1</memory><vcpu>-1</vcpu></domain>", "expected <vcpu> from 0 to 1125899906842624, got -1"),
         ("<domain>", "expected XML from libvirt: no element found"),
     ],
 )
