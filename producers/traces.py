@@ -69,6 +69,12 @@ def trace(
     yield from timeline.until()
 
 
+def check(directory: Path, *, instances: int | None = None) -> None:
+    """Read all that `trace` would, so that nothing is played of a file that is found wrong half-way. Raises TraceUnreadable."""
+    for _ in _rows(directory / TRACE_FILE, read_flavors(directory / FLAVORS_FILE), instances):
+        pass
+
+
 def read_flavors(path: Path) -> dict[str, Flavor]:
     """The flavors by their letter: vCPUs, and memory given in GiB. Raises TraceUnreadable."""
     flavors: dict[str, Flavor] = {}

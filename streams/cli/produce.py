@@ -139,11 +139,15 @@ def trace(
 ) -> int:
     """Real arrivals and lifetimes: the Azure extract, on a generated fleet."""
     from producers.traces import TraceUnreadable
+    from producers.traces import check as check_trace
     from producers.traces import trace as read_trace
 
     folder = data_folder(data, os.environ)
     plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
     try:
+        plan.check()
+        if not once:
+            check_trace(folder, instances=limit)
         return _drive(log, lambda: read_trace(folder, seed=seed, instances=limit), plan)
     except TraceUnreadable as problem:
         raise UsageProblem(str(problem)) from None

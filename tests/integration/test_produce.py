@@ -132,6 +132,18 @@ def test_a_generated_fleet_reports_and_asks(tmp_path: Path, capsys: pytest.Captu
     assert "40 requested" in capsys.readouterr().err
 
 
+def test_nothing_is_played_of_a_trace_that_is_wrong_half_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / FLAVORS_FILE).write_text("flavor,vcpus,mem_gb\na,1,1\n")
+    with gzip.open(tmp_path / TRACE_FILE, "wt") as file:
+        file.write("arrival_s,batch,flavor,life_lo_s,life_hi_s,censored\n")
+        file.write("".join(f"{300 * number},{number},a,300,600,0\n" for number in range(5_000)) + "1500000,1,a,1,200,600,0\n")
+
+    code = run(["produce", "trace", "--data", str(tmp_path), "--nodes", "0", "--speed", "1e9", "--log", f"sqlite:{tmp_path}/l.db"])
+
+    assert (code, f"{TRACE_FILE}:5002: expected 6 columns, the line has more" in capsys.readouterr().err) == (2, True)
+    assert not (tmp_path / "l.db").exists()
+
+
 def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with gzip.open(tmp_path / TRACE_FILE, "wt") as file:
         file.write("arrival_s,batch,flavor,life_lo_s,life_hi_s,censored\n" + "0,0,a,300,600,0\n" * 25)
