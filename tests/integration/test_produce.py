@@ -96,7 +96,7 @@ def test_a_host_that_is_not_there_is_an_error_and_with_its_name_a_published_fail
 def test_a_running_producer_audits_again_and_ends_on_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
     process = claimlog("produce", "libvirt", "--interval", "0.2", "--log", f"sqlite:{path}")
-    until(lambda: path.exists() and len(records(path, AUDITS)) >= 3, 30.0, "three audits stand in the log")
+    until(lambda: (tmp_path / "l.sqlite-wake").exists() and len(records(path, AUDITS)) >= 3, 30.0, "three audits stand in the log")
 
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=30)
