@@ -163,8 +163,12 @@ def _count(loading: Path) -> int:
 
 def _set_count(loading: Path, starts: int) -> None:
     """Leave the marker, or take it away. Raises TableError."""
+    folder = loading.parent
     try:
-        loading.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+    try:
         if starts:
             loading.write_text(str(starts))
         else:
