@@ -51,13 +51,19 @@ class Claims:
 
     def hold(self, placement: Placement, now_ms: int) -> bool:
         """Renew the claim, read on up to the renewal, and tell whether the claim was held there."""
+        ledger = self._read_on(placement.partition, self.log.end(CLAIMS, placement.partition))
+        if placement.claim_id not in ledger.claims:
+            return False  # Of a guest that has come and gone: after a start all results are read again.
         stamp = Stamp(f"launch/{placement.claim_id}", now_ms)
         (offset,) = self.log.append([renew(placement.claim_id, placement.node_id, stamp, ttl_ms=TTL_MS)])
-        ledger = self.ledgers[placement.partition]
-        while ledger.next_offset <= offset:
-            for record in self.log.read(CLAIMS, placement.partition, ledger.next_offset):
+        return placement.claim_id in self._read_on(placement.partition, offset + 1).claims
+
+    def _read_on(self, partition: int, end: int) -> Ledger:
+        ledger = self.ledgers[partition]
+        while ledger.next_offset < end:
+            for record in self.log.read(CLAIMS, partition, ledger.next_offset):
                 ledger.apply(record.offset, record.time_ms, record.key, record.value)
-        return placement.claim_id in ledger.claims
+        return ledger
 
 
 def domain_xml(placement: Placement, kind: str, architecture: str) -> str:
