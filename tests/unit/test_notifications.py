@@ -95,7 +95,7 @@ def test_a_mark_of_utf8_is_no_part_of_the_first_message(is_document: bool) -> No
 @pytest.mark.parametrize("is_document", [False, True])
 @pytest.mark.parametrize(
     ("text", "what"),
-    [(gzip.compress(b"{}\n"), "packed by gzip"), (bz2.compress(b"{}\n"), "packed by bzip2"), ("{}\n".encode("utf-16"), "UTF-16")],
+    [(gzip.compress(b"{}\n", mtime=0), "packed by gzip"), (bz2.compress(b"{}\n"), "packed by bzip2"), ("{}\n".encode("utf-16"), "UTF-16")],
 )
 def test_a_file_that_is_no_text_is_refused_and_not_a_dead_letter_a_line(text: bytes, what: str, is_document: bool) -> None:
     with pytest.raises(UsageProblem, match=f"file:n is {what}, and JSON in UTF-8 was expected"):
