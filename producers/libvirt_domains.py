@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from producers.libvirt_disks import Disks, has_active_pools
 from producers.libvirt_xml import Domain, read_domain
-from producers.source import TEXT_CHARACTERS_MAX
 from schemas.audits import PowerState
+from schemas.units import TEXT_CHARACTERS_MAX
 
 POWER_STATES: dict[int, PowerState] = {
     libvirt.VIR_DOMAIN_NOSTATE: "unknown",

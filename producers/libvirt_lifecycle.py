@@ -20,7 +20,7 @@ from producers.libvirt_disks import Disks
 from producers.libvirt_domains import POWER_STATES
 from producers.libvirt_system import Options, supported
 from producers.libvirt_xml import read_domain
-from producers.source import TEXT_CHARACTERS_MAX, EventSource
+from producers.source import EventSource
 from schemas.audits import InstanceReport, PowerState
 from schemas.lifecycle import (
     InstanceArrived,
@@ -31,6 +31,7 @@ from schemas.lifecycle import (
     InstanceStopped,
     LifecycleEvent,
 )
+from schemas.units import TEXT_CHARACTERS_MAX
 
 LOOKUP_TIMEOUT_SECONDS = 5.0
 """A domain that cannot be read within this is said as last known; the next audit says more."""

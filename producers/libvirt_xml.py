@@ -11,11 +11,10 @@ from xml.etree import ElementTree as ET
 
 from msgspec import Struct
 
-from producers.source import TEXT_CHARACTERS_MAX
 from schemas.audits import InstanceReport, PowerState
 from schemas.inventory import CpuInfo, HugePages, NumaCell, PciDevice, SupportedGuest
 from schemas.resources import ObservedResources
-from schemas.units import AMOUNT_MAX
+from schemas.units import AMOUNT_MAX, TEXT_CHARACTERS_MAX
 
 KIB_OF = {
     "b": 1 / 1024,

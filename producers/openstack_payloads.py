@@ -19,14 +19,14 @@ from schemas.codec import Unreadable
 from schemas.guests import Flavor
 from schemas.requests import PlacementRequested
 from schemas.resources import Resources
-from schemas.units import AMOUNT_MAX, Name, Text
+from schemas.units import AMOUNT_MAX, NAME_CHARACTERS_MAX, Name, Text
 
 # Three disks add up, and a resize on one host counts twice: what comes of these must stay an amount.
 SWAP_MIB_MAX = AMOUNT_MAX >> 3
 Mib = Annotated[int, Meta(ge=0, le=SWAP_MIB_MAX)]
 Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 13)]
 Cpus = Annotated[int, Meta(ge=0, le=AMOUNT_MAX >> 3)]
-PlaceName = Annotated[str, Meta(max_length=255)]
+PlaceName = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 """A host's or node's name, which is a key of ours; empty while there is none."""
 
 POWER_STATES: dict[str, PowerState] = {

@@ -18,6 +18,7 @@ from schemas.envelope import Envelope, Headers, to_headers
 from schemas.inventory import Hypervisor, Physical
 from schemas.lifecycle import LifecycleEvent
 from schemas.topics import AUDITS
+from schemas.units import TEXT_CHARACTERS_MAX
 
 Publish = Callable[[str, bytes, bytes, Headers], None]
 """`publish(topic, key, value, headers)`: returns once the record is durable, or raises."""
@@ -27,8 +28,6 @@ FULL_EVERY = 20
 
 DIGEST_BYTES = 8
 """64 bits, 16 characters: enough to tell one node's states apart, which are compared with the last one only, in less than 200 bytes."""
-
-TEXT_CHARACTERS_MAX = 4096
 
 Event = TypeVar("Event", bound=LifecycleEvent)
 

@@ -20,12 +20,11 @@ from msgspec import Struct
 
 from producers.workload import BIN_MS, Arrival, Departure, Timeline
 from schemas.requests import Flavor, PlacementRequested
+from schemas.units import NAME_CHARACTERS_MAX
 
 TRACE_FILE = "azure_v1_2017_d20-30.csv.gz"
 FLAVORS_FILE = "azure_v1_2017_flavors.csv"
 COLUMNS = ("arrival_s", "batch", "flavor", "life_lo_s", "life_hi_s", "censored")
-BATCH_CHARACTERS_MAX = 255
-"""It becomes a project's name."""
 
 
 class TraceUnreadable(Exception):
@@ -116,8 +115,8 @@ def _row(path: Path, line: int, fields: dict[str, str]) -> Row:
         row = Row(line, int(fields["arrival_s"]), fields["batch"], fields["flavor"], int(fields["life_lo_s"]), int(fields["life_hi_s"]))
     except ValueError as error:
         raise TraceUnreadable(f"{path}:{line}: expected whole seconds: {error}") from error
-    if len(row.batch) > BATCH_CHARACTERS_MAX:
-        raise TraceUnreadable(f"{path}:{line}: expected a batch of at most {BATCH_CHARACTERS_MAX} characters, got {len(row.batch)}")
+    if len(row.batch) > NAME_CHARACTERS_MAX:  # it becomes a project's
+        raise TraceUnreadable(f"{path}:{line}: expected a batch of at most {NAME_CHARACTERS_MAX} characters, got {len(row.batch)}")
     if not 0 <= row.life_lo_s < row.life_hi_s or row.arrival_s < 0:
         raise TraceUnreadable(f"{path}:{line}: expected 0 <= life_lo_s < life_hi_s and arrival_s >= 0, got {fields}")
     return row

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 AMOUNT_MAX = 1 << 50
 """Largest amount of anything: sums of thousands of them stay far inside 64 bits, and inside what JavaScript reads exactly (2^53)."""
+TEXT_CHARACTERS_MAX, NAME_CHARACTERS_MAX = 4096, 255
 
 Amount = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
 Difference = Annotated[int, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
@@ -18,8 +19,8 @@ TimeMs = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
 DurationMs = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
 Offset = Annotated[int, Meta(ge=-1, le=AMOUNT_MAX)]
 RatioMilli = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
-Text = Annotated[str, Meta(max_length=4096)]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 
 
 def nearest_amount(number: int) -> int:

@@ -17,6 +17,7 @@ from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
+from schemas.units import NAME_CHARACTERS_MAX
 from streams.log.base import Log, Message, Partition, partition_count
 from streams.snapshot_writer import messages_of, write_snapshot
 
@@ -51,7 +52,7 @@ def digest_message(ledger: Ledger, process: str, version: str) -> Message:
 
 def digest_name(process: str) -> str:
     """Under what name a scheduler publishes digests: the stream processor in the same process has a fold of its own."""
-    return f"{process}/scheduler"[-255:]
+    return f"{process}/scheduler"[-NAME_CHARACTERS_MAX:]
 
 
 class _Partition:

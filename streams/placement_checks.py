@@ -5,12 +5,12 @@ from __future__ import annotations
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
+from schemas.units import NAME_CHARACTERS_MAX
 from streams.placement_homes import has_home
 from streams.placement_work import Work
 from streams.scheduling.policy import Policy
 
-# What ids made from a request's id add to it: index, process, epoch, counter, reason of a release. Names go up to 255 characters.
-NAME_CHARACTERS_MAX = 255
+# What ids made from a request's id add to it: index, process, epoch, counter, reason of a release.
 _COUNTER_CHARACTERS = 16
 AFFINITY = "ServerGroupAffinityFilter"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from projections.table import TableInUse
+from streams.log.alone import alone
 
 
 @contextmanager
@@ -19,13 +19,9 @@ def worker_directory(folder: Path) -> Iterator[str]:
     Raises TableInUse if another process has the directory.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TableInUse(
-                f"{folder}: another worker has this directory; each needs one of its own, so pass another with --state"
-            ) from None
+    lock = folder / "lock"
+    lock.touch()
+    with alone(lock, TableInUse(f"{folder}: another worker has this directory; each needs one of its own, so pass another with --state")):
         file = folder / "worker-id"
         if not file.exists() or not file.read_text().strip():
             # Written aside and renamed: a kill between the two leaves no half of an id. After a power cut it may be empty all the same.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -23,6 +22,7 @@ from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.progress import Progress
+from streams.log.alone import alone
 from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.log.wake import wake_file
@@ -74,25 +74,15 @@ def copy_verb(
     return Exit.INCOMPLETE if lacks else code
 
 
-@contextmanager
-def _alone(copy: Log, name: str) -> Iterator[None]:
+def _alone(copy: Log, name: str) -> AbstractContextManager[None]:
     """Keep a second copy from an embedded log: both would append what is missing. Raises LogError.
 
     A cluster has no such lock; `mirror` finds there what two have written, and nobody reads it as a ledger.
     """
     path = getattr(copy, "path", None)
     if path is None:
-        yield
-        return
-    fd = os.open(wake_file(path), os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LogError(f"{name}: another process copies to it; wait until it has ended, then copy again") from None
-        yield
-    finally:
-        os.close(fd)
+        return nullcontext()
+    return alone(wake_file(path), LogError(f"{name}: another process copies to it; wait until it has ended, then copy again"))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from schemas.units import NAME_CHARACTERS_MAX
 from streams.cli.documents import read_toml
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.producing import Persistent, last_epoch, message
@@ -28,8 +29,6 @@ FULL_PAUSE_SECONDS = 0.5
 DRAIN_SECONDS_MAX = 30.0
 """For how long --once waits until what it found has left the spool."""
 PRODUCER = "libvirt"
-NODE_CHARACTERS_MAX = 255
-"""As in `schemas.units.Name`: of a longer one not even failed audits could be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +114,8 @@ def check_distinct(hosts: Sequence[HostFlags]) -> None:
     """Raises UsageProblem if two are the same node by name, or the same URI under no name; and for a name that no record can say."""
     seen: set[str] = set()
     for host in hosts:
-        if len(host.node) > NODE_CHARACTERS_MAX or (host.node and not host.node.strip()):
-            raise UsageProblem(f"node {host.node[:40]!r}…: expected a name of 1 to {NODE_CHARACTERS_MAX} characters, got {len(host.node)}")
+        if len(host.node) > NAME_CHARACTERS_MAX or (host.node and not host.node.strip()):
+            raise UsageProblem(f"node {host.node[:40]!r}…: expected a name of 1 to {NAME_CHARACTERS_MAX} characters, got {len(host.node)}")
         name = host.node or host.uri
         if name in seen:
             raise UsageProblem(f"{name} is there twice: each node is reported once; give each a name of its own (NAME=URI)")

@@ -7,18 +7,18 @@ and read back, and only then the log lets go of what it holds.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
 
+from streams.log.alone import alone
 from streams.log.archive_file import ArchiveFile, Frame, Head, write
 from streams.log.base import Lease, Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.blocks import encode_record
@@ -81,19 +81,14 @@ def archive(
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Keep others from writing here: two at once would write into each other's files, and the log lets go of what they hold."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory, os.O_RDONLY)
-    except OSError as problem:
-        raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new name") from problem
-    try:
+    busy = ArchiveBusy(f"{directory}: another process archives into it; wait until it has ended, then do it again")
+    with ExitStack() as stack:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ArchiveBusy(f"{directory}: another process archives into it; wait until it has ended, then do it again") from None
+            directory.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(alone(directory, busy))
+        except OSError as problem:
+            raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new name") from problem
         yield
-    finally:
-        os.close(fd)
 
 
 def _write_files(
