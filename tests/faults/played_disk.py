@@ -7,7 +7,7 @@ writes are looked at when they are synced: under a name is on disk what was when
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -184,4 +184,8 @@ class Folders:
 
 
 def _names(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+    names: dict[str, int] = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # Folders above are others' too, whose files come and go.
+            names[path.name] = path.stat().st_ino
+    return names
