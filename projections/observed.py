@@ -63,7 +63,7 @@ class NodeView(Struct):
     `tracked` is None until a life-cycle event of the node was seen, then the instances by id. `departed` has the time of departures that
     no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back. `left` has the
     owners' departures in full, for as long as observations show the instance. `auditor` is the producer of the last complete audit, and
-    `audit_epoch` its epoch.
+    `audit_epoch` its epoch; `unwatched_ms` is when the first audit of that epoch was taken, until one follows that is later by the skew.
     `lost` has, for closed claims of tracked instances that nobody declared gone, the instance: the owner's word may still come.
     """
 
@@ -75,6 +75,7 @@ class NodeView(Struct):
     left: dict[str, Tracked] = field(default_factory=dict)
     auditor: str = ""
     audit_epoch: int = -1
+    unwatched_ms: int = 0
     sums: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     """Sum of what tracked instances report, by resource; derived."""
     silent: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -152,7 +153,7 @@ class Observed(Struct):
         kind = type(event)
         if kind is NodeObserved:
             if event.complete and not event.failed:
-                self._audited(ledger, event)
+                self._audited(ledger, event, step.time_ms)
             if step.closed:
                 self._closed(step)
         elif kind is InstanceObserved:
@@ -174,7 +175,7 @@ class Observed(Struct):
             view = self.nodes[node_id] = NodeView()
         return view
 
-    def _audited(self, ledger: Ledger, event: NodeObserved) -> None:
+    def _audited(self, ledger: Ledger, event: NodeObserved, time_ms: int) -> None:
         """A complete audit: its sum if it is a new full one, and the end of waiting for what departed before it."""
         node = ledger.nodes[event.node_id]
         view = self._node(event.node_id)
@@ -182,6 +183,8 @@ class Observed(Struct):
             _audited_by(view, event.producer)
         if view.audit_epoch != event.epoch:
             view.audit_epoch = event.epoch
+            view.unwatched_ms = min(event.taken_at_ms, time_ms)
+        if view.unwatched_ms:
             _restarted(view, node, event.taken_at_ms - SKEW_MS)
         full = node.full
         if full is not None and full.offset != view.reported_offset:
@@ -249,11 +252,15 @@ def _audited_by(view: NodeView, producer: str) -> None:
         del view.left[instance_id]
 
 
-def _restarted(view: NodeView, node: Node, before_ms: int) -> None:
+def _restarted(view: NodeView, node: Node, followed_ms: int) -> None:
     """The hypervisor's producer began anew: what went while it was away it could not tell, and its own first audit tells it.
 
+    Of an instance whose last event is nearer to that audit than clocks may differ, a later audit tells it.
     What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise.
     """
+    before_ms = min(followed_ms, view.unwatched_ms)
+    if followed_ms > view.unwatched_ms:
+        view.unwatched_ms = 0
     for instance_id, known in list((view.tracked or {}).items()):
         unknown = instance_id not in node.shown and instance_id not in node.claims
         if unknown and known.event_ms <= before_ms and not view.is_owner(known.producer):

@@ -107,6 +107,27 @@ def test_a_release_ends_the_tracking_of_an_instance_that_audits_no_longer_list_a
     assert memory(history) == (4, 4)
 
 
+@pytest.mark.parametrize("started_s", [50, 58, 60])
+def test_what_went_while_its_hypervisors_producer_was_away_is_tracked_until_an_audit_of_its_new_start_is_past_all_doubt(
+    history: History, started_s: int
+) -> None:
+    history.audit({}, at_s=0, producer="host")
+    history.event("started", "gone", at_s=started_s, size=4, producer="host")
+    history.audit({}, at_s=60, producer="host", epoch=2)
+    history.event("started", "late", at_s=61, size=2, producer="host", epoch=2)
+    doubtful = started_s > 55
+    assert memory(history) == (0, 6 if doubtful else 2)
+
+    history.audit(at_s=64, unchanged=digest_of({}), producer="host", epoch=2)
+    assert memory(history) == (0, 6 if started_s == 60 else 2)
+    history.audit(at_s=66, unchanged=digest_of({}), producer="host", epoch=2)
+    assert memory(history) == (0, 2)
+
+    # "late" began under the producer's eyes: its departure will be told.
+    history.audit(at_s=120, unchanged=digest_of({}), producer="host", epoch=2)
+    assert memory(history) == (0, 2)
+
+
 def test_departures_that_no_audit_follows_are_not_remembered_for_ever(history: History) -> None:
     for number in range(DEPARTED_MAX + 10):
         history.event("departed", f"i{number}", at_s=number * 60)
