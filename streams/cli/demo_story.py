@@ -15,6 +15,7 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed
 from streams.cli import demo_facts as facts
 from streams.cli.demo_stage import Stage
+from streams.cli.stdout import check_heard
 from streams.operator import Stamp, release
 
 SCHEDULERS = ("s1", "s2", "s3")
@@ -29,6 +30,7 @@ GIB = 1024
 def say(line: str = "") -> None:
     """One line of the story, at once."""
     print(line, flush=True)
+    check_heard(sys.stdout)
 
 
 class Story:

@@ -21,6 +21,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
 from streams.cli.never_named import check_named
 from streams.cli.output import Answer, Column, write, write_on
 from streams.cli.records import Range, begins_late, cut_of, records_of
+from streams.cli.stdout import check_heard
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record, is_stand_in
 
@@ -167,7 +168,7 @@ def _subject(text: str) -> Subject | None:
 
 
 def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
-    """Print records as they come, a batch at a time; ends only by an interrupt (exit 130)."""
+    """Print records as they come, a batch at a time; ends by an interrupt (exit 130), or once nobody reads any more."""
     style = show.style(sys.stdout)
     headers = style.headers
     for batch in coming(log, topics, since):
@@ -176,10 +177,11 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
             write_on(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
             sys.stdout.flush()
             headers = False
+        check_heard(sys.stdout)
 
 
 def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
-    """Batches of records from `since` on (None: from the end), without an end."""
+    """Batches of records from `since` on (None: from the end), without an end; an empty one after each wait."""
     within = Range(since, None)
     within.check(log, topics)
     offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in _places(log, topics)}
@@ -196,6 +198,7 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
             log.wait(offsets, WAIT_SECONDS)
             # Topics that are made while somebody waits for them (`topics apply`) are read from their first record.
             offsets = {place: log.start(*place) for place in _places(log, topics)} | offsets
+            yield []
 
 
 def _places(log: Log, topics: tuple[str, ...]) -> list[Partition]:

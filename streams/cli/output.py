@@ -7,7 +7,7 @@ stdout has the data and nothing else; the cut of an answer is part of the JSON d
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Literal, TextIO
 
@@ -17,6 +17,7 @@ from msgspec import Struct
 from projections.cut import Cut
 from streams.cli.exits import UsageProblem, hush_stdout
 from streams.cli.printable import printable
+from streams.cli.stdout import check_heard
 
 Format = Literal["table", "wide", "json", "jsonl", "value"]
 Item = Mapping[str, Any]
@@ -111,6 +112,7 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     items = chain(first, items)
     if style.sort:
         items = iter(_sorted(items, style.sort))
+    items = _heard(items, out)
     columns = _columns(answer.columns, style)
     match style.format:
         case "json":
@@ -123,6 +125,12 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
             out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
     if answer.cut is not None and style.format != "json":
         err.write(f"{answer.cut}\n")
+
+
+def _heard(items: Iterable[Item], out: TextIO) -> Iterator[Item]:
+    for item in items:
+        check_heard(out)
+        yield item
 
 
 def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:

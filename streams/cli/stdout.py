@@ -1,12 +1,16 @@
 """The standard streams: an output that names itself in what it raises, and a stderr that may go unheard.
 
 The machine's own error for a file without a name (`claimlog nodes > /dev/full`) names nothing.
+
+Who reads stdout may have read enough (`claimlog snapshot write | head -1`). That ends no work and takes no answer its exit code: the rest
+is passed over. What would print for ever asks `check_heard`.
 """
 
 from __future__ import annotations
 
+import select
 from io import BufferedWriter, FileIO, TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 NAME = "stdout"
 
@@ -17,11 +21,15 @@ class NamedOut(FileIO):
     def __init__(self, stream: TextIOWrapper) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
         self._stream = stream
+        self.is_heard = True
 
     def write(self, data: Any, /) -> int:
-        """As the file's own. Raises OSError with the name as its file."""
+        """As the file's own, but once nobody reads it takes everything and is not heard. Raises OSError with the name as its file."""
         try:
             return super().write(data)
+        except BrokenPipeError:
+            self.is_heard = False
+            return len(data)
         except OSError as problem:
             raise OSError(problem.errno, problem.strerror, NAME) from None
 
@@ -38,6 +46,18 @@ class UnheardErr(NamedOut):
             return super().write(data)
         except OSError:
             return len(data)
+
+
+def check_heard(stream: TextIO) -> None:
+    """Raises BrokenPipeError once nobody reads any more what is printed on a stream that was `named`, be there more to print or not."""
+    under = getattr(stream, "buffer", None)
+    raw = getattr(under, "raw", under)
+    if not isinstance(raw, NamedOut):
+        return
+    asked = select.poll()
+    asked.register(raw, 0)  # errors are told without being asked for
+    if not raw.is_heard or asked.poll(0):
+        raise BrokenPipeError
 
 
 def named(stream: TextIOWrapper) -> TextIOWrapper:

@@ -246,6 +246,42 @@ def test_a_full_disk_behind_stdout_is_named_and_exits_1(verb: str, unbuffered: s
     assert (ran.returncode, ran.stderr) == (1, "claimlog: stdout: No space left on device\n")
 
 
+def unread(log: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command whose output nobody reads, as that of `claimlog … | head -1` from the second line on."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "streams.cli.main", *arguments]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", "CLAIMLOG_LOG": log}
+    try:
+        return subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, env=environ, timeout=60)
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("--help", 0), ("nodes --help", 0), ("schemas --help", 0), ("events -w", 0), ("what-if --vcpus 1", 4), ("topics check", 0)],
+)
+def test_an_answer_that_nobody_reads_to_its_end_keeps_its_exit_code(arguments: str, code: int, tmp_path: Path) -> None:
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    assert run(["topics", "apply", "--log", log]) == 0
+
+    ran = unread(log, *arguments.split())
+
+    assert ran.returncode == code, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_work_that_nobody_reads_about_is_done_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = f"sqlite:{tmp_path / 'log.db'}"
+    assert run(["topics", "apply", "--ledger-partitions", "2", "--log", log]) == 0
+
+    ran = unread(log, "snapshot", "write")
+
+    assert ran.returncode == 0
+    assert said(capsys, "snapshot", "list", "-o", "value", "-c", "partition", "--log", log)[1].splitlines()[-2:] == ["0", "1"]
+
+
 def test_an_argument_that_is_no_text_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["explain", "caf\udce9", "--log", "sqlite:nowhere.db"])
 
