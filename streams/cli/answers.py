@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -13,9 +14,11 @@ from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.records import Range, begins_late
-from streams.log.base import Log, Position, Record
+from streams.log.base import Log, Partition, Position, Record
 
 READ_RECORDS = 2_000
+# Longer sleeps overflow the clocks of some systems; it only sleeps again.
+WAIT_SECONDS_MAX = 3600.0
 
 Result = InstancesPlaced | PlacementFailed
 
@@ -71,6 +74,24 @@ def answer_of(record: Record) -> Answer | None:
         return None
     late = isinstance(event, InstancesPlaced) and record.time_ms > event.commit_by_ms
     return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
+
+
+def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Answer | None:
+    """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
+    key, at = request_id.encode(), since
+    deadline_seconds = time.monotonic() + wait_ms / 1000
+    while True:
+        records = log.read(RESULTS, number, at)
+        for record in records:
+            if record.key == key and (found := answer_of(record)) is not None and not found.late:
+                return found
+        if records:
+            at = records[-1].offset + 1
+            continue
+        left_seconds = deadline_seconds - time.monotonic()
+        if left_seconds <= 0:
+            return None
+        log.wait({Partition(RESULTS, number): at}, min(left_seconds, WAIT_SECONDS_MAX))
 
 
 def request_of_instance(log: Log, instance_id: str) -> str | None:

@@ -9,13 +9,16 @@ from cyclopts import Parameter
 
 from schemas.results import InstancesPlaced
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.answers import asked, not_at_hand
+from streams.cli.answers import Answer, asked, awaited, not_at_hand
 from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.printable import printable
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import cancel as cancel_message
 from streams.topology import check_topics
+
+ANSWER_MS = 1_000
+"""How long to look for what became of it: a scheduler answers within some milliseconds, and without one it is said that nobody has."""
 
 
 def cancel(
@@ -32,6 +35,8 @@ def cancel(
     with opened(log) as source:
         check_writable(source)
         check_topics(source)
+        number = source.partition(RESULTS, request.encode())
+        since = source.end(RESULTS, number)
         found = asked(source, request)
         if not found.is_known:
             gone, said = not_at_hand(source, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
@@ -40,16 +45,25 @@ def cancel(
             raise UsageProblem(f"{said}; `claimlog events --type placement-requested` lists them")
         gone = not_at_hand(source, RESULTS)
         position = appended(source, cancel_message(request, new_stamp(), reason=reason))
-    counting, name = found.counting, printable(request)
-    if counting is None and gone:
-        print(f"{name}: has no answer at hand, so it is given up if it has none, and claims that nobody uses yet are given back{gone}")
-    elif counting is None:
-        print(f"{name}: cancelled before it was answered")
-    elif isinstance(counting.result, InstancesPlaced) and not counting.result.placements:
-        print(f"{name}: was a dry run, answered at {counting.position}; nothing to take back")
-    elif isinstance(counting.result, InstancesPlaced):
-        print(f"{name}: placed at {counting.position}; claims that nobody uses yet are given back")
-    else:
-        print(f"{name}: had failed at {counting.position} ({counting.result.reason}); nothing to take back")
-    sys.stderr.write(f"{position}\n")
+        sys.stderr.write(f"{position}\n")
+        counting = found.counting
+        if counting is None and not gone:
+            counting = awaited(source, request, number, since, ANSWER_MS)
+    name = printable(request)
+    print(f"{name}: {_became(found.counting, counting, gone)}")
     return 0
+
+
+def _became(before: Answer | None, counting: Answer | None, gone: str) -> str:
+    """What a cancel finds or does, by the result that counted before it and the one that counts now."""
+    if counting is None and gone:
+        return f"has no answer at hand, so it is given up if it has none, and claims that nobody uses yet are given back{gone}"
+    if counting is None:
+        return "has no answer yet; the scheduler that reads this cancels it, or gives back what was placed meanwhile"
+    if isinstance(counting.result, InstancesPlaced) and not counting.result.placements:
+        return f"was a dry run, answered at {counting.position}; nothing to take back"
+    if isinstance(counting.result, InstancesPlaced):
+        return f"placed at {counting.position}; claims that nobody uses yet are given back"
+    if before is None and counting.result.reason == "cancelled":
+        return "cancelled before it was answered"
+    return f"had failed at {counting.position} ({counting.result.reason}); nothing to take back"

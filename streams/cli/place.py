@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from shlex import quote
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
-from streams.cli.answers import answer_of, asked, decided_at
+from streams.cli.answers import asked, awaited, decided_at
 from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
@@ -29,7 +28,7 @@ from streams.cli.rerun import Reruns
 from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
-from streams.log.base import Log, LogUnreachable, Partition
+from streams.log.base import Log, LogUnreachable
 from streams.operator import ask
 from streams.topology import check_topics
 
@@ -41,9 +40,6 @@ PLACED = [
 ]
 UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 """Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
-
-# Longer sleeps overflow the clocks of some systems; it only sleeps again.
-WAIT_SECONDS_MAX = 3600.0
 
 
 def _no_name(_type: type[str | None], name: str | None) -> None:
@@ -100,7 +96,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         if not wait_ms:
             print(printable(request.request_id))
             return 0
-        found = _awaited(log, request.request_id, number, since, wait_ms)
+        found = awaited(log, request.request_id, number, since, wait_ms)
         if found is None:
             name = printable(request.request_id)
             sys.stderr.write(
@@ -127,24 +123,6 @@ def _refuse_another(log: Log, request: PlacementRequested) -> None:
         f"request {request.request_id} was asked before, at {found.position}, with {request_text(before)}; this one "
         f"differs in {differing}; use another --request"
     )
-
-
-def _awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Found | None:
-    """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
-    key, at = request_id.encode(), since
-    deadline_seconds = time.monotonic() + wait_ms / 1000
-    while True:
-        records = log.read(RESULTS, number, at)
-        for record in records:
-            if record.key == key and (found := answer_of(record)) is not None and not found.late:
-                return found
-        if records:
-            at = records[-1].offset + 1
-            continue
-        left_seconds = deadline_seconds - time.monotonic()
-        if left_seconds <= 0:
-            return None
-        log.wait({Partition(RESULTS, number): at}, min(left_seconds, WAIT_SECONDS_MAX))
 
 
 def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:

@@ -15,6 +15,8 @@ from schemas.codec import decode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.cli.main import run
+from streams.cli.writing import appended
+from streams.log.base import Log, Message, Position
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Scheduler
 from tests.cli_log import PARTITIONS, FleetLog
@@ -244,10 +246,32 @@ def test_cancel_of_an_open_request_becomes_its_result(fleet: FleetLog, capsys: p
 
     said = fleet.run(capsys, "cancel", "r9")
     fleet.schedule()
+    again = fleet.run(capsys, "cancel", "r9")
 
-    assert (said.code, said.out) == (0, "r9: cancelled before it was answered\n")
+    assert (said.code, said.out[:23]) == (0, "r9: has no answer yet; ")
     assert fleet.run(capsys, "explain", "r9", "-o", "json").json["summary"]["reason"] == "cancelled"
     assert fleet.run(capsys, "claims", "list", "-o", "json").json["items"] == []
+    assert "(cancelled); nothing to take back" in again.out
+
+
+@pytest.mark.parametrize("placed_first", [False, True])
+def test_cancel_says_what_came_of_it_and_not_what_stood_there_before(
+    placed_first: bool, fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "0s")
+
+    def answered_at_once(log: Log, *messages: Message) -> Position:
+        if placed_first:
+            fleet.schedule()
+        position = appended(log, *messages)
+        fleet.schedule()
+        return position
+
+    monkeypatch.setattr("streams.cli.cancel.appended", answered_at_once)
+    said = fleet.run(capsys, "cancel", "r9")
+
+    assert said.code == 0
+    assert said.out.startswith("r9: placed at placement-results/" if placed_first else "r9: cancelled before it was answered\n")
 
 
 def test_cancel_of_a_placed_request_gives_its_claims_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
