@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -62,7 +63,7 @@ CLIENT_NAMES = {
 def read_hypervisors(text: bytes) -> list[ListedHost]:
     """The hypervisors of a list. Raises ValueError that says what was expected and where."""
     try:
-        document = msgspec.json.decode(text)
+        document = msgspec.json.decode(text.removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"expected JSON: {error}") from None
     except RecursionError:

@@ -45,7 +45,7 @@ def archive_verb(
     if not directory:
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
     folder = Path(directory)
-    with opened(log) as source, ArchivedLog(identified(source), folder) as history:
+    with opened(log, makes=folder) as source, ArchivedLog(identified(source), folder) as history:
         whole = identified(source)
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ import msgspec
 
 from streams.cli.exits import UsageProblem
 
+# What some editors put before UTF-8. It says nothing, and neither TOML nor JSON knows it.
+MARK = BOM_UTF8.decode()
 TOO_DEEP = "nested too deep to be read; look for brackets that are never closed"
 
 _Kind = TypeVar("_Kind")
@@ -18,7 +21,7 @@ _Kind = TypeVar("_Kind")
 def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
     """The document that messages call `name`. Raises UsageProblem."""
     try:
-        return tomllib.loads(text, parse_float=parse_float)
+        return tomllib.loads(text.removeprefix(MARK), parse_float=parse_float)
     except tomllib.TOMLDecodeError as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     except RecursionError:
@@ -30,7 +33,7 @@ def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -
 def read_json(text: bytes | str, name: str, kind: type[_Kind]) -> _Kind:
     """The document that messages call `name`, which must be a `kind`. Raises UsageProblem."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text.removeprefix(MARK) if isinstance(text, str) else text.removeprefix(BOM_UTF8), type=kind)
     except msgspec.DecodeError as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     except RecursionError:

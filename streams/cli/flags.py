@@ -69,14 +69,17 @@ AHEAD_MS_MAX = 60_000
 """A broker's clock, whose times people copy from answers, may be so much ahead of ours."""
 
 
-def opened(spec: str | None, *, create: bool = False, partly_copied: bool = False) -> Log:
+def opened(spec: str | None, *, create: bool = False, partly_copied: bool = False, makes: Path | None = None) -> Log:
     """The log of `--log`, or of the environment, as `open_log`; with CLAIMLOG_ARCHIVE the history in that folder stands before it.
 
+    The folder that the caller `makes` need not be there yet.
     Raises as `open_log` does, and UsageProblem for a folder that is not there or a log that cannot have history elsewhere.
     """
     log = open_log(spec, os.environ, sys.stdin.buffer, create=create, partly_copied=partly_copied)
     directory = os.environ.get(ARCHIVE)
-    return _with_history(log, Path(directory)) if directory else log
+    if not directory or (makes is not None and not makes.exists() and makes.absolute() == Path(directory).absolute()):
+        return log
+    return _with_history(log, Path(directory))
 
 
 def _with_history(log: Log, directory: Path) -> Log:

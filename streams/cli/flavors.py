@@ -43,7 +43,7 @@ def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
     """The flavors of a file by name, in its order, or the request in it; `-` is stdin. Raises UsageProblem."""
     name = "stdin" if path == "-" else path
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
     if text.lstrip().startswith("{"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, BinaryIO
 
@@ -103,7 +104,8 @@ def _missing(log: MemoryLog, head: _Head) -> str:
 def _documents(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Each JSON document with the number of its first line: a line, or from a lone `{` to the `}` that stands at the same place."""
     begun, parts = 0, list[bytes]()
-    for number, line in enumerate(lines, 1):
+    for number, each in enumerate(lines, 1):
+        line = each.removeprefix(BOM_UTF8) if number == 1 else each
         if parts:
             parts.append(line)
             if line.rstrip() == b"}":

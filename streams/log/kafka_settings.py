@@ -152,6 +152,6 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _content(variable: str, file: str) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingsProblem(f"{variable}: {file} cannot be read: {problem}") from None

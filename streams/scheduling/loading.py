@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -36,7 +37,7 @@ def named(text: str, read: Callable[[str], str]) -> Policy:
 def from_toml(text: str, *, source: str) -> Policy:
     """The policy in a TOML text; keys left out have their defaults. `source` is its name in messages. Raises PolicyError."""
     try:
-        values = tomllib.loads(text)
+        values = tomllib.loads(text.removeprefix(BOM_UTF8.decode()))
     except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"{source}: not TOML: {error}") from None
     except RecursionError:

@@ -104,6 +104,27 @@ def test_files_that_nest_too_deep_exit_2(fleet: FleetLog, capsys: pytest.Capture
     assert ["nested too deep" in each.err for each in said] == [True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("fleet.toml", "[defaults]\nzone = 'east'\n", ("fleet", "apply")),
+        ("policy.toml", "filters = ['RamFilter']\n", ("what-if", "--vcpus", "1", "--by")),
+        ("flavors.toml", "[flavors.small]\nvcpus = 1\n", ("capacity",)),
+        ("flavors.json", '[{"Name": "small", "VCPUs": 1}]', ("capacity",)),
+        ("request.json", REQUEST, ("what-if",)),
+    ],
+)
+def test_a_mark_before_utf_8_is_passed_over(
+    name: str, text: str, arguments: tuple[str, ...], fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8-sig")
+
+    said = fleet.run(capsys, *arguments, str(file))
+
+    assert said.code == 0, said.err
+
+
 def test_what_no_reader_would_take_is_not_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     request, settings = tmp_path / "request.json", tmp_path / "fleet.toml"
     request.write_text(json.dumps({"flavor": {"vcpus": 1, "extra_specs": {f"k{n}": "x" * 200 for n in range(2000)}}}))

@@ -153,6 +153,21 @@ def test_archived_history_leaves_the_log_and_replays_to_the_same_digests(tmp_pat
     assert (verified.code, [item["digest"] for item in verified.json["items"]]) == (0, [item["digest"] for item in before["items"]])
 
 
+def test_the_first_archive_makes_the_folder_that_the_environment_names_already(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = busy(tmp_path)
+    before = fleet.run(capsys, "replay", "-o", "json").json
+    files = tmp_path / "archives" / "files"
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(files))
+
+    too_early = fleet.run(capsys, "nodes")
+    archived = fleet.run(capsys, "archive", str(files), "--below", "now")
+
+    assert (too_early.code, archived.code) == (2, 0), archived.err
+    assert fleet.run(capsys, "replay", "--verify", "-o", "json").json["items"] == before["items"]
+
+
 def test_archiving_again_goes_on_where_it_ended(tmp_path: Path, capsys: Capture) -> None:
     fleet = busy(tmp_path)
     files = str(tmp_path / "files")
