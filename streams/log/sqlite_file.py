@@ -21,7 +21,7 @@ import apsw
 
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
-from streams.log.sqlite_names import Files, find
+from streams.log.sqlite_names import Files, find, for_sqlite, from_sqlite
 from streams.log.sqlite_wal import PAGES_MAX, Wal
 
 FORMAT_VERSION: Final = 1
@@ -67,8 +67,9 @@ class SqliteFile:
         self.path, self.ledger_id = path, ledger_id
         self._db = db
         self._closed = False
-        self._files = Files(path, Path(db.filename_wal), Path(f"{db.filename}-shm"))
-        self._wal = Wal(db.filename_wal, self.fold_wal_back, self._fold_aside)
+        wal = from_sqlite(db.filename_wal)
+        self._files = Files(path, wal, from_sqlite(f"{db.filename}-shm"))
+        self._wal = Wal(wal, self.fold_wal_back, self._fold_aside)
         db.set_wal_hook(self._after_commit)
         self.sync, self.bound_wal = self._wal.sync, self._wal.bound
 
@@ -79,7 +80,7 @@ class SqliteFile:
         db: apsw.Connection | None = None
         try:
             find(path, create=create)
-            db = apsw.Connection(str(path), flags=flags)
+            db = apsw.Connection(for_sqlite(path), flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
             trouble = problem if isinstance(problem, LogError) else _trouble(problem, db)
@@ -177,7 +178,7 @@ class SqliteFile:
         # What is wrong in the file is for those to tell who read and write there.
         with suppress(apsw.Error, OSError, LogDamaged, LogUnreachable):
             self.sync()  # The kernel would not tell the descriptor of a new connection what failed before.
-            with closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
+            with closing(apsw.Connection(for_sqlite(self.path), flags=apsw.SQLITE_OPEN_READWRITE)) as aside:
                 aside.set_busy_handler(_wait_aside)
                 self.check_in_place()
                 aside.execute("PRAGMA schema_version").fetchall()  # Until it has read something it knows of no WAL.

@@ -21,6 +21,24 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 Identity = tuple[int, int]
 
 
+def for_sqlite(path: Path) -> str:
+    """The name of a file as SQLite is told it, which is UTF-8 in every locale.
+
+    Raises LogUnreachable for bytes that are not, be they those of a folder above or of where a link leads: SQLite's own names have those.
+    """
+    for name in (os.fsencode(path.resolve()), os.fsencode(path)):
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise LogUnreachable(f"{ascii(name)[1:]} is no UTF-8, and SQLite needs names that are; rename it, or pass another path") from None
+    return text
+
+
+def from_sqlite(name: str) -> Path:
+    """The file of a name that SQLite tells."""
+    return Path(os.fsdecode(name.encode()))
+
+
 def find(path: Path, *, create: bool) -> None:
     """Raises LogUnreachable in plain words for what SQLite would only call 'unable to open database file', or take without a word."""
     mine = os.access in os.supports_effective_ids

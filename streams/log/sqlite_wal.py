@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from typing import Final
 
@@ -28,7 +29,7 @@ class Wal:
     To be made as soon as SQLite has it open, raises OSError: who opens it after a write failed, and another was told, is not told any more.
     """
 
-    def __init__(self, path: str, fold: Callable[[bool], None], fold_aside: Callable[[], None]) -> None:
+    def __init__(self, path: Path, fold: Callable[[bool], None], fold_aside: Callable[[], None]) -> None:
         self._path, self._fold, self._fold_aside = path, fold, fold_aside
         # SQLite locks the file and its shared memory, never the WAL, so that this descriptor can be closed without harm.
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -161,3 +161,29 @@ def test_a_row_with_another_type_of_field_is_damage(path: Path, damage: str) -> 
             else:
                 log.lease("group", "claims", "two").partitions()
         log._leases.clear()
+
+
+def test_a_log_is_found_in_every_locale_where_the_files_beside_it_stand(tmp_path: Path) -> None:
+    folder = tmp_path / "B\N{LATIN SMALL LETTER A WITH DIAERESIS}ume"
+    folder.mkdir()
+    opens = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom streams.log.base import Message, TopicSpec\nfrom streams.log.sqlite import SqliteLog\n"
+        "log = SqliteLog.open('log.db', create=True)\nlog.create([TopicSpec('claims', 1)])\nlog.append([Message('claims', b'k', b'v')])"
+    )
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    ran = subprocess.run([sys.executable, "-c", opens, str(ROOT)], cwd=folder, env=ascii_only, capture_output=True, text=True)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with SqliteLog.open(folder / "log.db") as log:
+        assert log.end("claims", 0) == 1
+
+
+def test_a_name_that_sqlite_cannot_have_is_no_damage(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"B\xe4ume")
+    folder.mkdir()
+    (tmp_path / "link.db").symlink_to(folder / "log.db")
+
+    for path in (folder / "log.db", tmp_path / "link.db"):
+        with pytest.raises(LogUnreachable, match=r"B\\xe4ume/log.db' is no UTF-8, and SQLite needs names that are"):
+            SqliteLog.open(path, create=True)
