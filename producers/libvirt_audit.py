@@ -78,7 +78,7 @@ class Auditor:
     def guests(self) -> list[Guest]:
         """The domains that the last look found, for a round of looking at disks."""
         here = [(listed, self._known.get(listed.instance_id)) for listed in self._listed]
-        return [Guest(listed.instance_id, known.domain, listed.is_active) for listed, known in here if known is not None]
+        return [Guest(listed.instance_id, known.domain, listed.may_be_asked) for listed, known in here if known is not None]
 
     def guests_unasked(self) -> list[Guest]:
         """Those of them that run and have a disk which nobody was asked about yet."""
@@ -187,8 +187,15 @@ class Auditor:
         known = self._known.get(listed.instance_id)
         power_state = "unknown" if listed.instance_id in self.rounds.stuck else listed.power_state
         if known is None:
-            return InstanceReport(instance_id=listed.instance_id, name=listed.name, power_state=power_state, unknown_since_ms=since_ms)
-        return known.domain.report(power_state, self.disks.capacity_mib(known.domain), self._options.dedicated_cpus, since_ms)
+            return InstanceReport(
+                instance_id=listed.instance_id,
+                name=listed.name,
+                power_state=power_state,
+                task_state=listed.task_state,
+                unknown_since_ms=since_ms,
+            )
+        disk_mib = self.disks.capacity_mib(known.domain)
+        return known.domain.report(power_state, disk_mib, self._options.dedicated_cpus, since_ms, listed.task_state)
 
     def _physical(self, host: Physical) -> Physical:
         """The host's own figures with what its guests add up to."""

@@ -83,7 +83,7 @@ class Disks:
 
 
 class Guest(Struct, frozen=True):
-    """One domain whose disks are to be looked at."""
+    """One domain whose disks are to be looked at; `is_active` if there is a QEMU that may be asked."""
 
     instance_id: str
     domain: Domain

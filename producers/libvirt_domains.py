@@ -42,6 +42,21 @@ AT_WORK = {
 }
 """Reasons of a pause that say that something is being done to the guest."""
 
+ARRIVING = {libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP}
+"""Reasons of a pause in which libvirt keeps the guest's QEMU to itself: it starts it, or receives it from another host."""
+
+ON_THE_WAY = {
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED),
+    (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
+    (libvirt.VIR_DOMAIN_RUNNING, getattr(libvirt, "VIR_DOMAIN_RUNNING_POSTCOPY_FAILED", -1)),  # since libvirt 8.5
+}
+"""States with their reasons that say that the guest moves from one host to another."""
+
+MIGRATING = "migrating"
+"""Nova's task state of a guest that moves."""
+
 DIGEST_BYTES = 16
 
 SIDE_BY_SIDE_MIN = 100
@@ -59,18 +74,28 @@ class Known(Struct, frozen=True, gc=False):
 
 
 class Listed(Struct, frozen=True, gc=False):
-    """A domain as the list has it. `domain_id` is libvirt's number of this start, -1 for one that does not run."""
+    """A domain as the list has it. `domain_id` is libvirt's number of this start, -1 for one that does not run.
+
+    `is_arriving`: its QEMU answers nobody yet, which is no sign that it is frozen. `task_state` is Nova's, as far as libvirt tells it.
+    """
 
     instance_id: str
     name: str
     domain_id: int
     power_state: PowerState
     is_at_work: bool
+    is_arriving: bool
+    task_state: str
 
     @property
     def is_active(self) -> bool:
         """Whether there is a running QEMU (or what else the driver has), paused or not."""
         return self.domain_id >= 0
+
+    @property
+    def may_be_asked(self) -> bool:
+        """Whether its QEMU answers, unless something is wrong with it."""
+        return self.is_active and not self.is_arriving
 
 
 class Survey:
@@ -192,6 +217,19 @@ def _state(domain: Any) -> tuple[int | None, int | None]:
 
 def _listed(domain: Any, state: int | None, reason: int | None) -> Listed:
     power_state = POWER_STATES.get(libvirt.VIR_DOMAIN_NOSTATE if state is None else state, "unknown")
-    is_at_work = state == libvirt.VIR_DOMAIN_PAUSED and reason in AT_WORK
+    is_paused = state == libvirt.VIR_DOMAIN_PAUSED
     name = domain.name()[:TEXT_CHARACTERS_MAX]  # longer ones no record can say, and they must not cost the host its audit
-    return Listed(domain.UUIDString(), name, domain.ID(), power_state, is_at_work)
+    return Listed(
+        instance_id=domain.UUIDString(),
+        name=name,
+        domain_id=domain.ID(),
+        power_state=power_state,
+        is_at_work=is_paused and reason in AT_WORK,
+        is_arriving=is_paused and reason in ARRIVING,
+        task_state=task_state(state, reason),
+    )
+
+
+def task_state(state: int | None, reason: int | None) -> str:
+    """What is being done to a domain in this state for this reason, in Nova's words; nothing for most."""
+    return MIGRATING if (state, reason) in ON_THE_WAY else ""

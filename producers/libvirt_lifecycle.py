@@ -17,7 +17,7 @@ from msgspec import structs
 
 from producers.libvirt_connect import Connection, HypervisorUnreachable
 from producers.libvirt_disks import Disks
-from producers.libvirt_domains import POWER_STATES
+from producers.libvirt_domains import POWER_STATES, task_state
 from producers.libvirt_system import Options, supported
 from producers.libvirt_xml import read_domain
 from producers.source import EventSource
@@ -191,7 +191,7 @@ class DomainWatch:
                 domain = handle.lookupByUUIDString(seen.instance_id)
                 defined = read_domain(domain.XMLDesc(0))
                 self._disks.learn(handle, defined)
-                state = power_state or POWER_STATES.get(domain.state()[0], "unknown")
+                state, reason = domain.state()
             except libvirt.libvirtError as error:
                 if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                     return Found(is_gone=True)
@@ -200,7 +200,9 @@ class DomainWatch:
                 return Found()
             except ValueError:
                 return Found()
-            return Found(defined.report(state, self._disks.capacity_mib(defined), self._options.dedicated_cpus))
+            shown = power_state or POWER_STATES.get(state, "unknown")
+            disk_mib = self._disks.capacity_mib(defined)
+            return Found(defined.report(shown, disk_mib, self._options.dedicated_cpus, task_state=task_state(state, reason)))
 
         try:
             return self.calls.ask(find, LOOKUP_TIMEOUT_SECONDS)

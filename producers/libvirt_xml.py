@@ -87,6 +87,7 @@ class Domain(Struct, frozen=True, gc=False, kw_only=True):
         disk_mib: int | None,
         dedicated_cpus: frozenset[int] = frozenset(),
         unknown_since_ms: int | None = None,
+        task_state: str = "",
     ) -> InstanceReport:
         """The domain as an audit lists it. CPUs pinned to `dedicated_cpus` count as pcpus; without such a set there are none.
 
@@ -99,6 +100,7 @@ class Domain(Struct, frozen=True, gc=False, kw_only=True):
             resources=ObservedResources(vcpus=max(0, self.vcpus - guests), pcpus=pcpus, memory_mib=self.memory_mib, disk_mib=disk_mib),
             name=self.name,
             power_state=power_state,
+            task_state=task_state,
             project_id=self.project_id,
             numa_cells=self.numa_cells,
             pinned_cpus=tuple(sorted(self.pinned_cpus + self.emulator_cpus)),

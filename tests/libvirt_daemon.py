@@ -49,7 +49,7 @@ tcp_port = "{port}"
 auth_tcp = "none"
 auth_unix_rw = "none"
 auth_unix_ro = "none"
-host_uuid = "6f1d2c8e-0b6a-4c59-9a55-3a1be1f0c0de"
+host_uuid = "{host_uuid}"
 log_outputs = "3:file:{folder}/libvirtd.log"
 """
 # Waits on its standard input, which ends with the process that holds it; then ends the guests and the daemon by their own pid files.
@@ -120,7 +120,7 @@ class Daemon:
             (folder / name).mkdir(parents=True)
         certificates(folder / "pki")
         (folder / "config" / "libvirt" / "qemu.conf").write_text('stdio_handler = "file"\n')  # no virtlogd
-        (folder / "libvirtd.conf").write_text(CONFIG.format(port=port, tls_port=tls_port, folder=folder))
+        (folder / "libvirtd.conf").write_text(CONFIG.format(port=port, tls_port=tls_port, folder=folder, host_uuid=uuid.uuid4()))
         if os.getuid() == 0:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, NOBODY, NOBODY)

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,11 @@ from producers.libvirt_connect import HypervisorUnreachable, Opener
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import AuditFailed, HypervisorAudited
-from schemas.codec import decode_keyed
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceStarted, InstanceStopped
-from schemas.topics import AUDITS
 from streams.cli.producing import last_epoch, publisher
 from tests.cli_log import FleetLog
 from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
+from tests.libvirt_reporting import Reporting
 
 PAUSED = libvirt.VIR_DOMAIN_START_PAUSED
 POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target></pool>"
@@ -49,51 +48,6 @@ def admin(daemon: Daemon) -> Iterator[Any]:
     handle = handle if handle.isAlive() else libvirt.open(daemon.uri)
     daemon.clear(handle)
     handle.close()
-
-
-class Reporting:
-    """A host that is reported, and what was published of it."""
-
-    def __init__(self, uri: str, **options: Any) -> None:
-        self.audits: list[Any] = []
-        self.events: list[Any] = []
-        self.sizes: list[int] = []
-        given: dict[str, Any] = {"audit_timeout_seconds": 30.0, "disks_every_ms": 100, "chance": lambda: 0.0, "node_id": "c01"}
-        self.host = LibvirtHost(
-            uri,
-            self._publish,
-            **({"options": Options()} | given | options),
-            last_epoch=lambda *_: None,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
-            mono_ms=lambda: time.monotonic_ns() // 1_000_000,
-        )
-
-    def _publish(self, topic: str, key: bytes, value: bytes, headers: Any) -> None:
-        assert key == b"c01"
-        (self.audits if topic == AUDITS else self.events).append(decode_keyed(topic, key, value))
-        self.sizes += [len(value)] if topic == AUDITS else []
-
-    def audit(self) -> Any:
-        self.host.audit()
-        return self.audits[-1]
-
-    def until_told(self, count: int) -> list[Any]:
-        """The next events, `count` at least."""
-        before = len(self.events)
-
-        def told() -> bool:
-            self.host.pump(0.05)
-            return len(self.events) >= before + count
-
-        until(told)
-        return self.events[before:]
-
-    def pump_until(self, holds: Callable[[], Any]) -> None:
-        def held() -> Any:
-            self.host.pump(0.05)
-            return holds()
-
-        until(held)
 
 
 @pytest.fixture
