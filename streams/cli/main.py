@@ -153,8 +153,8 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             rest.append(argument)
             continue
         setting = argument.removeprefix("-X") or next(left, "")
-        if "=" not in setting:
-            raise UsageProblem(f"-X {setting}: expected KEY=VALUE, such as -X security.protocol=SASL_SSL")
+        if "=" not in setting:  # not shown: it may be a password
+            raise UsageProblem("-X: expected KEY=VALUE, such as -X security.protocol=SASL_SSL")
         settings.append(setting)
     return rest, settings
 

@@ -68,8 +68,11 @@ def open_log(
                 return _jsonl(lines, spec, tell=None)
         except OSError as problem:
             raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
-    hint = "" if separator else f"; for an SQLite log write sqlite:{spec}"
-    raise UsageProblem(f"--log {spec} is no log: pass {FORMS}{hint}")
+    from streams.log.kafka_settings import without_secrets
+
+    shown = without_secrets(spec)
+    hint = "" if separator else f"; for an SQLite log write sqlite:{shown}"
+    raise UsageProblem(f"--log {shown} is no log: pass {FORMS}{hint}")
 
 
 def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> Log:

@@ -84,6 +84,12 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
         return f"{self.prefix or 'claimlog'}.{name}"
 
 
+def without_secrets(address: str) -> str:
+    """An address as it may be shown: without the values of its settings, nor anybody's password, which has no place in one."""
+    place, mark, query = address.partition("?")
+    return re.sub(r"[^/@,]*@", "...@", place) + mark + re.sub(r"=[^&]*", "=...", query)
+
+
 def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str] = ()) -> KafkaSettings:
     """The settings of an address `kafka://…`; `given` are the `key=value` of `-X`.
 
@@ -91,12 +97,12 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     """
     rest = address.removeprefix("kafka://")
     if rest == address:
-        raise SettingsProblem(f"{address}: the address of a Kafka log is {FORM}")
+        raise SettingsProblem(f"{without_secrets(address)}: the address of a Kafka log is {FORM}")
     place, _, query = rest.partition("?")
     bootstrap, _, prefix = place.partition("/")
     for broker in bootstrap.split(","):
         if not _BROKER.fullmatch(broker):
-            raise SettingsProblem(f"{broker or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
+            raise SettingsProblem(f"{without_secrets(broker) or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
     options = _from_file(environ) | _from_environment(environ)
@@ -125,9 +131,10 @@ def _flag(text: str) -> bool:
 
 
 def _pair(text: str, place: str) -> tuple[str, str]:
+    """Raises SettingsProblem, which does not show the text: it may be a password."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingsProblem(f"{place} {text!r}: expected key=value, such as security.protocol=SASL_SSL")
+        raise SettingsProblem(f"{place}: expected key=value, such as security.protocol=SASL_SSL")
     return key.strip(), value.strip()
 
 
@@ -135,8 +142,8 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
     file = environ.get(CONFIG)
     if not file:
         return {}
-    lines = (line.strip() for line in _content(CONFIG, file).splitlines())
-    return dict(_pair(line, f"{file}:") for line in lines if line and not line.startswith("#"))
+    lines = enumerate(map(str.strip, _content(CONFIG, file).splitlines()), 1)
+    return dict(_pair(line, f"{file}:{number}") for number, line in lines if line and not line.startswith("#"))
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -26,12 +26,12 @@ def for_sqlite(path: Path) -> str:
 
     Raises LogUnreachable for bytes that are not, be they those of a folder above or of where a link leads: SQLite's own names have those.
     """
-    for name in (os.fsencode(path.resolve()), os.fsencode(path)):
-        try:
-            text = name.decode()
-        except UnicodeDecodeError:
-            raise LogUnreachable(f"{ascii(name)[1:]} is no UTF-8, and SQLite needs names that are; rename it, or pass another path") from None
-    return text
+    name = os.fsencode(path.resolve())
+    try:
+        name.decode()
+        return os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise LogUnreachable(f"{ascii(name)[1:]} is no UTF-8, and SQLite needs names that are; rename it, or use another") from None
 
 
 def from_sqlite(name: str) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.cli.main import run
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
 from streams.log.kafka_topics import MISSING, Difference
 
@@ -71,6 +72,30 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(address: str, given: l
 def test_a_secret_file_that_is_missing_is_named() -> None:
     with pytest.raises(SettingsProblem, match=r"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE: /nowhere/at-all cannot be read"):
         parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": "/nowhere/at-all"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["nodes", "--log", "kafka://me:hunter2@broker:9092/fleet"],
+        ["nodes", "--log", "kafak://broker:9092?sasl.password=hunter2"],
+        ["nodes", "--log", "kafka://broker:9092", "-X", "sasl.password:hunter2"],
+        ["nodes", "--log", "kafka://broker:9092"],
+    ],
+)
+def test_a_password_is_not_shown_where_it_is_said_in_a_wrong_way(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kafka.conf"
+    file.write_text("security.protocol=SASL_SSL\nsasl.password: hunter2\n")
+    monkeypatch.setenv("CLAIMLOG_KAFKA_CONFIG", str(file))
+
+    code = run(said)
+    heard = capsys.readouterr().err
+
+    assert code == 2
+    assert "hunter2" not in heard
+    assert "expected" in heard or "is no" in heard
 
 
 def test_a_topic_that_is_not_there_is_said_to_be_missing_and_how_it_is_made() -> None:

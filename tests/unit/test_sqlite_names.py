@@ -167,7 +167,8 @@ def test_a_log_is_found_in_every_locale_where_the_files_beside_it_stand(tmp_path
     folder = tmp_path / "B\N{LATIN SMALL LETTER A WITH DIAERESIS}ume"
     folder.mkdir()
     opens = (
-        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom streams.log.base import Message, TopicSpec\nfrom streams.log.sqlite import SqliteLog\n"
+        "import sys\nsys.path.insert(0, sys.argv[1])\n"
+        "from streams.log.base import Message, TopicSpec\nfrom streams.log.sqlite import SqliteLog\n"
         "log = SqliteLog.open('log.db', create=True)\nlog.create([TopicSpec('claims', 1)])\nlog.append([Message('claims', b'k', b'v')])"
     )
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
