@@ -41,12 +41,15 @@ def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str], process: 
 
 
 def within_bounds(result: Result) -> tuple[Result, bytes]:
-    """The result and its bytes with as much evidence as its topic has room for."""
+    """The result and its bytes with as much evidence as its topic has room for.
+
+    The decision that found nothing, the reason of a failure, keeps all of its own.
+    """
     value = encode(result)
     for lessen in _LESS:
         if len(value) <= TOPICS[RESULTS].value_bytes_max:
             break
-        kept = [decision if k < IN_FULL_MAX else lessen(decision) for k, decision in enumerate(result.decisions)]
+        kept = [decision if k < IN_FULL_MAX or not decision.chosen else lessen(decision) for k, decision in enumerate(result.decisions)]
         result = structs.replace(result, decisions=tuple([decision for decision in kept if decision is not None]))
         value = encode(result)
     return result, value
@@ -60,9 +63,13 @@ def _without_counts(decision: Decision) -> Decision | None:
     return structs.replace(decision, best=(), rejections=(), nearest_miss=None)
 
 
+def _without_alternates(decision: Decision) -> Decision | None:
+    return structs.replace(decision, best=(), rejections=(), nearest_miss=None, alternates=())
+
+
 def _left_out(decision: Decision) -> Decision | None:
     del decision
     return None
 
 
-_LESS: tuple[Callable[[Decision], Decision | None], ...] = (_without_scores, _without_counts, _left_out)
+_LESS: tuple[Callable[[Decision], Decision | None], ...] = (_without_scores, _without_counts, _without_alternates, _left_out)

@@ -98,6 +98,7 @@ def explain(
         cut = decided_at(source, counting)
         reruns = Reruns(source, request)
         runs = [reruns.again(decision, node) for decision in decisions]
+        decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
         fates: list[ClaimOutcome] = []
 
         def collect(ledger: Ledger, observed: Observed, step: Step) -> None:

@@ -42,6 +42,9 @@ def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
 
     With the `matrix` the first few nodes of each filter are named, each with its own amounts; else the first one's reason.
     """
+    if not decision.rejections and decision.passed != decision.nodes_known:
+        left = f"{units.count(decision.passed)} left; the result had no room for the counts of each filter"
+        return [_known_text(decision, matrix), left]
     found = [line for line in funnel(decision) if line.rejected]
     quiet = len(decision.rejections) - len(found)
     width = max([len(line.filter) for line in found], default=0)

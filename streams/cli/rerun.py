@@ -33,7 +33,7 @@ class Again(Struct, frozen=True, kw_only=True):
     """A decision made again. `same` is None if it could not be, and then there is nothing else; `told` says how it went.
 
     `matrix` has every filter's word on every node, `supplies` what there is of each resource asked for, `without` the choice without each
-    weigher, `policy` is the one it was made by.
+    weigher, `policy` is the one it was made by. `whole` is the decision with what its result had no room for.
     """
 
     same: bool | None
@@ -43,6 +43,7 @@ class Again(Struct, frozen=True, kw_only=True):
     matrix: Matrix | None = None
     supplies: tuple[Supply, ...] = ()
     without: tuple[Without, ...] = ()
+    whole: Decision | None = None
 
 
 class Reruns:
@@ -83,6 +84,7 @@ class Reruns:
             matrix=made,
             supplies=supplies(fleet, ask),
             without=tuple(without_each(fleet, ask, policy, done.again)),
+            whole=done.whole,
         )
 
     def folded(self, decision: Decision) -> list[Ledger]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -120,7 +121,14 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
     if found.counting is None:
         return _counted(Subject(found.request), asking)
     result = found.counting.result
-    return _counted(Subject(found.request, spelled_out(found.request, result.decisions), result.owner), asking)
+    decisions = _in_order(found.request, spelled_out(found.request, result.decisions))
+    return _counted(Subject(found.request, decisions, result.owner), asking)
+
+
+def _in_order(request: PlacementRequested, decisions: Sequence[Decision]) -> Sequence[Decision]:
+    """Those of the first instances, one of each: the evidence of a large request may lack some behind them."""
+    follow = takewhile(lambda pair: pair[1].instance_id == request.instance(pair[0]), enumerate(decisions))
+    return [decision for _, decision in follow]
 
 
 def _counted(subject: Subject, asking: Asking) -> Subject:

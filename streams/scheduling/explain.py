@@ -20,6 +20,7 @@ from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.select import engine
 
+_NOWHERE = "?"
 
 class CannotRerun(ValueError):
     """What the decision was made on is not at hand; the message says what is missing."""
@@ -37,6 +38,12 @@ class Rerun(Struct, frozen=True):
         """Whether nothing differs."""
         return not self.differences
 
+    @property
+    def whole(self) -> Decision:
+        """What was recorded, with what its result had no room for as it comes out again; only what was recorded if that differs."""
+        fields = _left_out(self.recorded) if self.same else ()
+        return replace(self.recorded, **{name: getattr(self.again, name) for name in fields})
+
 
 class FunnelLine(Struct, frozen=True):
     """One filter: how many nodes came, were rejected and went on, and why the first was rejected."""
@@ -51,17 +58,26 @@ class FunnelLine(Struct, frozen=True):
 def spelled_out(request: PlacementRequested, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
     """The decisions of one result with every overlay in full: what `streams.evidence.shortened` left out put back.
 
-    A decision without overlay that shares its cut with the one before was made with that one's overlay and choice laid over.
+    A decision without overlay that shares its cut with the one before was made with that one's overlay and choice laid over. Where the
+    result had no room for the one before, that cannot be known, and the overlay names what is missing.
     """
     full: list[Decision] = []
-    for index, decision in enumerate(decisions):
+    numbers = {request.instance(index): index for index in range(request.count)} if len(decisions) > 1 else {}
+    for decision in decisions:
         before = full[-1] if full else None
         if before is not None and not decision.overlay and decision.cut == before.cut and before.chosen:
-            own = f"{make_claim_id(request.request_id, index - 1, 'own', 0, 0)}@{before.chosen}"
+            own = _laid_before(request, numbers.get(before.instance_id, 0), numbers.get(decision.instance_id, 0), before.chosen)
             full.append(msgspec.structs.replace(decision, overlay=(*before.overlay, own)))
         else:
             full.append(decision)
     return tuple(full)
+
+
+def _laid_before(request: PlacementRequested, before: int, index: int, chosen: str) -> str:
+    """The own claim that the decision for instance number `before` laid over the one for `index`; in words where others lie between."""
+    if index > before + 1:
+        return f"what was chosen for the instances {before + 1} to {index - 1} of the request@{_NOWHERE}"
+    return f"{make_claim_id(request.request_id, before, 'own', 0, 0)}@{chosen}"
 
 
 def laid(
@@ -81,6 +97,8 @@ def laid(
                 fleet.lay(item, item.nodes[0], _partition(fleet, item.nodes[0]))
         else:
             claim_id, _, node_id = text.rpartition("@")
+            if node_id == _NOWHERE:
+                raise CannotRerun(f"{claim_id} was laid over the decision, and the result had no room for it")
             fleet.lay(_item(request, claim_id, items, policy), node_id, _partition(fleet, node_id))
     return fleet
 
@@ -108,9 +126,9 @@ def rerun(
         )
     ask = asked_again(fleet, request, index, recorded, policy)
     again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
-    fields = [name for name in Decision.__struct_fields__ if name not in {"overlay", "refused", "best"}]
-    different = [name for name in fields if getattr(recorded, name) != getattr(again, name)]
-    if _telling(recorded) != _telling(again):
+    uncompared = {"overlay", "refused", "best", *_left_out(recorded)}
+    different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
+    if "best" not in _left_out(recorded) and _telling(recorded) != _telling(again):
         different.append("best")
     return Rerun(recorded, again, tuple(different))
 
@@ -133,6 +151,13 @@ def funnel(decision: Decision) -> list[FunnelLine]:
         )
         for each in decision.rejections
     ]
+
+
+def _left_out(recorded: Decision) -> frozenset[str]:
+    """What the result of a large request had no room for (`streams.evidence.within_bounds`): nothing can be held against it."""
+    scores = frozenset({"best"} if recorded.chosen and not recorded.best else ())
+    has_counts = recorded.rejections or recorded.passed == recorded.nodes_known
+    return scores if has_counts else scores | {"rejections", "nearest_miss", "alternates"}
 
 
 def _telling(decision: Decision) -> list[Weighed]:

@@ -299,6 +299,26 @@ def test_what_cells_and_devices_lack_is_explained_too(fleet: FleetLog, capsys: p
     assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"])
 
 
+def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(20):
+        fleet.audit(f"{number:02}-{'n' * 240}", {}, memory_mib=65_536 if number else 512)
+    asked(fleet, capsys, "large", "--memory", "1GiB", "--count", "1000")
+    (record,) = [each for number in fleet.log.ends(RESULTS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"large"]
+    result = decode(RESULTS, record.value)
+    assert isinstance(result, InstancesPlaced)
+    kept = result.decisions[500]
+
+    (item,) = fleet.run(capsys, "explain", kept.instance_id, "-o", "json").json["items"]
+    told = fleet.run(capsys, "explain", kept.instance_id)
+
+    assert (kept.passed < kept.nodes_known, kept.rejections, kept.best) == (True, (), ())
+    assert item["rerun"]["same"]
+    assert item["nodes_known"] == item["passed"] + sum(each["rejected"] for each in item["rejections"])
+    assert len(item["best"]) > 1
+    assert "20 = 1 rejected + 19 left" in told.out
+
+
 def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = FleetLog(tmp_path)
     for number in range(20):

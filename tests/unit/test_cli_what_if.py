@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from schemas.codec import decode
+from schemas.results import InstancesPlaced
+from schemas.topics import RESULTS
 from streams.scheduling.policy import Policy
 from tests.cli_log import FleetLog
 
@@ -47,6 +51,22 @@ def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fle
     assert chosen(fleet, capsys, "r1", "--ratio", "memory=1.5") == (0, ["c01", "c01"], ["c01", ""])
     assert chosen(fleet, capsys, "r1", "--add", "c01=2")[0] == 0
     assert chosen(fleet, capsys, "r1", "--count", "1") == (0, ["c01"], ["c01"])
+
+
+def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    whole, other = FleetLog(tmp_path), FleetLog(tmp_path / "other")
+    for fleet in (whole, other):
+        fleet.audit("c01", {}, memory_mib=8192)
+    asked(whole, capsys, "r", "--memory", "2GiB", "--count", "3")
+    assert other.run(capsys, "place", "--memory", "2GiB", "--count", "3", "--request", "r", "--wait", "0s").code == 0
+    for number in whole.log.ends(RESULTS):
+        for record in whole.log.read(RESULTS, number, 0):
+            result = decode(RESULTS, record.value)
+            other.append(RESULTS, replace(result, decisions=result.decisions[::2]) if isinstance(result, InstancesPlaced) else result)
+
+    assert chosen(whole, capsys, "r") == (0, ["c01"] * 3, ["c01"] * 3)
+    assert chosen(other, capsys, "r") == (0, ["c01"] * 3, ["c01", None, None])
 
 
 def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(

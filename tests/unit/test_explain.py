@@ -101,6 +101,48 @@ def test_a_record_that_was_changed_is_found_out() -> None:
     assert (again.same, again.differences, again.again.chosen) == (False, ("passed", "chosen"), "n1")
 
 
+def test_what_a_result_had_no_room_for_is_no_difference() -> None:
+    here = world()
+    for number in range(40):
+        here.host(f"n{number:02}", vcpus=100, memory_mib=100_000)
+    request = here.request("r", count=1000)
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+
+    (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
+    decisions = spelled_out(request, record.decisions)
+    last = decisions[-1]
+    again = rerun(ledgers_at(here, last.cut), request, len(decisions) - 1, last, claimed(here), DEFAULT)
+
+    assert (last.best, again.differences) == ((), ())
+    assert again.whole == structs.replace(last, best=again.again.best)
+
+
+def test_the_decision_that_found_nothing_keeps_its_evidence_however_large_its_request_is() -> None:
+    here = world()
+    for number in range(40):
+        here.host(f"{number:02}-{'n' * 240}", vcpus=24, memory_mib=100_000)
+    request = here.request("r", count=1000)
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+
+    (record,) = [record for record in results(here) if isinstance(record, PlacementFailed)]
+    *before, last = spelled_out(request, record.decisions)
+    again = rerun(ledgers_at(here, last.cut), request, 960, last, {}, DEFAULT)
+
+    assert last.instance_id == request.instance(960)
+    assert (len(before), before[-1].alternates) == (960, ())
+    assert (last.nodes_known, sum(each.rejected for each in last.rejections), last.nearest_miss is None) == (40, 40, False)
+    assert again.same
+    assert again.whole == last
+
+    shortened = spelled_out(request, (*record.decisions[:10], record.decisions[-1]))[-1]
+    with pytest.raises(CannotRerun, match="what was chosen for the instances 10 to 959 of the request was laid over the decision"):
+        rerun(ledgers_at(here, last.cut), request, 960, shortened, {}, DEFAULT)
+
+
 def test_what_is_missing_is_said() -> None:
     here, request, decision = one_decision()
 
