@@ -5,9 +5,13 @@ The one home of prometheus_client. Names follow Prometheus' rules: base units, `
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from socketserver import ThreadingMixIn
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, make_wsgi_app
@@ -21,6 +25,9 @@ Environ = dict[str, object]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 MIB = 1 << 20
+# How long a client may be silent within its request: as long as Prometheus waits for an answer. A thread each, and a file each.
+CLIENT_SECONDS: Final = 10.0
+CLIENTS_MAX: Final = 64
 VIEWS = ("limit", "reported", "tracked", "claimed", "used", "free", "gap")
 
 
@@ -172,8 +179,50 @@ class _Wellness(Collector):
         yield GaugeMetricFamily("claimlog_loop_idle_seconds", "Since the loop came round", value=self._health.idle_seconds())
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client: one that connects and says nothing must not keep others from asking whether the process lives."""
+
+    daemon_threads = True
+    request_queue_size = CLIENTS_MAX
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self._room = threading.BoundedSemaphore(CLIENTS_MAX)
+        super().__init__(*given, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin its thread, or hang up where there are too many."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be begun
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """In its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone or fallen silent is no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Server6(_Server):
+    """The same at an address of IPv6."""
+
+    address_family = socket.AF_INET6
+
+
 class _QuietHandler(WSGIRequestHandler):
     """Requests of scrapers are no news."""
+
+    timeout = CLIENT_SECONDS
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
         """Say nothing."""
@@ -201,8 +250,23 @@ def application(metrics: Metrics, health: Health) -> Callable[[Environ, StartRes
 
 
 def serve(metrics: Metrics, health: Health, port: int, address: str = "127.0.0.1") -> WSGIServer:
-    """Serve in a thread of its own; `server_port` of what is returned tells the port if 0 was asked for. Raises OSError if it is taken."""
+    """Serve in threads of its own; `server_port` of what is returned tells the port if 0 was asked for.
+
+    Raises OSError, which names address and port.
+    """
     metrics.registry.register(_Wellness(health))
-    server = make_server(address, port, application(metrics, health), handler_class=_QuietHandler)
+    try:
+        server = make_server(address, port, application(metrics, health), _Server6 if ":" in address else _Server, _QuietHandler)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, f"{_host(address)}:{port}") from None
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
+
+
+def url(address: str, port: int) -> str:
+    """Where what is served at this address and port is found."""
+    return f"http://{_host(address)}:{port}/metrics"
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -78,7 +78,7 @@ def run(
     from streams.digest_check import DigestCheck, digest_name
     from streams.log.kafka import KafkaLog
     from streams.measured import Measured
-    from streams.metrics import Health, Metrics, serve
+    from streams.metrics import Health, Metrics, serve, url
     from streams.runner import Host, NoShare
     from streams.topology import open_ledger
 
@@ -90,6 +90,8 @@ def run(
             raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
     if metrics is not None and not 0 <= metrics <= PORT_MAX:
         raise UsageProblem(f"--metrics {metrics}: expected a port, 0 (any that is free) to {PORT_MAX}")
+    if not metrics_address:
+        raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
     timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
     with ExitStack() as stack:
@@ -99,7 +101,7 @@ def run(
         if metrics is not None:
             server = serve(series, health, metrics, metrics_address)
             stack.callback(server.shutdown)
-            print(f"metrics and health at http://{metrics_address}:{server.server_port}/metrics", file=sys.stderr)
+            print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
             _workers_share(opened, home, name, series, health, timing, pace, stopped, only=only, until_idle=until_idle)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from schemas.results import NodeResources, ResourceRow
-from streams.metrics import Health, Metrics, serve
+from streams.metrics import CLIENTS_MAX, Health, Metrics, serve, url
 
 
 class Time:
@@ -152,3 +157,59 @@ def test_nodes_that_are_not_seen_are_counted_by_the_reason(served: tuple[Metrics
     assert 'claimlog_nodes_unseen{why="audit-failed"} 1.0' in text
     assert 'claimlog_nodes_unseen{why="never-audited"} 1.0' in text
     assert 'claimlog_nodes_unseen{why="silent"} 0.0' in text
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def test_a_client_that_says_nothing_keeps_no_other_from_its_answer(served: tuple[Metrics, Health, str]) -> None:
+    _, _, url = served
+
+    with socket.create_connection(("127.0.0.1", port_of(url))) as silent, socket.create_connection(("127.0.0.1", port_of(url))) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        silent.sendall(b"")
+        with urlopen(f"{url}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+
+
+def test_of_very_many_silent_clients_those_beyond_a_bound_are_hung_up_on(served: tuple[Metrics, Health, str]) -> None:
+    _, _, url = served
+
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port_of(url)))) for _ in range(CLIENTS_MAX + 1)]
+        silent[-1].settimeout(5)
+        assert silent[-1].recv(1) == b""
+        silent[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        silent[0].settimeout(5)
+        assert silent[0].recv(12) == b"HTTP/1.0 200"
+
+
+def test_a_client_that_goes_in_the_middle_is_no_news(served: tuple[Metrics, Health, str], capfd: pytest.CaptureFixture[str]) -> None:
+    _, _, url = served
+
+    with socket.create_connection(("127.0.0.1", port_of(url))) as gone:
+        gone.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        time.sleep(0.1)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+
+    assert got(f"{url}/healthz")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="a machine without IPv6")
+def test_it_is_served_on_ipv6_too(clock: Time) -> None:
+    server = serve(Metrics("1"), Health(clock), 0, "::1")
+
+    assert got(url("::1", server.server_port))[0] == 200
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_port_that_is_taken_is_named(served: tuple[Metrics, Health, str], clock: Time) -> None:
+    port = port_of(served[2])
+
+    with pytest.raises(OSError, match="in use") as raised:
+        serve(Metrics("1"), Health(clock), port)
+
+    assert raised.value.filename == f"127.0.0.1:{port}"
