@@ -18,11 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from random import SystemRandom
 
 import pytest
 
@@ -33,6 +34,8 @@ START_SECONDS = 60.0
 LINGER_SECONDS = 5.0
 # Started a hundred times more often than it runs for minutes: no second compiler, the smallest collector.
 JAVA = ("java", "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# Systems give out ports from 32768 on; below 10000 are those of other programs.
+PORTS = (15_000, 32_000)
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -80,11 +83,19 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _free_ports() -> tuple[int, int, int]:
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for each in (one, two, three):
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1], three.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, from below those that systems give to whoever connects.
+
+    One of those could be taken before a broker that was killed is back: even by a client that tries to reach the broker there.
+    """
+    with ExitStack() as held:
+        found: list[int] = []
+        while len(found) < count:
+            port, taken = SystemRandom().randrange(*PORTS), held.enter_context(socket.socket())
+            with suppress(OSError):
+                taken.bind(("127.0.0.1", port))
+                found.append(port)
+        return found
 
 
 def _run(*command: str) -> None:
@@ -125,22 +136,35 @@ class Broker:
 
     def start(self) -> None:
         """Make it on free ports and wait until it answers. Raises NoBroker."""
+        self.port, controller, self.second_port = free_ports(3)
+        self.prepare(controller)
+        self.again()
+
+    def prepare(self, controller: int) -> None:
+        """Write its settings and an empty disk, with `controller` as the port of its controller. Raises NoBroker."""
         with locked(shared_folder()):
             libs = jars()
-        self.port, controller, self.second_port = _free_ports()
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
         wanted = PROPERTIES + self.settings
         properties.write_text(wanted.format(port=self.port, controller=controller, second=self.second_port, data=self.folder / "data"))
         _format(libs, properties, self.folder / "data")
-        self.again()
 
     def again(self) -> None:
-        """Start it on the data and ports it had."""
+        """Start it on the data and ports it had, and wait until it answers. Raises NoBroker."""
+        self.launch()
+        self.answers()
+
+    def launch(self) -> None:
+        """Start its process on the data and ports it had."""
         with (self.folder / "broker.log").open("ab") as log:
             command = [*self._java, "-cp", f"{shared_folder() / 'libs'}/*", "kafka.Kafka", str(self.folder / "server.properties")]
             # A group of its own: what interrupts the tests does not interrupt the broker.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def answers(self) -> None:
+        """Wait until it does. Raises NoBroker."""
+        assert self._process is not None
         until = time.monotonic() + START_SECONDS
         while not _answers(self.address):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -167,6 +191,12 @@ class Broker:
         """Send a signal, such as SIGSTOP."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
+
+    def closes(self, seconds: float) -> None:
+        """SIGTERM, and wait at most so long until it has ended in order."""
+        self.signal(signal.SIGTERM)
+        if self._process is not None:
+            self._process.wait(seconds)
 
     def stop(self) -> None:
         """End it. Its data is not needed any more, so it need not take its time."""

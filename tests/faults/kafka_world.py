@@ -1,6 +1,7 @@
-"""A broker of the test's own behind a proxy, workers and schedulers on it, and the world outside: requesters, guests, hosts with audits.
+"""Brokers of the test's own, workers and schedulers on them, and the world outside: requesters, guests, hosts with audits.
 
-Checks go to the broker directly; everything that is tested goes through the proxy.
+One broker stands behind a proxy: checks go to it directly, everything that is tested goes through the proxy. A cluster of several is
+reached as anybody reaches one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from msgspec import Struct
+from msgspec import Struct, field
 
 from producers.load import Arrival, Departure, Fleet
 from schemas import topics
@@ -55,26 +56,28 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:
 
 
 class World(Struct):
-    """One ledger, what runs on it, and who plays."""
+    """One ledger, what runs on it, and who plays. `log` is for checks; `options` are settings of librdkafka."""
 
     site: Site
-    broker: Broker
-    proxy: TcpProxy
     log: KafkaLog
-    options: dict[str, str]
+    address: str
+    options: dict[str, str] = field(default_factory=dict)
+    single_broker: bool = False
     load: Load | None = None
 
     @property
     def settings(self) -> KafkaSettings:
-        """The log as clients behind the proxy have it."""
+        """The log as those have it who are tested."""
         own = dict(self.options)
         patience_ms = int(own.pop("message.timeout.ms", "30000"))
-        return KafkaSettings(bootstrap=self.proxy.address, prefix=PREFIX, single_broker=True, patience_ms=patience_ms, options=own)
+        return KafkaSettings(bootstrap=self.address, prefix=PREFIX, single_broker=self.single_broker, patience_ms=patience_ms, options=own)
 
     @property
     def spec(self) -> str:
         """The same as `--log` names it."""
-        return f"{self.settings.place}?" + "&".join(f"{key}={value}" for key, value in {"single-broker": "true", **self.options}.items())
+        single = {"single-broker": "true"} if self.single_broker else {}
+        options = "&".join(f"{key}={value}" for key, value in {**single, **self.options}.items())
+        return f"{self.settings.place}?{options}" if options else self.settings.place
 
     def home(self, worker: str) -> Path:
         """A worker's own directory."""
@@ -169,6 +172,13 @@ def released_though_it_counts(log: Log, fold: Folded) -> list[str]:
     named = {p.claim_id for result in checkers.counting(log)[0].values() if isinstance(result, InstancesPlaced) for p in result.placements}
     outcomes = [msgspec.json.decode(outcome, type=ClaimOutcome) for outcome in fold.outcomes]
     return [f"{each.claim_id} counts and was released" for each in outcomes if each.outcome == "released" and each.claim_id in named]
+
+
+class Proxied(World, kw_only=True):
+    """A world whose one broker stands behind a proxy."""
+
+    broker: Broker
+    proxy: TcpProxy
 
 
 class Witness:
@@ -279,7 +289,7 @@ def events(draw: Random, per_second: float, ended: Callable[[], bool]) -> Iterat
 
 
 @contextmanager
-def world(folder: Path, seed: int, **options: str) -> Iterator[World]:
+def world(folder: Path, seed: int, **options: str) -> Iterator[Proxied]:
     """A world in `folder`; `options` are settings of librdkafka with `_` for `.`. Nothing of it runs on when this ends.
 
     Skips where no broker can be had, which fails on CI.
@@ -295,18 +305,27 @@ def world(folder: Path, seed: int, **options: str) -> Iterator[World]:
             proxy.target = ("127.0.0.1", broker.second_port)
             with KafkaLog.open(KafkaSettings(bootstrap=broker.address, prefix=PREFIX, single_broker=True)) as log:
                 open_ledger(log, ledger_partitions=4, request_partitions=8)
-                here = World(site, broker, proxy, log, given)
-                try:
+                with played(Proxied(site, log, proxy.address, given, single_broker=True, broker=broker, proxy=proxy)) as here:
                     yield here
-                except BaseException:
-                    print(here.last_words())
-                    raise
-                finally:
-                    if here.load is not None and here.load.is_alive():
-                        here.load._calm.set()
         finally:
             # Stopped processes would outlive their broker otherwise.
             for process in site.processes.values():
                 if process.running is not None:
                     process.running.kill()
             broker.stop()
+
+
+W = TypeVar("W", bound=World)
+
+
+@contextmanager
+def played(here: W) -> Iterator[W]:
+    """A world whose load ends with it; one that a test fails in says how far everything is."""
+    try:
+        yield here
+    except BaseException:
+        print(here.last_words())
+        raise
+    finally:
+        if here.load is not None and here.load.is_alive():
+            here.load._calm.set()

@@ -20,7 +20,7 @@ from streams.log.kafka import KafkaLog
 from streams.scheduler import Scheduler
 from tests.faults.checkers import counting, folded, unnamed
 from tests.faults.harness import SOAKS, until
-from tests.faults.kafka_world import World, world
+from tests.faults.kafka_world import Proxied, world
 from tests.faults.tcp_proxy import FINE, Weather
 
 PATIENCE_MS = 2000
@@ -42,7 +42,7 @@ ROUNDS = 5 if SOAKS else 1
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, seed_of_module: int) -> Iterator[World]:
+def here(tmp_path_factory: pytest.TempPathFactory, seed_of_module: int) -> Iterator[Proxied]:
     """One world for the tests of single clients; requests are short of patience."""
     folder = tmp_path_factory.mktemp("network")
     with world(folder, seed_of_module, message_timeout_ms=str(PATIENCE_MS)) as here:
@@ -98,7 +98,7 @@ def patiently(log: KafkaLog, messages: list[Message]) -> list[int]:
 
 
 @pytest.mark.parametrize("weather", [Weather(holds_to_client=True), Weather(holds_to_server=True)], ids=["no answers", "no questions"])
-def test_a_record_given_up_that_lands_all_the_same_is_a_copy_that_changes_nothing(here: World, weather: Weather) -> None:
+def test_a_record_given_up_that_lands_all_the_same_is_a_copy_that_changes_nothing(here: Proxied, weather: Weather) -> None:
     name = "answers" if weather.holds_to_client else "questions"
     wanted = [f"{name}-{number}" for number in range(100) if here.log.partition(topics.REQUESTS, f"{name}-{number}".encode()) == 0]
     # Of one partition: then all of them are on their way when the network fails.
@@ -132,7 +132,7 @@ def test_a_record_given_up_that_lands_all_the_same_is_a_copy_that_changes_nothin
     assert len(results) == len(wanted) + 1, "one result for each request, however often it stands in the log"
 
 
-def test_a_result_and_claims_given_up_that_land_all_the_same_count_once(here: World) -> None:
+def test_a_result_and_claims_given_up_that_land_all_the_same_count_once(here: Proxied) -> None:
     here.log.append([observed(f"n{number}") for number in range(4)])
     with KafkaLog.open(here.settings) as own:
         scheduler = Scheduler(own, "s-late")
@@ -175,7 +175,7 @@ def test_a_result_and_claims_given_up_that_land_all_the_same_count_once(here: Wo
 
 
 @pytest.mark.parametrize("kind", ["silent", "deaf", "dumb", "refusing"] if SOAKS else ["dumb"])
-def test_a_log_whose_network_is_bad_closes_all_the_same_and_soon(here: World, kind: str) -> None:
+def test_a_log_whose_network_is_bad_closes_all_the_same_and_soon(here: Proxied, kind: str) -> None:
     log = KafkaLog.open(here.settings)
     lease = log.lease(f"closing-{kind}", topics.REQUESTS, "me", 6.0)
     until(lambda: bool(lease.partitions()), LOOK_SECONDS, "it has its share")
