@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from msgspec import structs
@@ -21,6 +21,7 @@ from producers.libvirt_rounds import ANSWER_MS
 from producers.libvirt_system import Options
 from producers.source import AuditSource, EventSource, Publish, epoch_after, send
 from schemas.audits import AuditRecord, InstanceReport
+from schemas.lifecycle import LifecycleEvent
 from schemas.topics import AUDITS, LIFECYCLE
 
 LastEpoch = Callable[[str, str], int | None]
@@ -114,11 +115,12 @@ class LibvirtHost:
     def audit(self) -> AuditRecord:
         """Connect if need be, publish one audit (or its failure) within the audit's time-out, and return it.
 
-        A new connection is told of first: everything there, as a resync. Raises HypervisorUnreachable only while not even the node's
-        name is known.
+        A new connection is told of first: everything there, as a resync. Sizes that no event has told follow the audit.
+        Raises HypervisorUnreachable only while not even the node's name is known.
         """
         taken_at_ms, mono_ms = self._wall_ms(), self._mono_ms()
         due_ms = mono_ms + int(self._audit_timeout_seconds * 1000)
+        reports: tuple[InstanceReport, ...] = ()
         try:
             found = self._look(taken_at_ms, due_ms)
             source = self._audit_source()
@@ -132,12 +134,14 @@ class LibvirtHost:
                 raise HypervisorUnreachable(str(error)) from error
             record = self._audit_source().failed(str(error), taken_at_ms=taken_at_ms, mono_ms=mono_ms)
         else:
-            self._failed_looks = 0
+            self._failed_looks, reports = 0, found.instances
         try:
             send(self._publish, AUDITS, record)
         except BaseException:
             self._audit_source().forget()
             raise
+        if self._watch is not None:
+            self._tell(self._watch.resized(reports, taken_at_ms))
         return record
 
     def pump(self, wait_seconds: float) -> int:
@@ -156,9 +160,7 @@ class LibvirtHost:
         except (HypervisorUnreachable, Overrun) as problem:
             self._leave(str(problem))
             return 0
-        for event in events:
-            send(self._publish, LIFECYCLE, event)
-        self.events_published += len(events)
+        self._tell(events)
         if not self.connected:
             self._leave(self._why_lost())
         return len(events)
@@ -166,6 +168,11 @@ class LibvirtHost:
     def close(self) -> None:
         """Leave the hypervisor."""
         self._leave("closed by us")
+
+    def _tell(self, events: Iterable[LifecycleEvent]) -> None:
+        for event in events:
+            send(self._publish, LIFECYCLE, event)
+            self.events_published += 1
 
     def _look(self, taken_at_ms: int, due_ms: int) -> Look:
         """Look, through a new connection if there is none. Raises HypervisorUnreachable, ValueError."""
@@ -250,9 +257,7 @@ class LibvirtHost:
 
     def _resync(self, watch: DomainWatch, found: Look, seen_at_ms: int) -> None:
         """Say everything that is there; what came meanwhile waits behind it."""
-        for event in watch.resync(self._event_source(), found.instances, seen_at_ms, self._present):
-            send(self._publish, LIFECYCLE, event)
-            self.events_published += 1
+        self._tell(watch.resync(self._event_source(), found.instances, seen_at_ms, self._present))
         self._present = watch.present
 
     def _named_as_before(self, found: Look) -> Look:

@@ -131,6 +131,20 @@ class DomainWatch:
         arrived = [source.event(InstanceArrived, report, time_ms, resync=True) for report in self._present.values()]
         return arrived + [source.event(InstanceDeparted, report, time_ms, resync=True) for report in gone]
 
+    def resized(self, reports: Iterable[InstanceReport], time_ms: int) -> list[LifecycleEvent]:
+        """The guests of a look, begun at `time_ms`, that have another size than was told: libvirt has no event for that.
+
+        Memory or a disk plugged in, a disk that grew, or one whose size could only be learnt after the guest had been told of.
+        """
+        assert self._source is not None
+        events: list[LifecycleEvent] = []
+        for report in reports:
+            told = self._present.get(report.instance_id)
+            if told is not None and told.resources != report.resources and report.unknown_since_ms is None:
+                self._present[report.instance_id] = report
+                events.append(self._source.event(InstanceResized, report, time_ms))
+        return events
+
     def drain(self, wait_seconds: float = 0.0) -> list[LifecycleEvent]:
         """The events since the last call, in order, after `resync`; waits up to `wait_seconds` for the first.
 

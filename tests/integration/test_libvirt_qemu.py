@@ -24,12 +24,16 @@ from producers.libvirt_connect import HypervisorUnreachable, Opener
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import AuditFailed, HypervisorAudited
-from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceStarted, InstanceStopped
+from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
 from streams.cli.producing import last_epoch, publisher
 from tests.cli_log import FleetLog
 from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
 from tests.libvirt_reporting import Reporting
 
+PLUGGABLE = """<domain type='qemu'><name>plugged</name><uuid>{uuid}</uuid><maxMemory slots='2' unit='MiB'>256</maxMemory>
+<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><features><acpi/></features>
+<cpu mode='custom'><model>qemu64</model><numa><cell id='0' cpus='0' memory='64' unit='MiB'/></numa></cpu></domain>"""
+DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
 PAUSED = libvirt.VIR_DOMAIN_START_PAUSED
 POOL = "<pool type='dir'><name>images</name><target><path>{path}</path></target></pool>"
 
@@ -110,6 +114,32 @@ def test_an_audit_of_real_qemu_has_what_nova_reports_of_it(daemon: Daemon, admin
     assert host.disk_mib is None  # there is no pool, which is not a disk of size zero
     assert host.stats == {"hypervisor_hostname": admin.getHostname()}
     assert all(device.vendor_id for device in host.pci_devices)
+
+
+def test_memory_and_disks_plugged_into_a_running_guest_are_told_as_a_new_size_by_the_next_audit(
+    daemon: Daemon, admin: Any, reporting: Reporting
+) -> None:
+    domain = admin.defineXML(PLUGGABLE.format(uuid=uuid_of("plugged")))
+    domain.create()
+    reporting.audit()
+    image = daemon.image("plugged.qcow2", "qcow2", "20M")
+
+    def sizes_told() -> list[tuple[int, int]]:
+        before = len(reporting.events)
+        reporting.host.pump(0.2)
+        reporting.audit()
+        assert {type(event) for event in reporting.events[before:]} <= {InstanceResized}
+        return [(event.instance.resources.memory_mib, event.instance.resources.disk_mib) for event in reporting.events[before:]]
+
+    reporting.host.pump(0.2)
+    assert sizes_told() == []
+    domain.attachDeviceFlags(DIMM, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    assert sizes_told() == [(192, 0)]
+    domain.attachDeviceFlags(DISK.format(kind="qcow2", path=image, target="vdb"), libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    until(lambda: sizes_told() == [(192, 20)])  # which may take a round that is under way to end
+    domain.blockResize("vdb", 50 << 20, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+    until(lambda: sizes_told() == [(192, 50)])
+    assert sizes_told() == []
 
 
 def test_disks_have_their_full_size_and_what_images_may_still_grow_is_not_available(daemon: Daemon, admin: Any) -> None:
