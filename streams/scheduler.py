@@ -119,6 +119,8 @@ class Scheduler:
         self.each_digest: Callable[[Ledger], None] | None = None
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
+        self.requests_read = 0
+        """Requests and cancellations that were read as new ones, in all."""
         self.waited_seconds = 0.0
         """How long its turns have waited for something to do, in all."""
         self._new: list[tuple[int, Asked | Cancel]] = []
@@ -262,6 +264,7 @@ class Scheduler:
             for partition, asked in self._new:
                 self.placer.asked(partition, asked, claims_ends)
             self._new.clear()
+        self.requests_read += read
         return read
 
     def _claims_ends(self) -> tuple[int, ...]:

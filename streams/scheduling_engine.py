@@ -34,9 +34,9 @@ class SchedulerEngine:
         version: str,
     ) -> None:
         self._metrics = metrics
-        self._moved = metrics.records.labels(self.name, REQUESTS)
+        self._requests = metrics.records.labels(self.name, REQUESTS)
         self._placed = metrics.placements.labels("placed")
-        self._seen = {"placed": 0, "conflicts": 0}
+        self._seen = {"requests": 0, "placed": 0, "conflicts": 0}
         self._failed: dict[str, int] = {}
 
         def passed_over(reason: str) -> None:
@@ -69,7 +69,7 @@ class SchedulerEngine:
         """See `Engine`."""
         moved = self._scheduler.turn(self._turn_seconds)
         if moved:
-            self._count(moved)
+            self._count()
         return moved
 
     def waited_seconds(self) -> float:
@@ -84,13 +84,13 @@ class SchedulerEngine:
         """See `Engine`."""
         self._scheduler.close()
 
-    def _count(self, moved: int) -> None:
-        """Bring the counters of the metrics up to those of the placer."""
-        counters, metrics = self._scheduler.placer.counters, self._metrics
-        self._moved.inc(moved)
+    def _count(self) -> None:
+        """Bring the counters of the metrics up to those of the scheduler."""
+        counters, metrics, read = self._scheduler.placer.counters, self._metrics, self._scheduler.requests_read
+        self._requests.inc(read - self._seen["requests"])
         self._placed.inc(counters.placed - self._seen["placed"])
         metrics.conflicts.inc(counters.conflicts - self._seen["conflicts"])
-        self._seen = {"placed": counters.placed, "conflicts": counters.conflicts}
+        self._seen = {"requests": read, "placed": counters.placed, "conflicts": counters.conflicts}
         for reason, count in counters.failed.items():
             metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))
             self._failed[reason] = count

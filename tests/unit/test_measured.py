@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from schemas.codec import encode, key_of
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import REQUESTS
+from streams.clock import SystemClock
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.measured import LAG_SECONDS, Measured
 from streams.metrics import Metrics
+from streams.scheduling.policy import DEFAULT
+from streams.scheduling_engine import SchedulerEngine
+from streams.topology import open_ledger
 
 
 class Reading:
@@ -98,3 +105,19 @@ def test_what_is_closed_is_measured_no_more(log: MemoryLog) -> None:
 
     assert reading.closed
     assert value(metrics, "claimlog_reader_lag_records", engine="reading", topic="claims", partition="1") is None
+
+
+def test_of_a_scheduler_the_requests_are_counted_that_it_read() -> None:
+    log, metrics = MemoryLog(), Metrics("1")
+    open_ledger(log, ledger_partitions=2, request_partitions=2)
+    engine = SchedulerEngine(log, "s", DEFAULT, "reference", SystemClock(), metrics, lambda _: None, lease_timeout_seconds=10.0, version="")
+    for number in range(5):
+        request = PlacementRequested(request_id=f"r{number}", flavor=Flavor(vcpus=1))
+        log.append([Message(REQUESTS, key_of(request) or b"", encode(request))])
+
+    for _ in range(20):
+        engine.turn(frozenset())
+    engine.close()
+
+    assert value(metrics, "claimlog_placements_total", result="no-valid-node") == 5
+    assert value(metrics, "claimlog_records_total", step="scheduler", topic=REQUESTS) == 5
