@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import ssl
@@ -26,6 +27,7 @@ from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 from streams.metrics import Health
 from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
+from streams.seldom import Seldom
 from streams.tables import RECOVERY_SECONDS, mark_overdue
 from streams.watchdog import Share, Watchdog
 
@@ -140,6 +142,8 @@ class FaustHost:
         self._current: _EngineThread | None = None
         self._failure: BaseException | None = None
         self._joining_since: float | None = time.monotonic()
+        self._member: Any = None
+        """The part of Faust's client that is a member of the group; the broker that keeps it is `coordinator_id`, None while unknown."""
         self._stopping = threading.Event()
         self._watchdog = Watchdog(
             lambda: None if self._current is None else self._current.share,
@@ -151,10 +155,12 @@ class FaustHost:
             stall_seconds=stall_seconds,
             recovery_seconds=recovery_seconds,
             overdue=lambda: mark_overdue(home),
+            in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
         )
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT. Raises what ended an engine or Faust; a process that hangs is ended with exit code 1."""
+        _say_seldom(self.err)
         threads_say, threading.excepthook = threading.excepthook, self._thread_ended
         try:
             asyncio.run(self._run())
@@ -266,7 +272,7 @@ class FaustHost:
         async def assigned(_app: Any, partitions: Any, **_: Any) -> None:
             # No heartbeats are sent while this runs: whatever takes time is done in the engines' thread.
             await self._close()
-            self._joining_since = None
+            self._joining_since, self._member = None, _member(app)
             self._begin(frozenset(place.partition for place in partitions if place.topic == name), ended)
 
         # The types that mode gives its handlers fit no coroutine function.
@@ -301,6 +307,20 @@ class FaustHost:
         failure = self._failure or (self._current.failure if self._current is not None else None)
         self.tell(f"claimlog: {reason}" + (f"; before that: {str(failure) or repr(failure)}" if failure is not None else ""))
         os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else 1)
+
+
+def _member(app: faust.App) -> Any:
+    """Faust says nothing of a group that is out of reach, so its client is asked; None from a Faust that is built in another way."""
+    consumer = getattr(getattr(app.consumer, "_thread", None), "_consumer", None)
+    return getattr(consumer, "_coordinator", None)
+
+
+def _say_seldom(err: TextIO) -> None:
+    """Faust's client of Kafka says ten times a second that a broker is gone: to people once a minute."""
+    client, said = logging.getLogger("aiokafka"), logging.StreamHandler(err)
+    said.setLevel(logging.WARNING)
+    said.addFilter(Seldom())
+    client.handlers, client.propagate = [said], False
 
 
 def _credentials(options: Mapping[str, str]) -> Any:

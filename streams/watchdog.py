@@ -5,6 +5,7 @@ A process that stands still is worse than one that ends: it keeps its partitions
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,6 +86,7 @@ class Watchdog:
     `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
     answered. `give_up` is called with the reason, and must end the process. `recovery_seconds` is how long the first turn may take, which
     loads the tables; then `overdue` marks those that are still being loaded, for the next start to make anew, and returns their names.
+    `in_touch` says whether the group's client knows who keeps the group: one that knows brokers only that are gone never finds out.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class Watchdog:
         stall_seconds: float,
         recovery_seconds: float = RECOVERY_SECONDS,
         overdue: Callable[[], Sequence[str]] = tuple,
+        in_touch: Callable[[], bool] = lambda: True,
     ) -> None:
         self._recovery_seconds, self._overdue = recovery_seconds, overdue
         self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
         self._stopped = threading.Event()
+        self._in_touch, self._apart_since = in_touch, math.inf
         self._watched: Share | None = None
         self._began = self._said = 0.0
         self._standstill = Standstill(stall_seconds)
@@ -139,15 +143,25 @@ class Watchdog:
                 if self._stopped.wait(LOOK_SECONDS):
                     raise
 
-    def _in_reserve(self, log: Log) -> None:
+    def _judge_touch(self, now: float) -> None:
+        """The log answers, so there are brokers; a client of the group that has not found any for so long never will."""
+        self._apart_since = math.inf if self._in_touch() else min(self._apart_since, now)
+        if now - self._apart_since > JOIN_SECONDS:
+            apart = f"the group was out of reach for {now - self._apart_since:.0f} s, though the log answers"
+            self._give_up(f"{apart}; others may have this worker's partitions: start it again")
+
+    def _in_reserve(self, log: Log, now: float) -> None:
         """There is no loop, and that is well while there is something to share out: of a topic that went Faust hears nothing more."""
         if STREAM_PARTITIONS not in log.topics():
             self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
+            return
+        log.ends(STREAM_PARTITIONS)
+        self._judge_touch(now)
         self._health.turned()
 
     def _give_time(self) -> None:
         """Engines have all their time from now on. While the log is out of reach they cannot get on, and once it is back not at once."""
-        self._began, self._standstill = time.monotonic(), Standstill(self._stall_seconds)
+        self._began, self._standstill, self._apart_since = time.monotonic(), Standstill(self._stall_seconds), math.inf
 
     def _look(self, log: Log) -> None:
         now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
@@ -159,7 +173,7 @@ class Watchdog:
             self._give_time()
         if share is None:
             if joining_since is None:
-                self._in_reserve(log)
+                self._in_reserve(log, now)
             return
         positions = share.positions
         topics = sorted({place.topic for place in positions} | {CLAIMS})
@@ -171,6 +185,7 @@ class Watchdog:
         stands = self._standstill.judge(now, positions, ends)
         if stands is not None:
             self._give_up(f"an engine stands still: {stands}; start this worker again")
+        self._judge_touch(now)
         self._health.doing = recovery(positions, ends, share.owned)
         if not self._health.ready and now - max(self._said, self._began) > RECOVERY_SAYS_SECONDS:
             self._said = now

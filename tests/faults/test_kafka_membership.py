@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from tests.faults.harness import SOAKS
+from schemas import topics
+from tests.faults.harness import SOAKS, until
 from tests.faults.kafka_world import World, world
 from tests.faults.shared_site import PATIENCE_SECONDS as SHARED_PATIENCE_SECONDS
 from tests.faults.shared_site import launcher, shared_site
@@ -80,3 +81,36 @@ def test_a_worker_that_is_told_to_end_while_it_starts_does(tmp_path: Path) -> No
 
         assert process.ended(SHARED_PATIENCE_SECONDS) == 0, process.said()
         assert "partitions" not in process.said()
+
+
+def test_a_worker_whose_client_knows_only_brokers_that_are_gone_says_so_seldom_and_ends(tmp_path: Path) -> None:
+    """Where two of three brokers were away and the third goes when they are back: Faust's client does not look at the address again."""
+    gone = tmp_path / "gone"
+    with shared_site(tmp_path) as here, here.opened() as log:
+        lost = launcher(
+            tmp_path,
+            "import pathlib, threading, time, aiokafka.client, aiokafka.errors, streams.watchdog",
+            f"gone = pathlib.Path({str(gone)!r})",
+            "send = aiokafka.client.AIOKafkaClient.send",
+            "async def to_nobody(client, *given, **named):",
+            "    if gone.exists():",
+            "        raise aiokafka.errors.NodeNotReadyError('node id 3')",
+            "    return await send(client, *given, **named)",
+            "aiokafka.client.AIOKafkaClient.send = to_nobody",
+            "def hasten():",
+            "    while not gone.exists():",
+            "        time.sleep(0.1)",
+            "    streams.watchdog.JOIN_SECONDS = 5.0",
+            "threading.Thread(target=hasten, daemon=True).start()",
+        )
+        process = here.worker("w", claimlog=lost)
+        until(lambda: "partitions 0, 1" in process.said(), SHARED_PATIENCE_SECONDS, "it has its share")
+        said_before = len(process.said())
+        gone.touch()
+        code = process.ended(SHARED_PATIENCE_SECONDS)
+
+        said = process.said()[said_before:].splitlines()
+        assert code == 1, process.said()
+        assert "the group was out of reach for" in said[-1]
+        assert 1 < len(said) < 20, "the same is said again and again"
+        assert sum(log.ends(topics.DEAD_LETTERS).values()) == 0

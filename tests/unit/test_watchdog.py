@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
-from streams.log.base import Message, Partition, TopicSpec
+from streams.log.base import LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
 from streams.watchdog import Share, Standstill, Watchdog, recovery
@@ -105,3 +107,35 @@ def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
 
     assert resting == []
     assert [said.partition(",")[0] for said in given_up] == ["topic stream-partitions is missing"]
+
+
+class Away(MemoryLog):
+    """A log that is out of reach when it is told so."""
+
+    away = False
+
+    def ends(self, topic: str) -> dict[int, int]:
+        if self.away:
+            raise LogUnreachable("nobody answers")
+        return super().ends(topic)
+
+
+@pytest.mark.parametrize("share", [None, Share(frozenset({0}))], ids=["in reserve", "at work"])
+def test_a_worker_whose_group_stays_out_of_reach_while_the_log_answers_ends(share: Share | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.watchdog.JOIN_SECONDS", -1.0)
+    log, health, given_up, in_touch = Away(), Health(time.monotonic), list[str](), [True]
+    log.create([TopicSpec(CLAIMS, 1), TopicSpec(STREAM_PARTITIONS, 1)])
+    watchdog = Watchdog(
+        lambda: share, lambda: None, lambda: log, health, print, given_up.append, stall_seconds=60.0, in_touch=lambda: in_touch[0]
+    )
+
+    watchdog._look(log)
+    in_touch[0], log.away = False, True
+    with pytest.raises(LogUnreachable):
+        watchdog._look(log)
+    before = list(given_up)
+    log.away = False
+    watchdog._look(log)
+
+    assert before == []
+    assert [said.partition(" for")[0] for said in given_up] == ["the group was out of reach"]
