@@ -161,7 +161,7 @@ class RocksTable:
         total = sum(self._marks.values()) % (1 << 8 * SUM_BYTES)
         # Tables of earlier versions have none.
         if stored is not None and stored != total:
-            raise _damaged(self.path, "its files do not belong together: rows of different batches stand there")
+            raise _damaged(self.path, "its files do not belong together, or an older claimlog wrote to it: its rows add up to another sum")
         return total
 
     def _open_db(self) -> Rdict:
