@@ -11,9 +11,10 @@ from uuid import uuid4
 from cyclopts import Parameter
 from msgspec import to_builtins
 
+from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
-from schemas.topics import RESULTS
+from schemas.topics import REQUESTS, RESULTS
 from streams.cli import units
 from streams.cli.answers import Answer as Found
 from streams.cli.answers import asked, awaited, decided_at
@@ -28,7 +29,7 @@ from streams.cli.rerun import Reruns
 from streams.cli.state_at import state_at
 from streams.cli.units_in import duration_ms
 from streams.cli.writing import appended, check_writable, new_stamp
-from streams.log.base import Log, LogUnreachable
+from streams.log.base import Log, LogUnreachable, Position, between
 from streams.operator import ask
 from streams.topology import check_topics
 
@@ -40,6 +41,8 @@ PLACED = [
 ]
 UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 """Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
+
+READ_RECORDS = 1_000
 
 
 def _no_name(_type: type[str | None], name: str | None) -> None:
@@ -82,6 +85,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         check_topics(log)
         number = log.partition(RESULTS, request.request_id.encode())
         since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
+        asked_since = log.end(REQUESTS, number)
         if not fresh:
             _refuse_another(log, request)
         try:
@@ -93,6 +97,8 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
                 f"back with `claimlog cancel {name}`"
             ) from None
         sys.stderr.write(printable(f"{position} request {request.request_id}: {request_text(request)}") + "\n")
+        if not fresh:
+            _refuse_overtaken(log, request, asked_since, position)
         if not wait_ms:
             print(printable(request.request_id))
             return 0
@@ -115,12 +121,26 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
 def _refuse_another(log: Log, request: PlacementRequested) -> None:
     """An id stands for one request: who asks for something else with it would get the answer to the first. Raises UsageProblem."""
     found = asked(log, request.request_id)
-    before = found.request
-    if before is None or before == request:
+    if found.request is not None:
+        _refuse_differing(request, found.request, found.position)
+
+
+def _refuse_overtaken(log: Log, request: PlacementRequested, since: int, position: Position) -> None:
+    """As `_refuse_another`, for who asked with the same id at the same time and stands before it in the log. Raises UsageProblem."""
+    key = request.request_id.encode()
+    for record in between(log, REQUESTS, position.partition, since, position.offset, READ_RECORDS):
+        before = decode_keyed(REQUESTS, record.key, record.value) if record.key == key else None
+        if isinstance(before, PlacementRequested):
+            _refuse_differing(request, before, record.position)
+            return
+
+
+def _refuse_differing(request: PlacementRequested, before: PlacementRequested, position: Position | None) -> None:
+    if before == request:
         return
     differing = ", ".join(name for name in request.__struct_fields__ if getattr(before, name) != getattr(request, name))
     raise UsageProblem(
-        f"request {request.request_id} was asked before, at {found.position}, with {request_text(before)}; this one "
+        f"request {request.request_id} was asked before, at {position}, with {request_text(before)}; this one "
         f"differs in {differing}; use another --request"
     )
 

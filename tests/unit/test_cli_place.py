@@ -18,6 +18,7 @@ from streams.cli.main import run
 from streams.cli.writing import appended
 from streams.log.base import Log, Message, Position
 from streams.log.sqlite import SqliteLog
+from streams.operator import Stamp, ask
 from streams.scheduler import Scheduler
 from tests.cli_log import PARTITIONS, FleetLog
 
@@ -139,6 +140,24 @@ def test_an_id_that_stands_for_another_request_is_refused(fleet: FleetLog, capsy
     assert "1 vCPUs, 512 MiB" in said.err
     assert "differs in flavor, ttl_ms; use another --request" in said.err
     assert len(requests(fleet)) == 1
+
+
+@pytest.mark.parametrize(("flags", "code"), [(("--memory", "1GiB"), 0), (("--memory", "2GiB"), 2)])
+def test_of_two_who_ask_at_once_with_one_id_the_second_hears_if_it_is_another_request(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: int
+) -> None:
+    first = PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1024))
+
+    def meanwhile(request: PlacementRequested, stamp: Stamp) -> Message:
+        """Between the look for an earlier request and the append of this one somebody else is quicker."""
+        fleet.append(REQUESTS, first)
+        return ask(request, stamp)
+
+    monkeypatch.setattr("streams.cli.place.ask", meanwhile)
+    said = fleet.run(capsys, "place", *flags, "--request", "r", "--wait", "0s")
+
+    assert said.code == code
+    assert ("this one differs in flavor; use another --request" in said.err) == bool(code)
 
 
 def test_every_flag_is_in_the_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
