@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
+from schemas.claims import ITEMS_MAX, NODES_MAX
 from schemas.codec import event_type, record_types
+from schemas.requests import INSTANCES_MAX
 from schemas.topics import TOPICS, Topic
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -33,6 +35,15 @@ COUNTED = {"vcpus": "virtual CPUs", "pcpus": "dedicated CPUs"}
 
 TIMES = ("time_ms", "taken_at_ms", "since_ms", "suspected_ms", "started_ms", "taken_up_ms", "commit_by_ms")
 """Ends of names that are points in time; other milliseconds are durations."""
+
+
+BOUNDS: dict[tuple[str, str], dict[str, Any]] = {
+    ("ClaimRequested", "items"): {"minItems": 1, "maxItems": ITEMS_MAX},
+    ("ClaimItem", "nodes"): {"minItems": 1, "maxItems": NODES_MAX},
+    ("PlacementRequested", "count"): {"minimum": 1, "maximum": INSTANCES_MAX},
+    ("PlacementRequested", "instance_ids"): {"maxItems": INSTANCES_MAX},
+}
+"""What records check themselves, by the name of their class and field: their types do not say it."""
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -86,10 +97,11 @@ def _schema(topic: Topic, cls: Any) -> dict[str, Any]:
 
 
 def _tidy(component: dict[str, Any]) -> None:
-    """Docstrings without their indentation, units beside the numbers."""
+    """Docstrings without their indentation, units and bounds beside the numbers."""
     if "description" in component:
         component["description"] = cleandoc(component["description"])
     for name, field in component.get("properties", {}).items():
+        field.update(BOUNDS.get((component.get("title", ""), name), {}))
         # Bounds of names of a map's entries: generators know no such word.
         field.get("items", field).pop("propertyNames", None)
         if "$ref" in field:

@@ -15,7 +15,7 @@ import pytest
 
 from schemas import audits, claims, findings, lifecycle, requests, results
 from schemas.audits import InstanceReport
-from schemas.codec import decode_keyed, encode, event_type, key_of, known_types, record_types
+from schemas.codec import Unreadable, decode, decode_keyed, encode, event_type, key_of, known_types, record_types
 from schemas.export import as_json, export, schema, schemas, unit_of
 from schemas.inventory import (
     Aggregate,
@@ -420,7 +420,7 @@ def test_each_type_has_one_schema_named_after_it(tmp_path: Path) -> None:
 
 KEYWORDS = {
     "$schema", "$id", "$ref", "title", "description", "type", "properties", "items", "required", "additionalProperties", "enum", "anyOf",
-    "definitions", "default", "minimum", "maximum", "minLength", "maxLength", "x-topic", "x-key", "x-unit",
+    "definitions", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "x-topic", "x-key", "x-unit",
 }  # fmt: skip
 
 
@@ -465,6 +465,8 @@ def mismatch(document: Any, value: Any, root: Any) -> str:
             return f"{value!r}: missing {missing}, unknown {set(value) - set(known)}"
         return "".join(mismatch(known.get(name, extra), inner, root) for name, inner in value.items())
     if document["type"] == "array":
+        if not document.get("minItems", 0) <= len(value) <= document.get("maxItems", len(value)):
+            return f"{len(value)} items do not fit {document}"
         return "".join(mismatch(document["items"], inner, root) for inner in value)
     if value is None or document["type"] == "null":
         return "" if value is None and document["type"] == "null" else f"{value!r} does not fit {document}"
@@ -480,6 +482,30 @@ def test_every_example_fits_its_schema() -> None:
 
         assert mismatch(document, value, document) == ""
         assert mismatch(document, {**value, "surprise": 1}, document) != ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "wrong"),
+    [
+        ("claim-requested", ("items",), []),
+        ("claim-requested", ("items", 0, "nodes"), []),
+        ("claim-requested", ("items", 0, "nodes"), ["n1"] * 17),
+        ("placement-requested", ("count",), 0),
+        ("placement-requested", ("count",), 1001),
+    ],
+)
+def test_what_no_reader_takes_fits_no_schema(kind: str, path: tuple[str | int, ...], wrong: object) -> None:
+    record = next(each for each in examples() if event_type(each) == kind)
+    document, value = schema(kind), msgspec.json.decode(encode(record))
+    where = value
+    for step in path[:-1]:
+        where = where[step]
+    where[path[-1]] = wrong
+
+    topic = document["x-topic"]
+
+    assert isinstance(decode(topic, msgspec.json.encode(value)), Unreadable)
+    assert mismatch(document, value, document) != ""
 
 
 def test_numbers_say_their_unit() -> None:
