@@ -131,9 +131,10 @@ def _check_begun(source: Log, target: Log, place: Partition, at: int) -> None:
     """Raises OtherLedger unless the target's partition is the beginning of the source's, OffsetOutOfRange if what comes next has left."""
     if at > source.end(*place):
         raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
-    if source.start(*place) > at:
+    needed = max(at - 1, 0)  # the last one that was copied is compared
+    if source.start(*place) > needed:
         raise OffsetOutOfRange(
-            f"{place}: the old log begins at {source.start(*place)}, and {at} is next to copy; the folder with the rest goes into "
+            f"{place}: the old log begins at {source.start(*place)}, and {needed} is next to read; the folder with the rest goes into "
             "CLAIMLOG_ARCHIVE"
         )
     if at:

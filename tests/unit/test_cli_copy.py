@@ -228,6 +228,16 @@ def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
         mirror(fleet.log, copy)
 
 
+def test_history_that_left_right_behind_a_copy_is_asked_for(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path)
+    with SqliteLog.open(tmp_path / "copy", create=True) as copy:
+        mirror(fleet.log, copy)
+        fleet.log.truncate(CLAIMS, 0, copy.end(CLAIMS, 0))
+
+        with pytest.raises(OffsetOutOfRange, match="CLAIMLOG_ARCHIVE"):
+            mirror(fleet.log, copy)
+
+
 def test_a_copy_that_cannot_begin_is_no_ledger_without_nodes(tmp_path: Path, capsys: Capture) -> None:
     fleet = fleet_of(tmp_path)
     fleet.log.truncate(CLAIMS, 0, 1)
