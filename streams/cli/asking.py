@@ -172,14 +172,18 @@ def _at_least_0(number: int, flag: str) -> int:
 def _hints(given: tuple[str, ...]) -> Hints:
     """Scheduler hints by Nova's names. Raises UsageProblem."""
     said: dict[str, Any] = {"other": {}}
+    single: set[str] = set()
     for text in given:
         key, separator, value = text.partition("=")
         if not separator or not key or not value:
             raise UsageProblem(f"--hint {text!r}: expected KEY=VALUE, such as different_host=INSTANCE")
         if key in {"same_host", "different_host"}:
             said[key] = (*said.get(key, ()), value)
+        elif key in single:
+            raise UsageProblem(f"--hint {text!r}: {key} is given twice, and has one value; only same_host and different_host add up")
         elif key in {"build_near_host_ip", "cidr", "query"}:
             said[key] = value
         else:
             said["other"][key] = value
+        single.add(key)
     return Hints(**said)

@@ -207,6 +207,8 @@ def test_a_hyphen_is_the_request_on_stdin(fleet: FleetLog, monkeypatch: pytest.M
         (["--memory", "1GiB", "--disk", "512MiB"], "whole GiB"),
         (["--memory", "1GiB", "--count", "0"], "expected 1 to 1000 instances"),
         (["--memory", "1GiB", "--hint", "red"], "expected KEY=VALUE"),
+        (["--memory", "1GiB", "--hint", "other=red", "--hint", "other=blue"], "other is given twice, and has one value"),
+        (["--memory", "1GiB", "--hint", "cidr=/24", "--hint", "cidr=/16"], "cidr is given twice, and has one value"),
         (["--memory", "1GiB", "--request", ""], "leave --request out and one is made"),
         (["--memory", "1GiB", "--ttl", "99999999d"], "too long: at most 13031248d"),
         (["--vcpus", "-1"], "expected 0 or more"),
