@@ -13,6 +13,7 @@ from rich.table import Table
 from schemas.codec import decode
 from schemas.results import NodeResources, ResourceRow
 from schemas.topics import NODE_RESOURCES
+from streams.cli.exits import guarded
 from streams.cli.open_log import open_log
 from streams.log.base import Log, Partition
 
@@ -36,8 +37,7 @@ def table(rows: dict[str, NodeResources], now_ms: int) -> Table:
     for row in sorted(rows.values(), key=lambda each: each.node_id):
         age = "never" if row.audit_taken_at_ms is None else f"{max(0, now_ms - row.audit_taken_at_ms) // 1000} s"
         style = "red" if row.leaks or min(row.vcpus.free or 0, row.memory_mib.free or 0) < 0 else None
-        guests, leaks = str(row.instances), str(row.leaks)
-        drawn.add_row(row.node_id, row.status, cell(row.vcpus), cell(row.memory_mib), guests, leaks, age, style=style)
+        drawn.add_row(row.node_id, row.status, cell(row.vcpus), cell(row.memory_mib), str(row.instances), str(row.leaks), age, style=style)
     return drawn
 
 
@@ -57,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main, sys.stderr))

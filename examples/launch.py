@@ -27,9 +27,11 @@ from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from projections.ledger import Ledger
 from projections.placements import Answered, Placements
+from projections.snapshots import load_newest
 from schemas.codec import decode
 from schemas.results import InstancesPlaced, Placement
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.cli.exits import guarded
 from streams.cli.open_log import open_log
 from streams.cli.producing import last_epoch, publisher
 from streams.clock import SystemClock
@@ -45,9 +47,8 @@ class Claims:
     """The ledger, folded as far as the log goes."""
 
     def __init__(self, log: Log) -> None:
-        self.log = log
-        count = log.topics()[CLAIMS]
-        self.ledgers = [Ledger(number, count) for number in range(count)]
+        self.log, self.count = log, log.topics()[CLAIMS]
+        self.ledgers = [self._begun(number) for number in range(self.count)]
 
     def hold(self, placement: Placement, now_ms: int) -> bool:
         """Renew the claim, read on up to the renewal, and tell whether the claim was held there."""
@@ -58,7 +59,13 @@ class Claims:
         (offset,) = self.log.append([renew(placement.claim_id, placement.node_id, stamp, ttl_ms=TTL_MS)])
         return placement.claim_id in self._read_on(placement.partition, offset + 1).claims
 
+    def _begun(self, partition: int) -> Ledger:
+        """As the newest snapshot has it: what is older may be in an archive."""
+        return load_newest(self.log, partition) or Ledger(partition, self.count)
+
     def _read_on(self, partition: int, end: int) -> Ledger:
+        if self.ledgers[partition].next_offset < self.log.start(CLAIMS, partition):
+            self.ledgers[partition] = self._begun(partition)
         ledger = self.ledgers[partition]
         while ledger.next_offset < end:
             for record in self.log.read(CLAIMS, partition, ledger.next_offset):
@@ -154,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main, sys.stderr))

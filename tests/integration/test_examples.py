@@ -5,23 +5,28 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from uuid import uuid4
 
 import pytest
 
 from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import AUDITS
+from schemas.resources import Resources
+from schemas.results import Placement
+from schemas.topics import AUDITS, CLAIMS
 from streams.cli.main import run
 from streams.cli.open_log import open_log
 from streams.log.base import Log
 from streams.operator import Stamp, ask, configure
+from tests.cli_log import FleetLog
 from tests.faults.harness import CLAIMLOG
 from tests.kafka_broker import bootstrap
 
@@ -36,6 +41,19 @@ UNLIMITED = OperatorFields(memory_mib=ResourceRule(ratio_milli=None), disk_mib=R
 def example(name: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def module(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def has_open(process: subprocess.Popen[str], path: Path) -> bool:
+    return path.resolve() in {opened.resolve() for opened in Path(f"/proc/{process.pid}/fd").iterdir()}
 
 
 def soon(holds: Callable[[], bool], what: str) -> None:
@@ -85,6 +103,39 @@ def test_from_request_to_claim_to_running_domain_to_confirmed(spec: str, tmp_pat
     assert (claim["state"], claim["instance_id"], claim["memory_mib"]) == ("confirmed", request.instance(0), 128)
     shown, _ = example("dashboard.py", *log_flag, "--once").communicate(timeout=60)
     assert "16 / 3 / 1 / 13" in shown
+
+
+@pytest.mark.parametrize("name", ["dashboard.py", pytest.param("launch.py", marks=needs_libvirt)])
+def test_an_example_ends_by_an_interrupt_or_without_a_log_in_plain_words(name: str, tmp_path: Path) -> None:
+    log = f"sqlite:{tmp_path / 'lab.sqlite'}"
+    assert run(["topics", "apply", "--log", log]) == 0
+
+    running = example(name, "--log", log)
+    soon(lambda: has_open(running, tmp_path / "lab.sqlite"), "it has opened the log")
+    running.send_signal(signal.SIGINT)
+    interrupted = running.communicate(timeout=30)[1]
+    none = example(name, "--log", "nothing")
+    refused = none.communicate(timeout=30)[1]
+
+    assert (running.returncode, interrupted) == (130, "")
+    assert none.returncode == 2
+    assert refused.startswith("claimlog: --log nothing is no log")
+
+
+@needs_libvirt
+def test_claims_are_held_where_their_history_was_archived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = module("launch")
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.claim("r1/0/s-1.1", "i1", "c01", memory_mib=512)
+    number = fleet.log.partition(CLAIMS, b"c01")
+    place = Placement(instance_id="i1", node_id="c01", claim_id="r1/0/s-1.1", partition=number, resources=Resources(memory_mib=512))
+    running = launch.Claims(fleet.log)
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    assert fleet.log.start(CLAIMS, number) > 0
+    assert running.hold(place, fleet.now_ms)
+    assert launch.Claims(fleet.log).hold(place, fleet.now_ms)
 
 
 def test_the_dashboard_is_at_most_sixty_lines() -> None:
