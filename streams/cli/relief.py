@@ -29,19 +29,24 @@ Findings = Sequence[LeakSuspected | LeakConfirmed]
 
 
 class Relief(Struct, frozen=True):
-    """The leaks of one node: how many, what they hold together, and whether the request would fit there without them."""
+    """The leaks of one node: how many, what they hold together, and whether the request would fit there without them.
+
+    Of a request for several instances that need not go to one node, `one_of_many`, that is one of them.
+    """
 
     node_id: str
     leaks: int
     held: Amounts
     fits: bool
+    one_of_many: bool = False
 
     @property
     def told(self) -> str:
         """`1 leak on c01 holds 4 GiB; without it the request would fit there -> claimlog leaks --node c01 --explain`."""
         one = self.leaks == 1
         what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
-        without = f"; without {'it' if one else 'them'} the request would fit there" if self.fits else ""
+        who = "one of its instances" if self.one_of_many else "the request"
+        without = f"; without {'it' if one else 'them'} {who} would fit there" if self.fits else ""
         return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"
 
 
@@ -60,13 +65,14 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         node = state.node(node_id)
         sums = held_by(findings)
         held: Amounts = (sums[0], sums[1], sums[2], sums[3])
-        enough = False
+        enough = one_of_many = False
         if node is not None and any(held):
             fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
             ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options)
             enough = _enough(node, held, ask) and _may(fleet, node_id, ask, policy)
+            one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:
-            found.append(Relief(node_id, len(findings), held, enough))
+            found.append(Relief(node_id, len(findings), held, enough, one_of_many))
     return sorted(found, key=lambda relief: (not relief.fits, relief.node_id != nearest, relief.node_id))
 
 

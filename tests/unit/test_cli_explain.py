@@ -116,6 +116,20 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     assert room in fleet.run(capsys, "explain", "r1", "--at", cut).out
 
 
+def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    asked(fleet, capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
+    asked(fleet, capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+
+    apart, together = (fleet.run(capsys, "explain", request).out for request in ("apart", "together"))
+
+    assert "1 leak on c03 holds 7 GiB; without it one of its instances would fit there" in apart
+    assert "1 leak on c03 holds 7 GiB; without it the request would fit there" in together
+
+
 def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
