@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from shlex import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections.fit import fits
 from projections.node import Amounts, Node, amounts_of
+from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
@@ -31,7 +33,7 @@ Findings = Sequence[LeakSuspected | LeakConfirmed]
 class Relief(Struct, frozen=True):
     """The leaks of one node: how many, what they hold together, and whether the request would fit there without them.
 
-    Of a request for several instances that need not go to one node, `one_of_many`, that is one of them.
+    Of a request for several instances that need not go to one node, `one_of_many`, that is one more of them.
     """
 
     node_id: str
@@ -45,7 +47,7 @@ class Relief(Struct, frozen=True):
         """`1 leak on c01 holds 4 GiB; without it the request would fit there -> claimlog leaks --node c01 --explain`."""
         one = self.leaks == 1
         what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
-        who = "one of its instances" if self.one_of_many else "the request"
+        who = "one more of its instances" if self.one_of_many else "the request"
         without = f"; without {'it' if one else 'them'} {who} would fit there" if self.fits else ""
         return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"
 
@@ -69,7 +71,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         if node is not None and any(held):
             fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
             ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options)
-            enough = _enough(node, held, ask) and _may(fleet, node_id, ask, policy)
+            enough = _makes_room(fleet, node, held, ask, policy)
             one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:
             found.append(Relief(node_id, len(findings), held, enough, one_of_many))
@@ -83,25 +85,35 @@ def relief_lines(state: State, request: PlacementRequested, policy: Policy, near
     return [relief.told for relief in found[:NODES_MAX]] + more
 
 
-def _enough(node: Node, held: Amounts, ask: Ask) -> bool:
-    """Whether what is free and what the leaks hold are enough together."""
+def _makes_room(fleet: Fleet, node: Node, held: Amounts, ask: Ask, policy: Policy) -> bool:
+    """Whether amounts and nothing but amounts are in the way there, and what is free and what the leaks hold are enough together.
+
+    No zone, trait or group, no claim of a resize, not the node's status. Cells and devices that leaks hold are not counted as freed: so
+    much is never promised. Of several instances that need not stay together it is the first that does not fit there any more.
+    """
+    room = rooms_for([fleet.room_of(node.node_id)], ask)[0]
+    filters = (*RESTRICTIONS, *(each for each in filters_of(policy) if not each.amounts))
+    if any(reason(each, ask, room) is not None for each in filters):
+        return False
+    before = ask.company or _as_it_is(node, ask)
+    lacks = fits(room.node, ask.item, ask.request.request_id, (*room.overlay, *before))
+    return bool(lacks) and all(lack.resource in RESOURCES for lack in lacks) and _enough(node, held, ask, 1 + len(before))
+
+
+def _as_it_is(node: Node, ask: Ask) -> Sequence[ClaimItem]:
+    """Those of the request's other instances for which amounts leave room there as it is, short of the last one."""
+    asked = [(name, amount) for name, amount in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if amount]
+    left = [max(free, 0) // amount for name, amount in asked if (free := node.free(name)) is not None]
+    number = min([ask.request.count - 1, *left])
+    return [replace(ask.item, instance_id=ask.request.instance(index)) for index in range(1, number + 1)]
+
+
+def _enough(node: Node, held: Amounts, ask: Ask, instances: int) -> bool:
+    """Whether what is free and what the leaks hold are enough for so many."""
     for name, asked, freed in zip(RESOURCES, amounts_of(ask.item.resources), held, strict=True):
         if not asked:
             continue
         total, free = node.total(name), node.free(name)
-        if total is None or asked > total or (free is not None and free + freed < asked * (1 + len(ask.company))):
+        if total is None or asked > total or (free is not None and free + freed < asked * instances):
             return False
     return True
-
-
-def _may(fleet: Fleet, node_id: str, ask: Ask, policy: Policy) -> bool:
-    """Whether amounts and nothing but amounts are in the way there: no zone, trait or group, no claim of a resize, not the node's status.
-
-    Cells and devices that leaks hold are not counted as freed: so much is never promised. Of several instances the first may fit as it is.
-    """
-    room = rooms_for([fleet.room_of(node_id)], ask)[0]
-    filters = (*RESTRICTIONS, *(each for each in filters_of(policy) if not each.amounts))
-    if any(reason(each, ask, room) is not None for each in filters):
-        return False
-    lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
-    return (bool(lacks) or ask.request.count > 1) and all(lack.resource in RESOURCES for lack in lacks)

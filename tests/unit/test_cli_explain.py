@@ -123,11 +123,14 @@ def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLo
     fleet.audit("c03", {}, memory_mib=16_384)
     asked(fleet, capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
     asked(fleet, capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+    asked(fleet, capsys, "of CPUs", "--vcpus", "10", "--memory", "1GiB", "--count", "4")
 
-    apart, together = (fleet.run(capsys, "explain", request).out for request in ("apart", "together"))
+    apart, together, of_cpus = (fleet.run(capsys, "explain", request).out for request in ("apart", "together", "of CPUs"))
 
-    assert "1 leak on c03 holds 7 GiB; without it one of its instances would fit there" in apart
+    assert "1 leak on c03 holds 7 GiB; without it one more of its instances would fit there" in apart
     assert "1 leak on c03 holds 7 GiB; without it the request would fit there" in together
+    assert "no node for instance 3 of 4: of 3 nodes rejected by CoreFilter 3" in of_cpus
+    assert "would fit there" not in of_cpus
 
 
 def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
