@@ -24,6 +24,7 @@ from streams.cli import units
 from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.open_log import open_log
 from streams.cli.output import Format, Style
+from streams.cli.stdout import is_terminal
 from streams.cli.timegrammar import GRAMMAR, Instant, Moment, MomentError, parse
 from streams.log.base import Log
 
@@ -56,8 +57,8 @@ class Show:
         return self.output in {"table", "wide"} and not self.column and not self.sort
 
     def style(self, out: TextIO) -> Style:
-        """What `output.write` needs to know, colour included: a terminal, unless NO_COLOR is set."""
-        colour = out.isatty() and not os.environ.get("NO_COLOR")
+        """What `output.write` needs to know, colour included: a terminal that knows any, unless NO_COLOR is set."""
+        colour = is_terminal(out) and not os.environ.get("NO_COLOR")
         return Style(format=self.output, columns=self.column, sort=self.sort, headers=self.headers, colour=colour)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -199,10 +200,14 @@ def _version() -> str:
 
 
 def _pass_over_no_width() -> None:
-    """A width that is none, such as the COLUMNS=0 of some containers' terminals, is as good as not known."""
+    """A width that is none, such as the COLUMNS=0 of some containers' terminals, is as good as not known; a terminal's own is made more."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and (len(columns) > COLUMNS_DIGITS_MAX or int(columns) < COLUMNS_MIN):
         del os.environ["COLUMNS"]
+    for number in range(3):
+        with suppress(OSError):
+            if "COLUMNS" not in os.environ and 0 < os.get_terminal_size(number).columns < COLUMNS_MIN:
+                os.environ["COLUMNS"] = str(COLUMNS_MIN)
 
 
 def _open_closed_streams() -> None:

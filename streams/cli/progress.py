@@ -1,4 +1,4 @@
-"""How far a long fold has come: one line on a terminal's stderr, gone when it is over; nothing anywhere else."""
+"""How far a long fold has come: one line on a terminal's stderr, gone when it is over; nothing anywhere else, nor where no line can go."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from streams.cli import units
+from streams.cli.stdout import is_terminal
 
 # Often enough to look alive, seldom enough to cost nothing.
 _SHOW_EVERY_SECONDS = 0.2
@@ -24,7 +25,7 @@ class Progress:
 
     def __init__(self, what: str, total: int | None, stream: TextIO, clock: Callable[[], float]) -> None:
         self._what, self._total, self._stream, self._clock = what, total, stream, clock
-        self._shown = stream.isatty()
+        self._shown = is_terminal(stream)
         self._records = 0
         self._next_seconds = clock() + _SHOW_EVERY_SECONDS
         self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])

@@ -8,6 +8,7 @@ is passed over. What would print for ever asks `check_heard`.
 
 from __future__ import annotations
 
+import os
 import select
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any, TextIO
@@ -46,6 +47,11 @@ class UnheardErr(NamedOut):
             return super().write(data)
         except OSError:
             return len(data)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether colours and lines that are written again are understood there: `TERM=dumb` (an editor's shell) shows their codes."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def check_heard(stream: TextIO) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -118,6 +122,20 @@ def test_help_comes_to_an_end_where_the_terminal_has_no_width(columns: str, monk
 
     assert shown.returncode == 0
     assert "Usage: claimlog schemas" in shown.stdout
+
+
+def test_help_comes_to_an_end_in_a_terminal_of_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 1, 0, 0))
+    command = [sys.executable, "-m", "streams.cli.main", "schemas", "--help"]
+
+    ran = subprocess.run(command, cwd=ROOT, stdin=its, stdout=subprocess.PIPE, text=True, timeout=60)
+
+    os.close(ours)
+    os.close(its)
+    assert ran.returncode == 0
+    assert "Usage: claimlog" in ran.stdout
 
 
 def test_a_verb_gets_its_arguments_and_gives_its_exit_code(greet: tuple[Verb, ...], capsys: pytest.CaptureFixture[str]) -> None:

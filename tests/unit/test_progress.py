@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
+from streams.cli.flags import SHOW
 from streams.cli.progress import Progress
 
 
@@ -24,6 +27,11 @@ class Clock:
         return self.seconds
 
 
+@pytest.fixture(autouse=True)
+def terminal_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def test_a_terminal_sees_records_rate_and_time_left_and_is_left_clean() -> None:
     clock, terminal = Clock(), Terminal()
 
@@ -35,6 +43,18 @@ def test_a_terminal_sees_records_rate_and_time_left_and_is_left_clean() -> None:
 
     assert line == "replay: 120,000 of 480,000 records, 60,000/s, 6s left"
     assert terminal.getvalue() == f"\r\x1b[Kreplay: 60,000 of 480,000 records, 60,000/s, 7s left\r\x1b[K{line}\r\x1b[K"
+
+
+def test_a_dumb_terminal_sees_nothing_that_it_would_show_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    clock, terminal = Clock(), Terminal()
+
+    with Progress("replay", 480_000, terminal, clock) as progress:
+        clock.seconds += 1
+        progress.add(60_000)
+
+    assert terminal.getvalue() == ""
+    assert not SHOW.style(terminal).colour
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
