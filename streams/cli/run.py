@@ -99,7 +99,7 @@ def run(
         open_ledger(opened, ledger_partitions=ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic)
         if metrics is not None:
-            server = serve(series, health, metrics, metrics_address)
+            server = stack.enter_context(serve(series, health, metrics, metrics_address))
             stack.callback(server.shutdown)
             print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):

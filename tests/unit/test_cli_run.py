@@ -115,6 +115,15 @@ def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to
     assert 'claimlog_projection_offset{partition="0"} 1.0' in text
 
 
+def test_a_process_leaves_nothing_open_that_python_would_warn_of(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-X", "dev", "-m", "streams.cli.main", "run", "--until-idle", "--metrics", "0"]
+
+    ran = subprocess.run([*command, "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}"], capture_output=True, text=True, timeout=60)
+
+    assert ran.returncode == 0
+    assert "Warning" not in ran.stderr
+
+
 def answered(url: str) -> int:
     try:
         with urlopen(url) as page:
