@@ -6,6 +6,7 @@ they decide nothing.
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -14,6 +15,8 @@ Headers = tuple[tuple[str, bytes], ...]
 SPEC_VERSION = b"1.0"
 CONTENT_TYPE = b"application/json"
 TYPE_PREFIX = "claimlog."
+# What stands in a path of a URI as it is. A colon is such in ours, since each begins with a segment without one.
+SOURCE_SAFE = "/:@!$&'()*+,;=~"
 
 _SPEC_VERSION = ("ce_specversion", SPEC_VERSION)
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
@@ -65,7 +68,7 @@ def from_headers(headers: Headers) -> Envelope:
     return Envelope(
         event_id=texts.get("ce_id", ""),
         event_type=texts.get("ce_type", "").removeprefix(TYPE_PREFIX),
-        source=texts.get("ce_source", ""),
+        source=unquote(texts.get("ce_source", "")),
         time_ms=_from_rfc3339(texts.get("ce_time", "")),
         subject=texts.get("ce_subject", ""),
         correlation_id=texts.get("ce_correlationid", ""),
@@ -76,7 +79,8 @@ def from_headers(headers: Headers) -> Envelope:
 
 @lru_cache(maxsize=1024)  # A process has few sources and types; a host's name may be one.
 def _shared(name: str, text: str) -> tuple[str, bytes]:
-    return name, text.encode()
+    # A source is a URI reference, which the name of a process or a host need not be.
+    return name, (quote(text, safe=SOURCE_SAFE) if name == "ce_source" else text).encode()
 
 
 @lru_cache(maxsize=64)  # The messages of a batch are of one moment or a few.
