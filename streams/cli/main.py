@@ -118,13 +118,13 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
 
     def dispatch() -> int | None:
         _check_text(arguments)
-        if not arguments or arguments[0] in {"--help", "-h", "help"}:
+        if not arguments or arguments[0] in {"--help", "-h"} or list(arguments) == ["help"]:
             sys.stdout.write(overview(verbs))
             return None
         if arguments[0] in {"--version", "version"}:
             print(f"claimlog {_version()}")
             return None
-        rest, settings = _parted(arguments)
+        rest, settings = _parted([*arguments[1:], "--help"] if arguments[0] == "help" else arguments)
         with with_settings(settings):
             return _called(rest, verbs)
 

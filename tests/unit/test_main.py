@@ -66,6 +66,14 @@ def test_the_overview_names_every_verb_and_every_exit_code(capsys: pytest.Captur
     assert said(capsys)[1] == said(capsys, "-h")[1] == out == overview(VERBS)
 
 
+def test_help_of_a_verb_is_what_the_verb_says_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [said(capsys, "help", "claims", "hold"), said(capsys, "help", "node"), said(capsys, "help", "nosuch")]
+
+    assert asked[:2] == [said(capsys, "claims", "hold", "--help"), said(capsys, "node", "--help")]
+    assert (asked[2][0], asked[2][1]) == (2, "")
+    assert said(capsys, "help") == said(capsys, "--help")
+
+
 def test_the_overview_fits_a_terminal() -> None:
     assert max(len(line) for line in overview(VERBS).splitlines()) <= 130
     assert len({verb.name for verb in VERBS}) == len(VERBS)
