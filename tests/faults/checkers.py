@@ -32,7 +32,7 @@ from schemas.claims import ClaimItem, ClaimRequested
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
-from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeResources, PlacementFailed
+from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeResources, Placement, PlacementFailed
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES, REQUESTS, RESULTS, VERDICTS
 from streams.dead_letters import DeadLetter, read_letter
 from streams.leak_audit import LeakAudit
@@ -274,10 +274,15 @@ def unfounded(log: Log, fold: Folded) -> list[str]:
     return found
 
 
+def places(result: Result) -> tuple[Placement, ...]:
+    """All places that a result names: where its instances go, and those that they leave and keep."""
+    return (*result.placements, *result.kept) if isinstance(result, InstancesPlaced) else ()
+
+
 def unnamed(log: Log, fold: Folded) -> list[str]:
     """Held claims of answered requests that the counting result does not name."""
     counts = counting(log)[0]
-    named = {request_id: {p.claim_id for p in getattr(result, "placements", ())} for request_id, result in counts.items()}
+    named = {request_id: {place.claim_id for place in places(result)} for request_id, result in counts.items()}
     return [
         f"{claim.claim_id} is held on {claim.node_id}, and the result of {claim.request_id} does not name it"
         for ledger in fold.ledgers

@@ -147,6 +147,14 @@ def test_a_claim_that_the_counting_result_does_not_name_must_not_be_held(world: 
     assert found == ["c2 is held on n1, and the result of r1 does not name it"]
 
 
+def test_a_place_that_an_instance_leaves_and_keeps_is_named_as_well(world: World) -> None:
+    world.say(topics.CLAIMS, claim("r2", "c2", vcpus=1))
+    kept = placed("r2", "c2").placements
+    world.say(topics.RESULTS, msgspec.structs.replace(placed("r2", "c3"), kept=kept))
+
+    assert checkers.unnamed(world.log, checkers.folded(world.log)) == []
+
+
 def granted(event: ClaimRequested, offset: int) -> Step:
     """A step as a ledger that grants without looking would make it."""
     item = event.items[0]
