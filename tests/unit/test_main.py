@@ -174,6 +174,26 @@ def test_an_interrupt_before_a_verb_begins_ends_with_130_too() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
+def test_an_interrupt_while_the_command_itself_is_imported_ends_with_130_too() -> None:
+    interrupts = (
+        "import signal, sys\n"
+        "from streams.cli.entry import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == sys.argv[1]:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "main()"
+    )
+
+    for module in ("streams.cli.main", "streams.cli.stdout"):
+        ran = python(interrupts, module)
+
+        assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+    whole = python("from streams.cli.entry import main; main()", "--version")
+    assert (whole.returncode, whole.stdout[:9]) == (0, "claimlog ")
+
+
 def test_an_interrupt_within_an_import_comes_after_it(tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nprint('imported')\n")
     imports = (
