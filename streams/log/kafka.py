@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -22,10 +22,12 @@ from schemas.topics import CLAIMS
 from streams.log.base import LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.kafka_client import HURRY_SECONDS, NEWEST, OLDEST, OPEN_SECONDS, Clients
 from streams.log.kafka_fetch import HISTORY, TAIL, Fetcher
+from streams.log.kafka_found import found
 from streams.log.kafka_health import Cluster, Members, cluster, members
 from streams.log.kafka_lease import KafkaLease
 from streams.log.kafka_offsets import GroupOffsets
-from streams.log.kafka_send import Batch, Sender
+from streams.log.kafka_rewound import Prover, Rewound, not_at_hand
+from streams.log.kafka_send import UNKNOWN, Batch, Sender
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_topics import Catalog, Difference
 from streams.log.partitioner import no_partition, route, unknown_topic
@@ -37,7 +39,7 @@ TRUST_SECONDS: Final = 0.25
 TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
 VANISHED_SECONDS: Final = 5.0
-"""How long a topic that was there must be unknown until it is believed to be gone: a broker that starts learns of its topics by and by."""
+"""How long a topic that was there must be unknown until it is believed to be gone: some brokers learn of their topics later than others."""
 
 
 class KafkaLog:
@@ -51,7 +53,7 @@ class KafkaLog:
         self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id
         self._clients, self._catalog, self._offsets, self._sender = clients, Catalog(clients), GroupOffsets(clients), Sender(clients)
         self._counts: dict[str, int] = {}
-        self._counted, self._closed = -TOPICS_SECONDS, False
+        self._counted, self._closed, self._prover = -TOPICS_SECONDS, False, Prover(clients)
         self._ends: dict[Partition, int] = {}
         self._asked: dict[Partition, float] = {}
         self._certain: set[Partition] = set()
@@ -75,6 +77,7 @@ class KafkaLog:
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """See the contract. Raises TopicMismatch also where a topic's replication or settings could lose records."""
         self._catalog.create(topics)
+        self._counts = {**self._counts, **{spec.name: spec.partitions for spec in topics}}
         self._look()
 
     def differences(self, topics: Sequence[TopicSpec]) -> list[Difference]:
@@ -147,10 +150,11 @@ class KafkaLog:
             return []
         numbers = self._route(messages)
         offsets = self._sender.append(messages, numbers, times_ms)
+        if UNKNOWN in offsets and times_ms is None:
+            offsets = found(self.read, self.end, messages, numbers, offsets)
         for message, number, offset in zip(messages, numbers, offsets, strict=True):
             place = Partition(message.topic, number)
-            if offset >= self._ends.get(place, 0):
-                self._ends[place] = offset + 1
+            self._ends[place] = max(offset + 1, self._ends.get(place, 0))
         self._certain.clear()
         return offsets
 
@@ -176,10 +180,10 @@ class KafkaLog:
         place = self._there(topic, partition)
         try:
             return self._come(place, offset, records_max, bytes_max)
+        except Rewound:
+            raise
         except OffsetOutOfRange:
-            # The broker refuses an offset without saying which it has.
-            said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
-            raise OffsetOutOfRange(f"{place}@{offset}: at hand are offsets {self.start(*place)} to {self.end(*place)}; {said}") from None
+            raise not_at_hand(place, offset, self.start(*place), self.end(*place)) from None
 
     def news(self, offsets: Mapping[Partition, int]) -> list[Partition]:
         """Those of these partitions in which a read may find something, or would ask the broker: one look, instead of a read of each."""
@@ -198,6 +202,7 @@ class KafkaLog:
                 found = fetcher.take(place, offset, records_max, bytes_max)
                 if found:
                     self._certain.clear()
+                    self._prover.prove(place)
                     return found
                 # Where compaction or a marker left nothing, the fetcher is beyond what was asked for already.
                 offset = max(offset, fetcher.windows[place].next)
@@ -252,32 +257,30 @@ class KafkaLog:
 
     def _forget(self, place: Partition) -> None:
         """What is held of a partition is not, or no more, what the broker has: it was truncated, or made anew."""
-        for fetcher in (self._tail, self._history):
-            if fetcher is not None:
-                fetcher.drop([place])
+        for fetcher in filter(None, (self._tail, self._history)):
+            fetcher.drop([place])
 
     def _abandon(self, fetcher: Fetcher) -> None:
         """Read with a new consumer from now on: after some troubles of a network one may wait for a partition for good."""
         self._clients.aside.give_up(fetcher.give_up())
-        if fetcher is self._tail:
-            self._tail = None
-        elif fetcher is self._history:
-            self._history = None
+        self._tail = None if fetcher is self._tail else self._tail
+        self._history = None if fetcher is self._history else self._history
 
     def _follow(self, offsets: Mapping[Partition, int]) -> None:
         """Let the tail read these from there on, unless it does."""
-        if self._tail is None:
-            self._tail = Fetcher(self._clients.consumer(**TAIL), self.settings, self._ends)
+        self._tail = self._tail or self._reader(TAIL)
         tail = self._tail.windows
         self._tail.follow({place: at for place, at in offsets.items() if place not in tail or not tail[place].covers(at)})
         if self._history is not None:
             self._history.drop(offsets)
 
     def _go_to(self, place: Partition, offset: int) -> Fetcher:
-        if self._history is None:
-            self._history = Fetcher(self._clients.consumer(**HISTORY), self.settings, self._ends)
+        self._history = self._history or self._reader(HISTORY)
         self._history.follow({place: offset})
         return self._history
+
+    def _reader(self, config: Mapping[str, Any]) -> Fetcher:
+        return Fetcher(self._clients.consumer(**config), self.settings, self._ends, self._prover.memory)
 
     def start(self, topic: str, partition: int) -> int:
         """See the contract."""
@@ -324,11 +327,8 @@ class KafkaLog:
         return False
 
     def _is_there(self, places: Mapping[Partition, int]) -> bool:
-        windows, ends = self._tail.windows if self._tail is not None else {}, self._ends
-        for place, offset in places.items():
-            if ends.get(place, 0) > offset or ((window := windows.get(place)) is not None and window.fault is not None):
-                return True
-        return False
+        faulty = () if self._tail is None else {place for place, window in self._tail.windows.items() if window.fault is not None}
+        return any(self._ends.get(place, 0) > offset or place in faulty for place, offset in places.items())
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """See the contract."""
@@ -391,7 +391,7 @@ class KafkaLog:
             lease.release()
         self._sender.close()
         fetchers = [fetcher.give_up() for fetcher in (self._tail, self._history) if fetcher is not None]
-        self._clients.close([*self._offsets.give_up(), *fetchers])
+        self._clients.close([*self._offsets.give_up(), *self._prover.give_up(), *fetchers])
 
     def __enter__(self) -> Self:
         return self

@@ -207,7 +207,7 @@ class Clients:
 
         return self.patiently(ask, "asking for offsets", was_there=True)
 
-    def administer(self, ask: Callable[[AdminClient, float], T], doing: str) -> T:
+    def administer(self, ask: Callable[[AdminClient, float], T], doing: str, *, was_there: bool = False) -> T:
         """As `patiently`, through the client for topics, groups and deletion: `ask(client, timeout_seconds)`. Raises LogError.
 
         That client, too, keeps asking leaders and controllers that are gone until it is told to look who they are.
@@ -219,7 +219,7 @@ class Clients:
                 self.admin.list_topics(timeout=timeout)
             return ask(self.admin, timeout)
 
-        return self.patiently(look_and_ask, doing)
+        return self.patiently(look_and_ask, doing, was_there=was_there)
 
     def close(self, consumers: Sequence[Consumer] = ()) -> None:
         """Leave the cluster, with these consumers."""

@@ -6,11 +6,11 @@ It never joins a group: every partition is given its offset, and moved by us alo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as Fetched
@@ -45,11 +45,19 @@ _second = itemgetter(1)
 _place = attrgetter("topic", "partition")
 
 
+class Noting(Protocol):
+    """Whoever remembers what was fetched (`kafka_rewound`)."""
+
+    def note(self, place: Partition, records: Sequence[Record], messages: Sequence[Fetched], *, begins: bool) -> None:
+        """These were fetched in a row; `begins` says that they are a consumer's first of this partition."""
+        ...
+
+
 class Fetcher:
     """The windows of all partitions that one consumer reads. `ends` is shared: the highest offset known to come, by partition."""
 
-    def __init__(self, consumer: Consumer, settings: KafkaSettings, ends: dict[Partition, int]) -> None:
-        self._consumer, self._settings, self._ends = consumer, settings, ends
+    def __init__(self, consumer: Consumer, settings: KafkaSettings, ends: dict[Partition, int], memory: Noting) -> None:
+        self._consumer, self._settings, self._ends, self._memory = consumer, settings, ends, memory
         self.windows: dict[Partition, Window] = {}
         self._names: dict[str, str] = {}
         self._learnt: set[str | None] = set()
@@ -137,17 +145,21 @@ class Fetcher:
         if any(map(Fetched.error, messages)):
             events = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
+        end = 0
         for (name, number), run in groupby(_records(messages, self._names, self._settings), key=_place):
-            self._put(Partition(name, number), list(run))
+            records = list(run)
+            begin, end = end, end + len(records)
+            self._put(Partition(name, number), records, messages[begin:end])
         # The end of a partition comes behind its records, and moves the window there.
         for event in events:
             self._heed(event)
         return True
 
-    def _put(self, place: Partition, records: list[Record]) -> None:
+    def _put(self, place: Partition, records: list[Record], messages: Sequence[Fetched]) -> None:
         window = self.windows.get(place)
         if window is None or window.fault is not None:
             return
+        self._memory.note(place, records, messages, begins=window.next == window.low)
         whole = without_gaps(place, window.next, records)
         if whole:
             window.put(whole)

@@ -23,6 +23,8 @@ RECORD_BYTES_MAX_DEFAULT: Final = 1_000_000
 """librdkafka's `message.max.bytes`, with what it adds to a record."""
 # What librdkafka counts to a message beside key, value and headers.
 OVERHEAD_BYTES: Final = 512
+UNKNOWN: Final = -1
+"""The offset of a record that stands in the log though its acknowledgement was lost with a leader: one behind it was acknowledged."""
 # Longest sleep in one call, so that the process hears a signal; acknowledgements end it at once.
 POLL_SECONDS: Final = 0.5
 
@@ -38,7 +40,8 @@ class _Landing:
 
     def note(self, error: KafkaError | None, message: Delivered) -> None:
         if error is None:
-            self.offsets.append(message.offset() or 0)
+            offset = message.offset()
+            self.offsets.append(UNKNOWN if offset is None else offset)
         elif self.error is None:
             self.error = error
 
@@ -60,11 +63,11 @@ class Batch:
 
     @property
     def ends(self) -> dict[Partition, int]:
-        """Behind which offset the last of each partition stands; of one that has landed."""
-        return {place: landing.offsets[-1] + 1 for place, landing in self.landings.items()}
+        """Behind which offset the last of each partition stands, as far as the brokers said where; of one that has landed."""
+        return {place: max(landing.offsets) + 1 for place, landing in self.landings.items()}
 
     def offsets(self) -> list[int]:
-        """Those of its messages, in their order; of one that has landed."""
+        """Those of its messages, in their order, UNKNOWN where the brokers did not say; of one that has landed."""
         streams = {place: iter(landing.offsets) for place, landing in self.landings.items()}
         return [next(streams[place]) for place in self._places]
 
@@ -91,8 +94,9 @@ class Sender:
         self._producer = self._producer or self._clients.producer()
 
     def append(self, messages: Sequence[Message], numbers: Sequence[int], times_ms: Sequence[int] | None = None) -> list[int]:
-        """Send each message to its partition and return their offsets, in the order given. Raises LogUnreachable, LogFatal, LogError.
+        """Send each message to its partition and return their offsets, in the order given; UNKNOWN where the brokers did not say.
 
+        Raises LogUnreachable, LogFatal, LogError.
         `times_ms` are theirs where the topic takes the writers' times (CreateTime).
         """
         batch = self.begin(messages, numbers, times_ms)

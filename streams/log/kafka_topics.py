@@ -189,7 +189,8 @@ class Catalog:
             futures = admin.describe_configs(list(resources.values()), request_timeout=timeout)
             return [futures[resource].result() for resource in resources.values()]
 
-        results = self._clients.administer(ask, "asking for the settings of topics")
+        # One broker has said that they are there; the one that is asked now may learn of it a moment later.
+        results = self._clients.administer(ask, "asking for the settings of topics", was_there=True)
         return {
             topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
         }
@@ -212,7 +213,7 @@ class Catalog:
             for future in admin.incremental_alter_configs(resources, request_timeout=timeout).values():
                 future.result()
 
-        self._clients.administer(ask, f"setting {TIMESTAMPS}")
+        self._clients.administer(ask, f"setting {TIMESTAMPS}", was_there=True)
         until = time.monotonic() + READY_SECONDS
         while any(config.get(TIMESTAMPS) != kind for config in self.configs(topics).values()):
             if time.monotonic() > until:
@@ -230,7 +231,9 @@ class Catalog:
         def ask(admin: AdminClient, timeout: float) -> Any:
             return admin.describe_topics(TopicCollection([name]), request_timeout=timeout)[name].result()
 
-        found = str(self._clients.administer(ask, f"asking for topic {name}").topic_id) if topic in self.found()[1] else ""
+        found = ""
+        if topic in self.found()[1]:
+            found = str(self._clients.administer(ask, f"asking for topic {name}", was_there=True).topic_id)
         return "" if found == NO_ID else found
 
     def is_compacted(self, topic: str) -> bool:

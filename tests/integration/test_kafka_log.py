@@ -16,6 +16,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Message as Delivered
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
 from streams.cli.open_log import open_log
+from streams.log import kafka_send
 from streams.log.base import (
     Lease,
     LogCutShort,
@@ -321,6 +323,46 @@ def test_a_topic_made_anew_under_a_reader_is_noticed(log: KafkaLog) -> None:
         log.read("one", 0, 10)
 
 
+def test_a_ledger_rewound_under_a_reader_is_noticed_though_it_has_more_records_by_then(log: KafkaLog, settings: KafkaSettings) -> None:
+    """A leader without the newest records does that, too. Offsets do not show it, and a consumer that begins anew does not see it."""
+    log.append(numbered(0, 10, "claims"))
+    assert len(everything(log, "claims")) == 10
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+    name = settings.topic("claims")
+    admin.delete_topics([name])[name].result()
+    time.sleep(0.5)
+    admin.create_topics([NewTopic(name, 4, 1)])[name].result()
+    time.sleep(0.5)
+    assert log.end("claims", 0) == 0
+    with KafkaLog.open(settings) as other:
+        other.append(numbered(100, 15, "claims"))
+        assert len(everything(other, "claims")) == 15, "who has read nothing before reads what is there"
+
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRange, match=r"claims/0: the log .* records were lost") as raised:
+            log.read("claims", 0, 10)
+        assert exit_of(raised.value) == Exit.INCOMPLETE
+
+
+def test_topics_that_were_made_are_there_though_the_next_broker_that_is_asked_learns_of_them_later(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, seen = log._catalog.found, [0]
+
+    def found_by_another() -> Any:
+        """As one broker says first that the topic is there, and then another three times that it is not."""
+        cluster_id, there = found()
+        seen[0] += "later" in there
+        return cluster_id, {name: topic for name, topic in there.items() if name != "later" or not 2 <= seen[0] <= 4}
+
+    monkeypatch.setattr(log._catalog, "found", found_by_another)
+
+    log.create([*TOPICS, TopicSpec("later", 3)])
+
+    assert log.topics()["later"] == 3
+    assert seen[0] > 4
+
+
 def members(log: KafkaLog, count: int) -> list[Lease]:
     return [log.lease("schedulers", "claims", f"member-{number}", timeout_seconds=2) for number in range(count)]
 
@@ -590,3 +632,29 @@ def test_who_is_interrupted_while_it_sends_is_interrupted(log: KafkaLog) -> None
         signal.signal(signal.SIGALRM, before)
 
     assert log.append(numbered(0, 1))
+
+
+class Unsaid:
+    """An acknowledgement that does not say where the record stands, as one is that the next batch's acknowledgement stands for."""
+
+    def __init__(self, message: Delivered) -> None:
+        self._message = message
+
+    def offset(self) -> None:
+        """The client has none."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+
+def test_where_a_record_stands_is_told_though_its_acknowledgement_does_not_say_it(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, note = [0], kafka_send._Landing.note
+
+    def note_without_offset(landing: Any, error: Any, message: Any) -> None:
+        heard[0] += 1
+        note(landing, error, Unsaid(message) if heard[0] <= 3 else message)  # type: ignore[arg-type]
+
+    log.append(numbered(0, 9))
+    monkeypatch.setattr(kafka_send._Landing, "note", note_without_offset)
+
+    assert log.append(numbered(9, 5)) == [9, 10, 11, 12, 13]

@@ -1,0 +1,90 @@
+"""Records that have to be read again: where a leader's epoch rises, and where a consumer begins anew behind what was read before."""
+
+from __future__ import annotations
+
+from schemas.topics import CLAIMS, REQUESTS
+from streams.log.base import Partition, Record
+from streams.log.kafka_rewound import Memory, Rewound, not_at_hand
+
+PLACE = Partition(CLAIMS, 0)
+
+
+class Message:
+    """What the client has of a record: which leader took it."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self._epoch = epoch
+
+    def leader_epoch(self) -> int | None:
+        return self._epoch
+
+
+def fetch(memory: Memory, begin: int, *epochs: int | None, begins: bool = False, topic: str = CLAIMS) -> list[int]:
+    """Fetch records from an offset on, one of each of these epochs; returns which offsets are doubted then, and forgets them."""
+    records = [Record(topic, 0, begin + number, 1, b"k", b"v") for number in range(len(epochs))]
+    memory.note(Partition(topic, 0), records, [Message(epoch) for epoch in epochs], begins=begins)
+    return [record.offset for record in memory.doubted.pop(Partition(topic, 0), [])]
+
+
+def test_nothing_is_doubted_while_one_leader_is_read_in_a_row() -> None:
+    memory = Memory()
+
+    doubted = [fetch(memory, 0, 3, 3, 3, begins=True), fetch(memory, 3, 3), fetch(memory, 4, 3, 3)]
+
+    assert doubted == [[], [], []]
+
+
+def test_the_last_record_of_a_leader_is_doubted_when_the_next_leader_is_read() -> None:
+    memory = Memory()
+    fetch(memory, 0, 3, 3, 3, begins=True)
+
+    doubted = [fetch(memory, 3, 4), fetch(memory, 4, 4, 4, 6, 7, 7), fetch(memory, 9, 7)]
+
+    assert doubted == [[2], [5, 6], []]
+
+
+def test_what_another_consumer_reads_below_what_was_read_is_not_doubted_and_what_it_reads_above_is() -> None:
+    memory = Memory()
+    fetch(memory, 0, 3, 3, 3, 3, 3, begins=True)
+
+    doubted = [fetch(memory, 1, 3, begins=True), fetch(memory, 2, 3, 3), fetch(memory, 4, 3, 3), fetch(memory, 6, 3, begins=True)]
+
+    assert doubted == [[], [], [], [5]]
+
+
+def test_what_was_read_is_doubted_where_a_row_goes_from_below_it_to_another_leader_s_above() -> None:
+    memory = Memory()
+    fetch(memory, 0, 3, 3, 3, 3, 3, begins=True)
+
+    assert fetch(memory, 1, 3, 4, 4, 4, 4, 4) == [4, 1]
+
+
+def test_both_are_doubted_where_leaders_changed_more_than_once_since() -> None:
+    memory = Memory()
+    fetch(memory, 0, 3, 3, 3, begins=True)
+
+    assert fetch(memory, 3, 4, 4, 5, begins=True) == [2, 4]
+
+
+def test_doubts_stay_until_they_are_dealt_with() -> None:
+    memory = Memory()
+    fetch(memory, 0, 3, begins=True)
+    memory.note(PLACE, [Record(CLAIMS, 0, 1, 1, b"k", b"v")], [Message(4)], begins=False)
+    memory.note(PLACE, [Record(CLAIMS, 0, 2, 1, b"k", b"v")], [Message(5)], begins=False)
+
+    assert [record.offset for record in memory.doubted[PLACE]] == [0, 1]
+
+
+def test_where_no_number_rests_on_it_and_of_brokers_that_name_no_leaders_nothing_is_doubted() -> None:
+    memory = Memory()
+
+    requests = [fetch(memory, 0, 3, begins=True, topic=REQUESTS), fetch(memory, 1, 4, topic=REQUESTS)]
+    unnamed = [fetch(memory, 0, None, None, begins=True), fetch(memory, 2, None)]
+
+    assert requests + unnamed == [[], [], [], []]
+
+
+def test_an_offset_that_is_refused_though_it_is_at_hand_was_read_of_another_log() -> None:
+    assert type(not_at_hand(PLACE, 25, 0, 30)) is Rewound
+    assert str(not_at_hand(PLACE, 2, 6, 10)).startswith("claims/0@2: at hand are offsets 6 to 10; the others were archived, or deleted")
+    assert str(not_at_hand(PLACE, 25, 0, 15)).startswith("claims/0@25: at hand are offsets 0 to 15; where there were more,")
