@@ -60,19 +60,23 @@ class LeakAudit:
             silent_ms = now_ms - heard_ms
             if silent_ms < limit_ms:
                 continue
-            if node.status != "withdrawn" and node.silent_since_ms is None:
+            is_active = node.status != "withdrawn"
+            if is_active and node.silent_since_ms is None:
                 found.append(_message(_silence(node, 1, heard_ms), ledger.partition))
-            elif node.status != "withdrawn" and silent_ms >= 2 * limit_ms and not self._confirmed_silent(node_id):
-                found.append(_message(_silence(node, 2, heard_ms), ledger.partition))
+                continue
+            looks: tuple[int, ...] = ()
+            if is_active and silent_ms >= 2 * limit_ms and self._is_to_confirm(node_id, now_ms):
+                looks = (2, 2 + silent_ms // limit_ms)
             elif self._is_stranded(node_id, now_ms):
-                word = _silence(node, 2 + silent_ms // limit_ms, heard_ms)
-                if word.record_id not in ledger.remembered:
-                    found.append(_message(word, ledger.partition))
+                looks = (2 + silent_ms // limit_ms,)
+            words = (_silence(node, look, heard_ms) for look in looks)
+            found += [_message(word, ledger.partition) for word in words if word.record_id not in ledger.remembered][:1]
         return found
 
-    def _confirmed_silent(self, node_id: str) -> bool:
-        findings = self.leaks.open.get(node_id, {}).values()
-        return any(finding.confirmed for finding in findings if finding.record.kind == "silent-node")
+    def _is_to_confirm(self, node_id: str, now_ms: int) -> bool:
+        """Whether another word would confirm that a node is silent. One said earlier would be passed over, and so would be its copies."""
+        findings = [each for each in self.leaks.open.get(node_id, {}).values() if each.record.kind == "silent-node"]
+        return not any(each.confirmed or now_ms < each.not_before_ms for each in findings)
 
     def _is_stranded(self, node_id: str, now_ms: int) -> bool:
         """Whether a claim on a withdrawn node, or a member left at a closed home, waits to be confirmed as stranded."""

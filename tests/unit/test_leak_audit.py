@@ -10,6 +10,7 @@ import pytest
 from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
 from projections.observed import Observed
+from projections.rules import GRACE_MS
 from schemas.claims import NodeSilent
 from schemas.codec import decode_keyed
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
@@ -178,6 +179,34 @@ def test_a_node_is_silent_after_three_intervals_and_confirmed_so_after_six(quiet
     assert isinstance(confirmed, LeakConfirmed)
     assert confirmed.since_ms == START_MS + 60_000
     assert audit.silences(ledger, START_MS + 600_000, 60_000) == []
+
+
+def test_a_processor_that_was_away_for_long_says_the_second_word_once_it_confirms_and_no_third(quiet: tuple[Ledger, LeakAudit]) -> None:
+    ledger, audit = quiet
+    now_ms = START_MS + 86_400_000
+    (first,) = audit.silences(ledger, now_ms, 10_000)
+    fold(ledger, audit, Observed(0), Written(2, now_ms, first.key, first.value))
+
+    assert audit.silences(ledger, now_ms + 2_500, 10_000) == []
+    (second,) = audit.silences(ledger, now_ms + GRACE_MS, 10_000)
+    (confirmed,) = fold(ledger, audit, Observed(0), Written(3, now_ms + GRACE_MS, second.key, second.value))
+
+    assert isinstance(confirmed, LeakConfirmed)
+    assert audit.silences(ledger, now_ms + 10 * GRACE_MS, 10_000) == []
+
+
+def test_a_second_word_that_came_too_early_is_followed_by_one_that_counts(quiet: tuple[Ledger, LeakAudit]) -> None:
+    ledger, audit = quiet
+    now_ms = START_MS + 86_400_000
+    (first,) = audit.silences(ledger, now_ms, 10_000)
+    fold(ledger, audit, Observed(0), Written(2, now_ms, first.key, first.value))
+    (early,) = audit.silences(ledger, now_ms + GRACE_MS, 10_000)
+    fold(ledger, audit, Observed(0), Written(3, now_ms + 1, early.key, early.value))
+
+    (later,) = audit.silences(ledger, now_ms + GRACE_MS, 10_000)
+    (confirmed,) = fold(ledger, audit, Observed(0), Written(4, now_ms + GRACE_MS, later.key, later.value))
+
+    assert isinstance(confirmed, LeakConfirmed)
 
 
 def test_two_hosts_say_the_same_silence_in_the_same_bytes(quiet: tuple[Ledger, LeakAudit]) -> None:
