@@ -91,6 +91,8 @@ class Reruns:
         """The ledgers at the decision's cut. Raises CannotRerun, and as `state_at` does."""
         if not decision.cut:
             raise CannotRerun("no cut is recorded with it")
+        if len(decision.cut) != (partitions := self._log.topics().get(CLAIMS, 0)):
+            raise CannotRerun(f"it was decided on {len(decision.cut)} partitions of {CLAIMS}, this log has {partitions}")
         if decision.cut not in self._ledgers:
             cut = Cut.of({(CLAIMS, number): end for number, end in enumerate(decision.cut)})
             state = state_at(self._log, cut, views=False, pending=False)

@@ -34,7 +34,7 @@ from streams.log.base import Log, OffsetOutOfRange
 from streams.placement_checks import unfit
 from streams.placement_keeps import nothing_kept
 from streams.scheduling.ask import seed_of
-from streams.scheduling.explain import CannotRerun, laid, spelled_out
+from streams.scheduling.explain import CannotRerun, engine_of, laid, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.loading import PolicyError
@@ -178,7 +178,7 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
         fleet = laid(ledgers, about.request, decision, items, recorded)
         last[:] = [fleet]
         held = nodes_chosen_from(fleet, about.request, index, decision)
-        engine = decision.engine if policy == recorded else ENGINE_DEFAULT
+        engine = engine_of(decision) if policy == recorded else ENGINE_DEFAULT
         return Basis(fleet, decision.seed, decision.attempt, engine, held, _unusable(about, fleet, policy, index))
 
     return basis

@@ -18,7 +18,7 @@ from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.policy import Policy, digest, digest_of
-from streams.scheduling.select import engine
+from streams.scheduling.select import ENGINES, engine
 
 _NOWHERE = "?"
 
@@ -125,12 +125,20 @@ def rerun(
             f"{recorded.instance_id}: decided by policy {recorded.policy_digest}, got {given}; its text is in a scheduler-started"
         )
     ask = asked_again(fleet, request, index, recorded, policy)
-    again = engine(recorded.engine)(fleet, ask, policy, recorded.policy_digest)
+    again = engine(engine_of(recorded))(fleet, ask, policy, recorded.policy_digest)
     uncompared = {"overlay", "refused", "best", *_left_out(recorded)}
     different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
     if "best" not in _left_out(recorded) and _telling(recorded) != _telling(again):
         different.append("best")
     return Rerun(recorded, again, tuple(different))
+
+
+def engine_of(recorded: Decision) -> str:
+    """The name of the engine that it was decided by. Raises CannotRerun for one that only another version has."""
+    if recorded.engine in ENGINES:
+        return recorded.engine
+    text = f"decided by the engine {recorded.engine!r} of another version of claimlog; known: {', '.join(ENGINES)}"
+    raise CannotRerun(f"{recorded.instance_id}: {text}")
 
 
 def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
@@ -177,7 +185,7 @@ def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimI
 
 
 def _missing(claim_id: str) -> str:
-    return f"{claim_id} was laid over the decision and is not among the claims at hand; read `claims` from the cut on"
+    return f"{claim_id or 'a claim without a name'} was laid over the decision and is not among the claims at hand; read `claims` from the cut on"
 
 
 def _partition(fleet: Fleet, node_id: str) -> int:

@@ -7,12 +7,16 @@ versions wrote spells out each one, `claim id@node`; both are read.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 RANGES_PER_TEXT = 100
 """A text of evidence has 4096 characters at most; a range takes 40 of them where counters are very high."""
 
 _Range = tuple[int, int]
+_NUMBERED = re.compile(r".*\.[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*@", re.DOTALL).fullmatch
+"""Anybody may write results: what only looks like counters names a claim that nobody has."""
 
 
 class InFlight:
@@ -54,7 +58,7 @@ def with_one(texts: tuple[str, ...], process: str, claim_id: str) -> tuple[str, 
 
 def is_numbered(text: str) -> bool:
     """Whether it names claims by their counters. A node has a name, so a claim that is spelled out ends otherwise."""
-    return text.endswith("@")
+    return text.endswith("@") and _NUMBERED(text) is not None
 
 
 def count(overlay: Iterable[str]) -> int:
@@ -68,17 +72,18 @@ class Named:
     def __init__(self, overlay: Sequence[str]) -> None:
         self.size = count(overlay)
         self._ids = {text.rpartition("@")[0] for text in overlay if not is_numbered(text)}
-        self._counters = {counter for text in overlay if is_numbered(text) for counter in _counters(text)}
+        self._ranges = sorted(each for text in overlay if is_numbered(text) for each in _ranges_of(text))
         self._ends = tuple({f"/{_process_of(text)}" for text in overlay if is_numbered(text)})
 
     def __contains__(self, claim_id: str) -> bool:
         """Whether it is one of them."""
         if claim_id in self._ids:
             return True
-        if not self._counters:
+        if not self._ranges:
             return False
         process, counter = _parted(claim_id)
-        return counter in self._counters and process.endswith(self._ends)
+        at = bisect_right(self._ranges, counter, key=_first_of)
+        return at > 0 and counter <= self._ranges[at - 1][1] and process.endswith(self._ends)
 
 
 def spelled(text: str, claim_ids: Collection[str]) -> Iterator[str]:
@@ -89,6 +94,10 @@ def spelled(text: str, claim_ids: Collection[str]) -> Iterator[str]:
         if counter not in known:
             raise KeyError(f"{ending[1:]}{counter}")
         yield known[counter]
+
+
+def _first_of(counters: _Range) -> int:
+    return counters[0]
 
 
 def _ranges(counters: Iterable[int]) -> list[_Range]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import json, structs
@@ -334,6 +335,39 @@ def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(tmp_
     assert item["nodes_known"] == item["passed"] + sum(each["rejected"] for each in item["rejections"])
     assert len(item["best"]) > 1
     assert "20 = 1 rejected + 19 left" in told.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"engine": "of tomorrow"}, "decided by the engine 'of tomorrow' of another version of claimlog; known: auto"),
+        ({"cut": (2, 2, 2)}, "it was decided on 3 partitions of claims, this log has 2"),
+        ({"overlay": ("@",)}, "a claim without a name was laid over the decision and is not among the claims at hand"),
+        ({"overlay": ("s-1.x@",)}, "s-1.x was laid over the decision and is not among the claims at hand"),
+        ({"overlay": ("s-1.1-1000000000000@",)}, "s-1.1 was laid over the decision and is not among the claims at hand"),
+    ],
+)
+def test_a_decision_that_this_version_cannot_make_again_is_told_as_it_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    ours, theirs = FleetLog(tmp_path), FleetLog(tmp_path / "other")
+    for fleet in (ours, theirs):
+        fleet.audit("c01", {}, memory_mib=8192)
+        assert fleet.run(capsys, "place", "--memory", "6GiB", "--request", "r", "--wait", "0s").code == 0
+    ours.schedule()
+    for number in ours.log.ends(RESULTS):
+        for record in ours.log.read(RESULTS, number, 0):
+            said = decode(RESULTS, record.value)
+            decisions = tuple([structs.replace(each, **changes) for each in getattr(said, "decisions", ())])
+            theirs.append(RESULTS, structs.replace(said, decisions=decisions) if isinstance(said, InstancesPlaced) else said)
+
+    told, played = theirs.run(capsys, "explain", "r"), theirs.run(capsys, "what-if", "r")
+
+    assert (told.code, played.code) == (0, 6)
+    assert "1 = 0 rejected + 1 left" in told.out
+    assert f"it cannot be made again: {why}" in told.out.replace(f"again: {instance_id('r', 0)}: ", "again: ")
+    assert why in played.err
 
 
 def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
