@@ -185,7 +185,8 @@ def _item(request: PlacementRequested, claim_id: str, items: Mapping[str, ClaimI
 
 
 def _missing(claim_id: str) -> str:
-    return f"{claim_id or 'a claim without a name'} was laid over the decision and is not among the claims at hand; read `claims` from the cut on"
+    name = claim_id or "a claim without a name"
+    return f"{name} was laid over the decision and is not among the claims at hand; read `claims` from the cut on"
 
 
 def _partition(fleet: Fleet, node_id: str) -> int:
