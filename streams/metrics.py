@@ -93,7 +93,9 @@ class _Fleet(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The series of nodes, claims and findings. Called by the server's thread: it takes copies, which CPython makes in one go."""
-        rows = list(self._metrics.rows.values())
+        every = list(self._metrics.rows.values())
+        # A node that was taken out for good is missed by nobody: what it had is no part of the fleet, and its series would stay for ever.
+        rows = [row for row in every if row.status != "withdrawn"]
         yield from _amounts(rows)
         audits = GaugeMetricFamily("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", labels=["node"])
         for row in rows:
@@ -106,13 +108,13 @@ class _Fleet(Collector):
         blind.add_metric(["never-audited"], sum(row.audit_taken_at_ms is None for row in rows))
         yield blind
         nodes = GaugeMetricFamily("claimlog_nodes", "Nodes by the status that operators gave them", labels=["status"])
-        for status, count in sorted(CountOf(row.status for row in rows).items()):
+        for status, count in sorted(CountOf(row.status for row in every).items()):
             nodes.add_metric([status], count)
         yield nodes
         held = GaugeMetricFamily("claimlog_claims_held", "Held claims", labels=["confirmed"])
-        unconfirmed = sum(row.claims_unconfirmed for row in rows)
+        unconfirmed = sum(row.claims_unconfirmed for row in every)
         held.add_metric(["no"], unconfirmed)
-        held.add_metric(["yes"], sum(row.claims for row in rows) - unconfirmed)
+        held.add_metric(["yes"], sum(row.claims for row in every) - unconfirmed)
         yield held
         leaks = GaugeMetricFamily("claimlog_leaks", "Open findings of the leak audit", labels=["kind", "state"])
         for (kind, state), count in sorted(self._metrics.findings.copy().items()):

@@ -159,6 +159,22 @@ def test_nodes_that_are_not_seen_are_counted_by_the_reason(served: tuple[Metrics
     assert 'claimlog_nodes_unseen{why="silent"} 0.0' in text
 
 
+def test_a_node_that_was_withdrawn_is_missed_by_nobody(served: tuple[Metrics, Health, str]) -> None:
+    metrics, _, url = served
+
+    metrics.rows["n1"] = NodeResources(
+        node_id="n1", partition=0, offset=1, status="withdrawn", silent_since_ms=1, audit_taken_at_ms=1, claims=1
+    )
+    metrics.rows["n2"] = NodeResources(node_id="n2", partition=0, offset=2, status="disabled", silent_since_ms=1, audit_taken_at_ms=1)
+
+    text = got(f"{url}/metrics")[1]
+    assert 'claimlog_nodes_unseen{why="silent"} 1.0' in text
+    assert 'node="n1"' not in text
+    assert 'claimlog_node_audit_timestamp_seconds{node="n2"}' in text
+    assert 'claimlog_nodes{status="withdrawn"} 1.0' in text
+    assert 'claimlog_claims_held{confirmed="yes"} 1.0' in text
+
+
 def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
