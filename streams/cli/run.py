@@ -40,6 +40,8 @@ NAME_HELP = (
 PARTITIONS_MAX = 1024
 """Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
 SECONDS_MAX = 7 * 86_400
+PROCESS_CHARACTERS_MAX = 100
+"""Of 255 that an id may have. Names of hosts, of which a process is called if nothing else is said, have 64."""
 PORT_MAX = 65_535
 Only = Literal["processor", "scheduler"]
 
@@ -51,6 +53,12 @@ class Pace(NamedTuple):
     recovery_seconds: float
 
 
+def _fits(_type: type[str], name: str) -> None:
+    """Raises ValueError for a name that leaves no room in an id: what nobody can read is no answer."""
+    if len(name) > PROCESS_CHARACTERS_MAX:
+        raise ValueError(f"expected at most {PROCESS_CHARACTERS_MAX} characters, got {len(name)}: claims' ids have it beside the request's")
+
+
 def run(
     *,
     log: LogFlag = None,
@@ -58,7 +66,7 @@ def run(
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
     policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = "auto",
-    name: Annotated[str, Parameter(help=NAME_HELP)] = "",
+    name: Annotated[str, Parameter(help=NAME_HELP, validator=_fits)] = "",
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
     recovery_deadline: Annotated[

@@ -38,6 +38,8 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--lease-timeout", "nan"], "--lease-timeout: expected more than 0"),
         (["--metrics", "99999"], "expected a port, 0 (any that is free) to 65535"),
         (["--metrics=-1"], "expected a port"),
+        (["--metrics-address", ""], "--metrics-address '': expected an address"),
+        (["--name", "n" * 101], "expected at most 100 characters, got 101: claims' ids have it"),
         (["--metrics", "80.5"], "'80.5' is no whole number"),
         (["--engine", "best"], "known: auto, reference, profiles, first-fit"),
         (["--policy", "no-such.toml"], "--policy:"),
