@@ -72,8 +72,13 @@ class Named:
     def __init__(self, overlay: Sequence[str]) -> None:
         self.size = count(overlay)
         self._ids = {text.rpartition("@")[0] for text in overlay if not is_numbered(text)}
-        self._ranges = sorted(each for text in overlay if is_numbered(text) for each in _ranges_of(text))
-        self._ends = tuple({f"/{_process_of(text)}" for text in overlay if is_numbered(text)})
+        self._ranges: dict[str, list[_Range]] = {}
+        """By how the claims of one process's start end before their counters. Spread out, a few bytes could fill the memory."""
+        for text in overlay:
+            if is_numbered(text):
+                self._ranges.setdefault(f"/{_process_of(text)}", []).extend(_ranges_of(text))
+        for ranges in self._ranges.values():
+            ranges.sort()
 
     def __contains__(self, claim_id: str) -> bool:
         """Whether it is one of them."""
@@ -82,8 +87,11 @@ class Named:
         if not self._ranges:
             return False
         process, counter = _parted(claim_id)
-        at = bisect_right(self._ranges, counter, key=_first_of)
-        return at > 0 and counter <= self._ranges[at - 1][1] and process.endswith(self._ends)
+        for ending, ranges in self._ranges.items():
+            if process.endswith(ending):
+                at = bisect_right(ranges, counter, key=_first_of)
+                return at > 0 and counter <= ranges[at - 1][1]
+        return False
 
 
 def spelled(text: str, claim_ids: Collection[str]) -> Iterator[str]:
