@@ -10,7 +10,7 @@ from msgspec import structs
 from schemas.codec import encode
 from schemas.results import Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import RESULTS, TOPICS
-from streams.scheduling.overlay import with_one
+from streams.scheduling.overlay import with_one, without
 
 Result = TypeVar("Result", InstancesPlaced, PlacementFailed)
 
@@ -22,10 +22,12 @@ def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str], process: 
     """The decisions without what repeats: an overlay that is the one before it and that one's own claim is left out.
 
     `claim_ids[k]` is what decision `k` was claimed as, `process` whose claims they are. `streams.scheduling.explain.spelled_out` puts back
-    what was left out.
+    what was left out. Where one found nothing, those made with it were never claimed: what it lay under is spelled out, since no record
+    says what a counter stood for.
     """
     if len(decisions) < 2:
         return tuple(decisions)
+    failed_on = next((decision.cut for decision in decisions if not decision.chosen), None)
     short: list[Decision] = []
     for k, decision in enumerate(decisions):
         before = decisions[k - 1] if k else None
@@ -35,6 +37,10 @@ def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str], process: 
             and decision.overlay == with_one(before.overlay, process, claim_ids[k - 1])
         ):
             short.append(structs.replace(decision, overlay=()))
+        elif decision.cut == failed_on:
+            own = {claim_ids[j]: decisions[j].chosen for j in range(k) if decisions[j].cut == failed_on and decisions[j].chosen}
+            spelled = [f"{claim_id}@{node_id}" for claim_id, node_id in own.items()]
+            short.append(structs.replace(decision, overlay=(*without(decision.overlay, process, own), *spelled)))
         else:
             short.append(decision)
     return tuple(short)

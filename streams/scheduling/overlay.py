@@ -56,6 +56,12 @@ def with_one(texts: tuple[str, ...], process: str, claim_id: str) -> tuple[str, 
     return _texts(f"{process}.", ranges)
 
 
+def without(texts: tuple[str, ...], process: str, claim_ids: Collection[str]) -> tuple[str, ...]:
+    """What evidence says without these claims of the process."""
+    gone = {_parted(claim_id)[1] for claim_id in claim_ids}
+    return _texts(f"{process}.", _ranges(counter for text in texts for counter in _counters(text) if counter not in gone))
+
+
 def is_numbered(text: str) -> bool:
     """Whether it names claims by their counters. A node has a name, so a claim that is spelled out ends otherwise."""
     return text.endswith("@") and _NUMBERED(text) is not None

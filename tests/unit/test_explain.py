@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ from projections.ledger import Ledger
 from schemas.claims import ClaimItem, ClaimRequested
 from schemas.codec import decode
 from schemas.requests import PlacementRequested, ServerGroup
+from schemas.resources import Resources
 from schemas.results import Decision, InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, RESULTS
+from streams.log.base import Message
 from streams.scheduling.explain import CannotRerun, funnel, rerun, spelled_out
 from streams.scheduling.loading import from_text
 from streams.scheduling.overlay import count
 from streams.scheduling.policy import DEFAULT, PACK, Policy
 from streams.scheduling.select import ENGINES
-from tests.scheduling_world import World, world
+from tests.scheduling_world import At, World, world
 
 
 def ledgers_at(here: World, cut: tuple[int, ...]) -> list[Ledger]:
@@ -78,6 +81,42 @@ def test_every_recorded_decision_run_again_gives_the_same_choice(policy: Policy,
     assert len(reruns) > 36
     assert {bool(each.recorded.chosen) for each in reruns} == {True, False}
     assert any(count(each.recorded.overlay) > 3 for each in reruns)
+
+
+def test_what_found_nothing_after_a_conflict_is_made_again_though_what_lay_over_it_was_never_claimed() -> None:
+    """Others take one of its nodes in one partition and all that were left; of the two instances there only one finds another."""
+    here, policy = world(), structs.replace(DEFAULT, alternates_max=0)
+    for number in range(7):
+        here.host(f"n{number}", vcpus=2)
+    request = here.request("r0", vcpus=2, count=5)
+    taken: list[str] = []
+
+    def slip_in(when: str, messages: Sequence[Message]) -> None:
+        said = [event for each in messages if isinstance(event := decode(each.topic, each.value), ClaimRequested)]
+        if when == "before" and said and not taken:
+            chosen = {item.nodes[0] for event in said for item in event.items}
+            smaller = min(said, key=lambda event: len(event.items))
+            taken.extend([smaller.items[0].nodes[0], *sorted({f"n{number}" for number in range(7)} - chosen)])
+            for node_id in taken:
+                item = ClaimItem(claim_id=node_id, instance_id=node_id, nodes=(node_id,), resources=Resources(vcpus=2))
+                basis = here.log.end(CLAIMS, here.log.partition(CLAIMS, node_id.encode())) - 1
+                here.say(CLAIMS, ClaimRequested(request_id="other", owner="o", basis=basis, ttl_ms=600_000, items=(item,)))
+
+    scheduler = here.scheduler(log=At(here.log, slip_in), policy=policy)
+    while scheduler.turn():
+        pass
+
+    (failed,) = [record for record in results(here) if isinstance(record, PlacementFailed)]
+    items, numbers = claimed(here), {request.instance(index): index for index in range(5)}
+    attempts = [decision.attempt for decision in failed.decisions]
+    reruns = [
+        rerun(ledgers_at(here, each.cut), request, numbers[each.instance_id], each, items, policy)
+        for each in spelled_out(request, failed.decisions)
+    ]
+    again = [index for index, attempt in enumerate(attempts) if attempt == 2]
+    assert len(again) == 2
+    assert again[1] > again[0] + 1, "the two are apart"
+    assert [each.differences for each in reruns] == [()] * 5
 
 
 def one_decision() -> tuple[World, PlacementRequested, Decision]:
