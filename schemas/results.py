@@ -56,10 +56,10 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """Why one instance went where it went, or nowhere. With the log it can be run again and gives the same choice.
 
     `cut` is the offset vector of `claims` (next offsets, by partition) it was made on, `overlay` the decider's own claims laid over it:
-    `process-epoch.17-40,43@` are those with these counters, each on its claim's first node (`claim id@node` each in earlier versions, and of
-    claims that were never made). It is left out where it is that of the decision before, on the same cut, and that one's own claim.
-    `nodes_known` = the sum of all `rejected` + `passed`. `chosen` and then `alternates`, best first. In a result that would be too large for
-    its topic all but the first decisions, and the one that found nothing, lack `best`, then their counts, then `alternates`.
+    `process-epoch.17-40,43@` are those with these counters, each on its claim's first node (`claim id@node` each in earlier versions, and
+    of claims that were never made). It is left out where it is that of the decision before, on the same cut, and that one's own claim.
+    `nodes_known` = the sum of all `rejected` + `passed`. `chosen` and then `alternates`, best first. In a result that would be too large
+    for its topic all but the first decisions, and the one that found nothing, lack `best`, then their counts, then `alternates`.
     """
 
     instance_id: InstanceId
