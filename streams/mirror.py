@@ -169,10 +169,9 @@ def _check(target: Log, place: Partition, records: Sequence[Record], times_ms: S
     while at < len(records):
         for found in target.read(*place, records[at].offset, len(records) - at):
             if _said(found) != _said(records[at]) or found.time_ms != times_ms[at]:
-                raise NotAsCopied(
-                    f"{place}@{found.offset} reads back as another record or with another time ({found.time_ms}, not {times_ms[at]}): "
-                    f"{WHY_NOT}"
-                )
+                is_other = _said(found) != _said(records[at])
+                other = "as another record" if is_other else f"with another time ({found.time_ms}, not {times_ms[at]})"
+                raise NotAsCopied(f"{place}@{found.offset} reads back {other}: {WHY_NOT}")
             at += 1
 
 

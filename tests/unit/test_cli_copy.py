@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
@@ -433,6 +434,22 @@ def test_a_copy_whose_times_are_not_kept_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(LogError, match="with another time"):
         mirror(fleet.log, _Forgetful())
+
+
+class _Shared(MemoryLog):
+    """A log into which another copy is made at once."""
+
+    def append_at(self, messages: Sequence[Message], times_ms: Sequence[int]) -> None:
+        self.append([replace(messages[0], value=b"{}"), *messages[1:]])
+
+
+def test_a_copy_that_reads_back_as_other_records_is_refused_for_that_and_not_for_its_times(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path)
+
+    with pytest.raises(LogError, match="reads back as another record: ") as raised:
+        mirror(fleet.log, _Shared())
+
+    assert "time" not in str(raised.value).partition("record:")[0]
 
 
 def test_times_that_go_back_are_copied_as_every_fold_takes_them(tmp_path: Path) -> None:
