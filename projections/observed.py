@@ -63,7 +63,8 @@ class NodeView(Struct):
     `tracked` is None until a life-cycle event of the node was seen, then the instances by id. `departed` has the time of departures that
     no complete audit has followed yet: an event of another producer that is older than one must not bring the instance back. `left` has the
     owners' departures in full, for as long as observations show the instance. `auditor` is the producer of the last complete audit, and
-    `audit_epoch` its epoch; `unwatched_ms` is when the first audit of that epoch was taken, until one follows that is later by the skew.
+    `audit_epoch` its epoch; `unwatched_ms` is when the first audit of that epoch was taken, while it cannot be told of some whether it
+    went before; else 0.
     `lost` has, for closed claims of tracked instances that nobody declared gone, the instance: the owner's word may still come.
     """
 
@@ -181,16 +182,16 @@ class Observed(Struct):
         view = self._node(event.node_id)
         if view.auditor != event.producer:
             _audited_by(view, event.producer)
+        followed_ms = event.taken_at_ms - SKEW_MS
         if view.audit_epoch != event.epoch:
             view.audit_epoch = event.epoch
-            view.unwatched_ms = min(event.taken_at_ms, time_ms)
-        if view.unwatched_ms:
-            _restarted(view, node, event.taken_at_ms - SKEW_MS)
+            view.unwatched_ms = _restarted(view, node, followed_ms, min(event.taken_at_ms, time_ms))
+        elif view.unwatched_ms:
+            view.unwatched_ms = _restarted(view, node, followed_ms, view.unwatched_ms)
         full = node.full
         if full is not None and full.offset != view.reported_offset:
             view.reported_offset = full.offset
             view.reported = total([observed_amounts(report.resources) for report in full.instances])
-        followed_ms = event.taken_at_ms - SKEW_MS
         if view.departed:
             view.departed = {i: gone_ms for i, gone_ms in view.departed.items() if gone_ms > followed_ms}
         if view.left:
@@ -252,19 +253,22 @@ def _audited_by(view: NodeView, producer: str) -> None:
         del view.left[instance_id]
 
 
-def _restarted(view: NodeView, node: Node, followed_ms: int) -> None:
+def _restarted(view: NodeView, node: Node, followed_ms: int, unwatched_ms: int) -> int:
     """The hypervisor's producer began anew: what went while it was away it could not tell, and its own first audit tells it.
 
-    Of an instance whose last event is nearer to that audit than clocks may differ, a later audit tells it.
-    What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise.
+    What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise. Returns
+    `unwatched_ms`, the time of that audit, while an instance's last event is nearer to it than clocks may differ, and 0 when a later audit
+    has told of all of them.
     """
-    before_ms = min(followed_ms, view.unwatched_ms)
-    if followed_ms > view.unwatched_ms:
-        view.unwatched_ms = 0
+    doubted_ms = 0
     for instance_id, known in list((view.tracked or {}).items()):
-        unknown = instance_id not in node.shown and instance_id not in node.claims
-        if unknown and known.event_ms <= before_ms and not view.is_owner(known.producer):
+        if known.event_ms > unwatched_ms or view.is_owner(known.producer):
+            continue
+        if known.event_ms <= followed_ms and instance_id not in node.shown and instance_id not in node.claims:
             view.untrack(instance_id)
+        elif known.event_ms >= followed_ms:
+            doubted_ms = unwatched_ms
+    return doubted_ms
 
 
 def _owner_says(view: NodeView, instance_id: str, word: Tracked) -> None:
