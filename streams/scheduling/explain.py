@@ -41,7 +41,7 @@ class Rerun(Struct, frozen=True):
     @property
     def whole(self) -> Decision:
         """What was recorded, with what its result had no room for as it comes out again; only what was recorded if that differs."""
-        fields = _left_out(self.recorded) if self.same else ()
+        fields = _left_out(self.recorded, self.again) if self.same else ()
         return replace(self.recorded, **{name: getattr(self.again, name) for name in fields})
 
 
@@ -126,9 +126,10 @@ def rerun(
         )
     ask = asked_again(fleet, request, index, recorded, policy)
     again = engine(engine_of(recorded))(fleet, ask, policy, recorded.policy_digest)
-    uncompared = {"overlay", "refused", "best", *_left_out(recorded)}
+    left_out = _left_out(recorded, again)
+    uncompared = {"overlay", "refused", "best", *left_out}
     different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
-    if "best" not in _left_out(recorded) and _telling(recorded) != _telling(again):
+    if "best" not in left_out and _telling(recorded) != _telling(again):
         different.append("best")
     return Rerun(recorded, again, tuple(different))
 
@@ -161,11 +162,12 @@ def funnel(decision: Decision) -> list[FunnelLine]:
     ]
 
 
-def _left_out(recorded: Decision) -> frozenset[str]:
+def _left_out(recorded: Decision, again: Decision) -> frozenset[str]:
     """What the result of a large request had no room for (`streams.evidence.within_bounds`): nothing can be held against it."""
     scores = frozenset({"best"} if recorded.chosen and not recorded.best else ())
-    has_counts = recorded.rejections or recorded.passed == recorded.nodes_known
-    return scores if has_counts else scores | {"rejections", "nearest_miss", "alternates"}
+    if recorded.rejections or not again.rejections:  # Filters that reject nobody are counted, too: there are none only in a policy without.
+        return scores
+    return scores | {"rejections", "nearest_miss"} | (frozenset() if recorded.alternates else {"alternates"})
 
 
 def _telling(decision: Decision) -> list[Weighed]:

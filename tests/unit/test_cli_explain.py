@@ -317,10 +317,13 @@ def test_what_cells_and_devices_lack_is_explained_too(fleet: FleetLog, capsys: p
     assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"])
 
 
-def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("too_small", [0, 1])
+def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(
+    too_small: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fleet = FleetLog(tmp_path)
     for number in range(20):
-        fleet.audit(f"{number:02}-{'n' * 240}", {}, memory_mib=65_536 if number else 512)
+        fleet.audit(f"{number:02}-{'n' * 240}", {}, memory_mib=512 if number < too_small else 65_536)
     asked(fleet, capsys, "large", "--memory", "1GiB", "--count", "1000")
     (record,) = [each for number in fleet.log.ends(RESULTS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"large"]
     result = decode(RESULTS, record.value)
@@ -330,11 +333,12 @@ def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(tmp_
     (item,) = fleet.run(capsys, "explain", kept.instance_id, "-o", "json").json["items"]
     told = fleet.run(capsys, "explain", kept.instance_id)
 
-    assert (kept.passed < kept.nodes_known, kept.rejections, kept.best) == (True, (), ())
+    assert (kept.nodes_known - kept.passed, kept.rejections, kept.best, kept.alternates) == (too_small, (), (), ())
     assert item["rerun"]["same"]
     assert item["nodes_known"] == item["passed"] + sum(each["rejected"] for each in item["rejections"])
     assert len(item["best"]) > 1
-    assert "20 = 1 rejected + 19 left" in told.out
+    assert f"20 = {too_small} rejected + {20 - too_small} left" in told.out
+    assert item["alternates"]
 
 
 @pytest.mark.parametrize(
