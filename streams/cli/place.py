@@ -85,9 +85,9 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         check_topics(log)
         number = log.partition(RESULTS, request.request_id.encode())
         since = log.end(RESULTS, number) if fresh else log.start(RESULTS, number)
-        asked_since = log.end(REQUESTS, number)
-        if not fresh:
-            _refuse_another(log, request)
+        asked_since = None if fresh else log.end(REQUESTS, number)
+        if not fresh and _was_asked(log, request):
+            asked_since = None
         try:
             position = appended(log, ask(request, new_stamp()))
         except LogUnreachable as problem:
@@ -97,7 +97,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
                 f"back with `claimlog cancel {name}`"
             ) from None
         sys.stderr.write(printable(f"{position} request {request.request_id}: {request_text(request)}") + "\n")
-        if not fresh:
+        if asked_since is not None:
             _refuse_overtaken(log, request, asked_since, position)
         if not wait_ms:
             print(printable(request.request_id))
@@ -118,15 +118,16 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         return _say_failed(log, request, found, found.result, show)
 
 
-def _refuse_another(log: Log, request: PlacementRequested) -> None:
-    """An id stands for one request: who asks for something else with it would get the answer to the first. Raises UsageProblem."""
+def _was_asked(log: Log, request: PlacementRequested) -> bool:
+    """Whether this is asked again. Raises UsageProblem for an id that stands for another request: the answer would be that one's."""
     found = asked(log, request.request_id)
     if found.request is not None:
         _refuse_differing(request, found.request, found.position)
+    return found.request is not None
 
 
 def _refuse_overtaken(log: Log, request: PlacementRequested, since: int, position: Position) -> None:
-    """As `_refuse_another`, for who asked with the same id at the same time and stands before it in the log. Raises UsageProblem."""
+    """As `_was_asked`, for who asked with the same id at the same time and stands before it in the log. Raises UsageProblem."""
     key = request.request_id.encode()
     for record in between(log, REQUESTS, position.partition, since, position.offset, READ_RECORDS):
         before = decode_keyed(REQUESTS, record.key, record.value) if record.key == key else None

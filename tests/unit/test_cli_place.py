@@ -160,6 +160,20 @@ def test_of_two_who_ask_at_once_with_one_id_the_second_hears_if_it_is_another_re
     assert ("this one differs in flavor; use another --request" in said.err) == bool(code)
 
 
+def test_who_asks_again_hears_the_answer_though_somebody_asks_for_something_else_with_that_id_meanwhile(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.append(REQUESTS, PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1024)))
+
+    def meanwhile(request: PlacementRequested, stamp: Stamp) -> Message:
+        fleet.append(REQUESTS, PlacementRequested(request_id="r", flavor=Flavor(memory_mib=2048)))
+        return ask(request, stamp)
+
+    monkeypatch.setattr("streams.cli.place.ask", meanwhile)
+
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r", "--wait", "0s").code == 0
+
+
 def test_every_flag_is_in_the_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--vcpus", "4", "--memory", "4096", "--disk", "40GiB", "--ephemeral", "10", "--swap", "512MiB", "--flavor", "m1"]
     flags += ["--count", "2", "--instance", "i1", "--instance", "i2", "--zone", "east", "--group", "db", "--policy", "affinity"]
