@@ -118,7 +118,7 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
 
     def dispatch() -> int | None:
         _check_text(arguments)
-        if not arguments or arguments[0] in {"--help", "-h"} or list(arguments) == ["help"]:
+        if not arguments or _asks_for_all(*arguments[:2]):
             sys.stdout.write(overview(verbs))
             return None
         if arguments[0] in {"--version", "version"}:
@@ -129,6 +129,11 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
             return _called(rest, verbs)
 
     return guarded(dispatch, sys.stderr)
+
+
+def _asks_for_all(first: str, second: str = "") -> bool:
+    """Whether a command line that begins so asks for the help of no verb of its own: `help` may stand before one."""
+    return first in {"--help", "-h"} or (first == "help" and (second in {"", "help"} or second.startswith("-")))
 
 
 def _check_text(arguments: Sequence[str]) -> None:

@@ -71,7 +71,8 @@ def test_help_of_a_verb_is_what_the_verb_says_of_itself(capsys: pytest.CaptureFi
 
     assert asked[:2] == [said(capsys, "claims", "hold", "--help"), said(capsys, "node", "--help")]
     assert (asked[2][0], asked[2][1]) == (2, "")
-    assert said(capsys, "help") == said(capsys, "--help")
+    for beside in ((), ("--help",), ("-h",), ("-X", "a=b"), ("help",)):
+        assert said(capsys, "help", *beside) == said(capsys, "--help")
 
 
 def test_the_overview_fits_a_terminal() -> None:
