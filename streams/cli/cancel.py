@@ -30,7 +30,8 @@ def cancel(
 ) -> int:
     """Take a request back: an open one is answered with a failure, a placed one gives back the claims that nobody uses yet.
 
-    It acts when a scheduler reads it. An instance that runs must be deleted: its claim is in use and stays.
+    It acts when a scheduler reads it; what came of it is awaited for a second at most. An instance that runs must be deleted: its claim is
+    in use and stays.
     """
     with opened(log) as source:
         check_writable(source)
