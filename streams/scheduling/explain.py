@@ -41,7 +41,7 @@ class Rerun(Struct, frozen=True):
     @property
     def whole(self) -> Decision:
         """What was recorded, with what its result had no room for as it comes out again; only what was recorded if that differs."""
-        fields = _left_out(self.recorded, self.again) if self.same else ()
+        fields = _left_out(self.recorded) if self.same else ()
         return replace(self.recorded, **{name: getattr(self.again, name) for name in fields})
 
 
@@ -126,7 +126,7 @@ def rerun(
         )
     ask = asked_again(fleet, request, index, recorded, policy)
     again = engine(engine_of(recorded))(fleet, ask, policy, recorded.policy_digest)
-    left_out = _left_out(recorded, again)
+    left_out = _left_out(recorded)
     uncompared = {"overlay", "refused", "best", *left_out}
     different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
     if "best" not in left_out and _telling(recorded) != _telling(again):
@@ -162,10 +162,10 @@ def funnel(decision: Decision) -> list[FunnelLine]:
     ]
 
 
-def _left_out(recorded: Decision, again: Decision) -> frozenset[str]:
+def _left_out(recorded: Decision) -> frozenset[str]:
     """What the result of a large request had no room for (`streams.evidence.within_bounds`): nothing can be held against it."""
     scores = frozenset({"best"} if recorded.chosen and not recorded.best else ())
-    if recorded.rejections or not again.rejections:  # Filters that reject nobody are counted, too: there are none only in a policy without.
+    if recorded.rejections:  # Filters that reject nobody are counted, too, and no policy is without any.
         return scores
     return scores | {"rejections", "nearest_miss"} | (frozenset() if recorded.alternates else {"alternates"})
 
