@@ -159,7 +159,7 @@ class Fetcher:
         window = self.windows.get(place)
         if window is None or window.fault is not None:
             return
-        self._memory.note(place, records, messages, begins=window.next == window.low)
+        self._memory.note(place, records, messages, begins=window.next == window.first)
         whole = without_gaps(place, window.next, records)
         if whole:
             window.put(whole)

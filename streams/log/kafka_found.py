@@ -18,6 +18,7 @@ BACK_RECORDS_MAX: Final = 20_000
 
 def found(
     read: Callable[[str, int, int, int], Sequence[Record]],
+    start: Callable[[str, int], int],
     end: Callable[[str, int], int],
     messages: Sequence[Message],
     numbers: Sequence[int],
@@ -32,14 +33,16 @@ def found(
     for index in reversed(range(len(messages))):
         place = Partition(messages[index].topic, numbers[index])
         if complete[index] == UNKNOWN:
-            complete[index] = _last_below(read, place, below.get(place) or end(*place), messages[index])
+            complete[index] = _last_below(read, place, start(*place), below.get(place) or end(*place), messages[index])
         below[place] = complete[index]
     return complete
 
 
-def _last_below(read: Callable[[str, int, int, int], Sequence[Record]], place: Partition, below: int, message: Message) -> int:
-    """The offset of the last record with these bytes that stands below an offset. Raises LogUnreachable."""
-    lowest = max(below - BACK_RECORDS_MAX, 0)
+def _last_below(
+    read: Callable[[str, int, int, int], Sequence[Record]], place: Partition, start: int, below: int, message: Message
+) -> int:
+    """The offset of the last record with these bytes that stands below an offset, and not below the log's start. Raises LogUnreachable."""
+    lowest = max(below - BACK_RECORDS_MAX, start)
     while below > lowest:
         first = max(below - BATCH_RECORDS, lowest)
         records: list[Record] = []

@@ -84,6 +84,13 @@ class Memory:
             self.doubted[place] = [*self.doubted.get(place, ()), *doubted]
 
 
+class _Knowing:
+    """What is read again is known, and not remembered a second time."""
+
+    def note(self, place: Partition, records: Sequence[Record], messages: Sequence[Led], *, begins: bool) -> None:
+        """Nothing."""
+
+
 class Prover:
     """Reads again what is doubted, with a consumer of its own, which is made when something is."""
 
@@ -107,7 +114,7 @@ class Prover:
     def _again(self, place: Partition, offset: int) -> Record | None:
         """The record at this offset now; None where there is none any more. One that was archived meanwhile is taken for what it was."""
         if self._reader is None:
-            self._reader = Fetcher(self._clients.consumer(**HISTORY), self._clients.settings, self._ends, Memory())
+            self._reader = Fetcher(self._clients.consumer(**HISTORY), self._clients.settings, self._ends, _Knowing())
         self._ends[place] = offset + 1
         self._reader.follow({place: offset})
         try:

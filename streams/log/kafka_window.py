@@ -32,13 +32,13 @@ class _Chunk:
 
 
 class Window:
-    """Records of one partition from `low` up to `next`, where the fetcher reads on. `fault` is why it cannot.
+    """Records of one partition from `low` up to `next`, where the fetcher reads on, who began at `first`. `fault` is why it cannot.
 
     A window that is `parked` has so much unread that its partition is not fetched for now.
     """
 
     def __init__(self, offset: int) -> None:
-        self.low = self.next = self.cursor = offset
+        self.first = self.low = self.next = self.cursor = offset
         self.parked = False
         self.asked_seconds = 0.0
         self.fault: LogError | None = None

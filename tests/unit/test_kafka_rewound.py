@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message as Fetched
+
 from schemas.topics import CLAIMS, REQUESTS
 from streams.log.base import Partition, Record
-from streams.log.kafka_rewound import Memory, Rewound, not_at_hand
+from streams.log.kafka_client import Clients
+from streams.log.kafka_fetch import CONSUME_RECORDS, Fetcher
+from streams.log.kafka_rewound import Memory, Prover, Rewound, not_at_hand
+from streams.log.kafka_settings import KafkaSettings
 
 PLACE = Partition(CLAIMS, 0)
+SETTINGS = KafkaSettings(bootstrap="nobody:1", prefix="p")
 
 
 class Message:
@@ -88,3 +98,59 @@ def test_an_offset_that_is_refused_though_it_is_at_hand_was_read_of_another_log(
     assert type(not_at_hand(PLACE, 25, 0, 30)) is Rewound
     assert str(not_at_hand(PLACE, 2, 6, 10)).startswith("claims/0@2: at hand are offsets 6 to 10; the others were archived, or deleted")
     assert str(not_at_hand(PLACE, 25, 0, 15)).startswith("claims/0@25: at hand are offsets 0 to 15; where there were more,")
+
+
+class Reader:
+    """A consumer that has what is put into `comes`."""
+
+    def __init__(self, *comes: Fetched) -> None:
+        self.comes = list(comes)
+
+    def consume(self, count: int, timeout_seconds: float) -> list[Fetched]:
+        del timeout_seconds
+        found, self.comes = self.comes[:count], self.comes[count:]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: SimpleNamespace(topics=())
+
+
+def test_what_one_consumer_reads_on_is_not_doubted_though_all_before_was_handed_out_and_forgotten() -> None:
+    memory = Memory()
+    fetcher = Fetcher(cast(Any, Reader()), SETTINGS, {}, memory)
+
+    def fetch_and_take(begin: int, count: int) -> None:
+        found = [Record(CLAIMS, 0, begin + number, 1, b"k", b"v") for number in range(count)]
+        fetcher._put(PLACE, found, cast(Any, [Message(0)] * count))
+        assert len(fetcher.windows[PLACE].take(begin, count, 1 << 30)) == count
+
+    fetcher.follow({PLACE: 0})
+    for begin in (0, CONSUME_RECORDS, 2 * CONSUME_RECORDS):
+        fetch_and_take(begin, CONSUME_RECORDS)
+    assert fetcher.windows[PLACE].low == 3 * CONSUME_RECORDS, "nothing of it is held any more"
+    assert memory.doubted == {}
+
+    fetcher.follow({PLACE: 3 * CONSUME_RECORDS})
+    fetch_and_take(3 * CONSUME_RECORDS, 1)
+
+    assert [record.offset for record in memory.doubted[PLACE]] == [3 * CONSUME_RECORDS - 1]
+
+
+def test_what_is_doubted_is_read_again_and_has_to_be_the_same() -> None:
+    def there(offset: int) -> Fetched:
+        return Fetched(topic="p.claims", partition=0, offset=offset, key=b"k", value=b"v%d" % offset, timestamp=(2, 1))
+
+    reader = Reader()
+    clients = Clients(SETTINGS)
+    clients.consumer = lambda **_: cast(Any, reader)  # type: ignore[method-assign]
+    prover = Prover(clients)
+    for offset in range(3):
+        prover.memory.doubted[PLACE] = [Record(CLAIMS, 0, offset, 1, b"k", b"v%d" % offset)]
+        reader.comes.append(there(offset))
+        prover.prove(PLACE)
+    assert prover.memory.doubted == {}
+
+    prover.memory.doubted[PLACE] = [Record(CLAIMS, 0, 3, 1, b"k", b"another")]
+    reader.comes.append(there(3))
+    with pytest.raises(Rewound, match="claims/0: the log has another record at offset 3"):
+        prover.prove(PLACE)
