@@ -29,7 +29,7 @@ from streams.metrics import Health
 from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
 from streams.seldom import Seldom
 from streams.tables import RECOVERY_SECONDS, mark_overdue
-from streams.watchdog import Share, Watchdog
+from streams.watchdog import GROUP, Share, Watchdog
 
 SESSION_SECONDS: Final = 6.0
 """A worker not heard from for so long loses its partitions; brokers allow no less unless told."""
@@ -237,7 +237,7 @@ class FaustHost:
         """Faust with everything off that would carry, keep or create data."""
         settings = self.settings
         app = faust.App(
-            settings.group("stream-processor"),
+            settings.group(GROUP),
             broker=[f"kafka://{broker}" for broker in settings.brokers],
             broker_credentials=_credentials(settings.options),
             datadir=self.home / "faust",

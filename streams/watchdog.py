@@ -18,6 +18,8 @@ from streams.runner import Engine
 from streams.tables import RECOVERY_SECONDS
 
 LOOK_SECONDS: Final = 1.0
+GROUP: Final = "stream-processor"
+"""The group of the workers, which shares out `stream-partitions`."""
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
@@ -143,20 +145,28 @@ class Watchdog:
                 if self._stopped.wait(LOOK_SECONDS):
                     raise
 
-    def _judge_touch(self, now: float) -> None:
-        """The log answers, so there are brokers; a client of the group that has not found any for so long never will."""
-        self._apart_since = math.inf if self._in_touch() else min(self._apart_since, now)
+    def _judge_touch(self, log: Log) -> None:
+        """The group has a broker that answers; a client of it that does not find that one for so long never will.
+
+        Raises LogUnreachable where nobody keeps the group: then nobody gives this worker's partitions to others, and whoever starts waits.
+        """
+        if self._in_touch():
+            self._apart_since = math.inf
+            return
+        log.committed(GROUP, STREAM_PARTITIONS)
+        now = time.monotonic()  # An answer that took its time came from a broker that was not there before.
+        self._apart_since = min(self._apart_since, now)
         if now - self._apart_since > JOIN_SECONDS:
             apart = f"the group was out of reach for {now - self._apart_since:.0f} s, though the log answers"
             self._give_up(f"{apart}; others may have this worker's partitions: start it again")
 
-    def _in_reserve(self, log: Log, now: float) -> None:
+    def _in_reserve(self, log: Log) -> None:
         """There is no loop, and that is well while there is something to share out: of a topic that went Faust hears nothing more."""
         if STREAM_PARTITIONS not in log.topics():
             self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
             return
         log.ends(STREAM_PARTITIONS)
-        self._judge_touch(now)
+        self._judge_touch(log)
         self._health.turned()
 
     def _give_time(self) -> None:
@@ -173,7 +183,7 @@ class Watchdog:
             self._give_time()
         if share is None:
             if joining_since is None:
-                self._in_reserve(log, now)
+                self._in_reserve(log)
             return
         positions = share.positions
         topics = sorted({place.topic for place in positions} | {CLAIMS})
@@ -185,7 +195,7 @@ class Watchdog:
         stands = self._standstill.judge(now, positions, ends)
         if stands is not None:
             self._give_up(f"an engine stands still: {stands}; start this worker again")
-        self._judge_touch(now)
+        self._judge_touch(log)
         self._health.doing = recovery(positions, ends, share.owned)
         if not self._health.ready and now - max(self._said, self._began) > RECOVERY_SAYS_SECONDS:
             self._said = now

@@ -110,14 +110,19 @@ def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
 
 
 class Away(MemoryLog):
-    """A log that is out of reach when it is told so."""
+    """A log that is out of reach when it is told so, or whose groups nobody keeps."""
 
-    away = False
+    away = unkept = False
 
     def ends(self, topic: str) -> dict[int, int]:
         if self.away:
             raise LogUnreachable("nobody answers")
         return super().ends(topic)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        if self.unkept:
+            raise LogUnreachable("nobody keeps the group")
+        return super().committed(group, topic)
 
 
 @pytest.mark.parametrize("share", [None, Share(frozenset({0}))], ids=["in reserve", "at work"])
@@ -134,7 +139,11 @@ def test_a_worker_whose_group_stays_out_of_reach_while_the_log_answers_ends(shar
     with pytest.raises(LogUnreachable):
         watchdog._look(log)
     before = list(given_up)
-    log.away = False
+    log.away, log.unkept = False, True
+    with pytest.raises(LogUnreachable, match="nobody keeps the group"):
+        watchdog._look(log)
+    before += given_up
+    log.unkept = False
     watchdog._look(log)
 
     assert before == []
