@@ -87,7 +87,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
 def without_secrets(address: str) -> str:
     """An address as it may be shown: without the values of its settings, nor anybody's password, which has no place in one."""
     place, mark, query = address.partition("?")
-    return re.sub(r"[^/@,]*@", "...@", place) + mark + re.sub(r"=[^&]*", "=...", query)
+    # A password may have any character, so all up to the last @ is one.
+    return re.sub(r"^(\w*://)?.*@", r"\1...@", place) + mark + re.sub(r"=[^&]*", "=...", query)
 
 
 def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str] = ()) -> KafkaSettings:
@@ -102,7 +103,8 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     bootstrap, _, prefix = place.partition("/")
     for broker in bootstrap.split(","):
         if not _BROKER.fullmatch(broker):
-            raise SettingsProblem(f"{without_secrets(broker) or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
+            shown = without_secrets(place) if "@" in place else broker
+            raise SettingsProblem(f"{shown or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
     options = _from_file(environ) | _from_environment(environ)

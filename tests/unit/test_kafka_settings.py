@@ -78,6 +78,8 @@ def test_a_secret_file_that_is_missing_is_named() -> None:
     "said",
     [
         ["nodes", "--log", "kafka://me:hunter2@broker:9092/fleet"],
+        ["nodes", "--log", "kafka://me:hunter2/and+more@broker:9092/fleet"],
+        ["nodes", "--log", "kafak://broker:9092,me:hunter2/and,more@broker:9092"],
         ["nodes", "--log", "kafak://broker:9092?sasl.password=hunter2"],
         ["nodes", "--log", "kafka://broker:9092", "-X", "sasl.password:hunter2"],
         ["nodes", "--log", "kafka://broker:9092"],
