@@ -20,8 +20,8 @@ from streams.log.base import Log, Partition
 
 def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition, int]) -> None:
     """Every new row; of one node the highest offset of the ledger is the truth, whoever wrote it and whenever."""
-    for partition in list(offsets):
-        while records := log.read(*partition, max(offsets[partition], log.start(*partition))):
+    for partition in [Partition(NODE_RESOURCES, number) for number in range(log.topics()[NODE_RESOURCES])]:
+        while records := log.read(*partition, max(offsets.setdefault(partition, 0), log.start(*partition))):
             offsets[partition] = records[-1].offset + 1
             for row in (decode(NODE_RESOURCES, record.value) for record in records):
                 if isinstance(row, NodeResources) and (row.node_id not in rows or row.offset >= rows[row.node_id].offset):
@@ -45,15 +45,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Watch all nodes.")
     parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--once", action="store_true", help="print the table and end")
-    options, rows = parser.parse_args(), dict[str, NodeResources]()
+    options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
     with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:
-        offsets = {Partition(NODE_RESOURCES, number): 0 for number in range(log.topics()[NODE_RESOURCES])}
         while True:
             read_rows(log, rows, offsets)
-            live.update(table(rows, time.time_ns() // 1_000_000))
+            (live.update if live.console.is_terminal or options.once else live.console.print)(table(rows, time.time_ns() // 1_000_000))
             if options.once:
                 return
-            log.wait(offsets, 1.0)
+            time.sleep(1.0)
+            log.wait(offsets, 0.0 if live.console.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.
 
 
 if __name__ == "__main__":

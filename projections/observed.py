@@ -184,10 +184,9 @@ class Observed(Struct):
             _audited_by(view, event.producer)
         followed_ms = event.taken_at_ms - SKEW_MS
         if view.audit_epoch != event.epoch:
-            view.audit_epoch = event.epoch
-            view.unwatched_ms = _restarted(view, node, followed_ms, min(event.taken_at_ms, time_ms))
-        elif view.unwatched_ms:
-            view.unwatched_ms = _restarted(view, node, followed_ms, view.unwatched_ms)
+            view.audit_epoch, view.unwatched_ms = event.epoch, min(event.taken_at_ms, time_ms)
+        if view.unwatched_ms:
+            _restarted(view, node, followed_ms)
         full = node.full
         if full is not None and full.offset != view.reported_offset:
             view.reported_offset = full.offset
@@ -253,22 +252,20 @@ def _audited_by(view: NodeView, producer: str) -> None:
         del view.left[instance_id]
 
 
-def _restarted(view: NodeView, node: Node, followed_ms: int, unwatched_ms: int) -> int:
+def _restarted(view: NodeView, node: Node, followed_ms: int) -> None:
     """The hypervisor's producer began anew: what went while it was away it could not tell, and its own first audit tells it.
 
-    What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise. Returns
-    `unwatched_ms`, the time of that audit, while an instance's last event is nearer to it than clocks may differ, and 0 when a later audit
-    has told of all of them.
+    What is claimed stays tracked until its claim is explained, and what an owner counts until the owner says otherwise. Where an instance's
+    last event is nearer to that audit than clocks may differ, a later one tells it.
     """
-    doubted_ms = 0
+    unwatched_ms, view.unwatched_ms = view.unwatched_ms, 0
     for instance_id, known in list((view.tracked or {}).items()):
         if known.event_ms > unwatched_ms or view.is_owner(known.producer):
             continue
         if known.event_ms <= followed_ms and instance_id not in node.shown and instance_id not in node.claims:
             view.untrack(instance_id)
         elif known.event_ms >= followed_ms:
-            doubted_ms = unwatched_ms
-    return doubted_ms
+            view.unwatched_ms = unwatched_ms
 
 
 def _owner_says(view: NodeView, instance_id: str, word: Tracked) -> None:

@@ -6,11 +6,14 @@ failure has no such time and always may count. Who reads both topics up to the s
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from itertools import islice, takewhile
 from sys import intern
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from projections.filed import Filed
 from projections.projection import OffsetGap
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
@@ -85,6 +88,9 @@ class Placements:
         self.doubtful_ms = 0
         """A result up to this time may not be the first of its request: older ones have left the log."""
         self.answers: dict[str, Answer] = {}
+        """By request, in the order of the log."""
+        self.filed = Filed()
+        """Requests of whose answer nothing else is kept."""
         self.open: dict[str, Asked] = {}
         """Requests without counting result, in the order of the log."""
         self.cancels: dict[str, Cancel] = {}
@@ -105,7 +111,7 @@ class Placements:
         self.requests_next = offset + 1
         record = self._read(REQUESTS, key, value)
         if isinstance(record, PlacementRequested):
-            if record.request_id in self.answers or record.request_id in self.open:
+            if record.request_id in self.open or self.is_answered(record.request_id):
                 return None
             asked = self.open[record.request_id] = Asked(record, offset, time_ms)
             return asked
@@ -131,11 +137,32 @@ class Placements:
             return None
         assert isinstance(record, InstancesPlaced | PlacementFailed)
         answer = _answer(record, offset, self.results_time_ms)
-        if answer.late or answer.request_id in self.answers:
-            self.losing.setdefault(answer.request_id, []).append(answer)
+        asked = self.open.get(answer.request_id)
+        if answer.late or (asked is None and self.is_answered(answer.request_id)):
+            if answer.request_id not in self.filed:
+                self.losing.setdefault(answer.request_id, []).append(answer)
             return Answered(answer, counts=False)
         self.answers[answer.request_id] = answer
-        return Answered(answer, counts=True, asked=self.open.pop(answer.request_id, None))
+        self.open.pop(answer.request_id, None)
+        return Answered(answer, counts=True, asked=asked)
+
+    def is_answered(self, request_id: str) -> bool:
+        """Whether a result of this request counts, as far as results were read."""
+        return request_id in self.answers or request_id in self.filed
+
+    def file_away(self, before_ms: int, but: AbstractSet[str] = frozenset(), answers_max: int | None = None) -> list[Answer]:
+        """Keep of the answers before this time only that there was one, and nothing else of their requests; returns them, oldest first.
+
+        Up to the first that is of a request of `but`, and so many at most.
+        """
+        old = takewhile(lambda answer: answer.time_ms < before_ms and answer.request_id not in but, self.answers.values())
+        found = list(islice(old, answers_max))
+        for answer in found:
+            self.filed.add(self.partition, answer.request_id, answer.offset, answer.time_ms)
+            del self.answers[answer.request_id]
+            self.losing.pop(answer.request_id, None)
+            self.cancels.pop(answer.request_id, None)
+        return found
 
     def _read(self, topic: str, key: bytes, value: bytes) -> object:
         """The record; one in a partition where its key does not belong is no record (two partitions could then answer one request)."""

@@ -36,6 +36,14 @@ SUM_BYTES = 8
 """Of the sum over all rows, as of the mark of each: one mixture of files in 2^64 would pass for sound."""
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of tables, if it is missing. Raises TableError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+
+
 class RocksTable:
     """See `projections.table.Table`. `path` is a folder of its own; one process at a time may have it open."""
 
@@ -52,10 +60,7 @@ class RocksTable:
     def open(cls, path: str | Path) -> Self:
         """The table in the folder `path`, made if it is missing. Raises TableInUse, TableDamaged, TableError."""
         folder = Path(path)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+        make_folder(folder)
         try:
             db = Rdict(str(folder), _options())
         except Exception as problem:  # rocksdict raises nothing narrower

@@ -132,6 +132,7 @@ _KEYS: dict[type, Callable[[Any], bytes | None]] = {
     results.SchedulerStarted: lambda r: _utf8(r.owner),
     results.ClaimOutcome: lambda r: _utf8(r.node_id) if r.node_id else None,
     results.NodeResources: lambda r: _utf8(r.node_id),
+    results.RequestsAnswered: lambda r: _utf8(str(r.partition)),
     results.SnapshotChunk: lambda r: _utf8(str(r.partition)),
     results.LedgerDigest: lambda r: _utf8(f"{r.partition}/{r.process}"),
     findings.LeakSuspected: lambda r: _utf8(r.finding_id),

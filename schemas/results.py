@@ -247,3 +247,20 @@ class LedgerDigest(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     rules_version: Count
     version: Text = ""
 
+
+class RequestsAnswered(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="requests-answered"):
+    """Requests whose results have long been read, so that who takes their partition over need not read these: `previous` names the rest.
+
+    `last_offset`, `last_request_id`, `last_time_ms`: the newest of their results. `numbers`: base64 of 8 bytes for each id, its blake2b.
+    `digest` is over all other fields, `previous` that of the record before, empty in the first. `lost_ms`: results up to that time had left
+    the log before they were read by those who say this, so their requests are not all among these; 0: none had.
+    """
+
+    partition: Count
+    previous: Text
+    last_offset: Offset
+    last_request_id: RequestId
+    last_time_ms: TimeMs
+    numbers: str
+    lost_ms: TimeMs = 0
+    digest: Text = ""

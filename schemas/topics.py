@@ -9,13 +9,14 @@ from schemas.claims import ClaimsRecord
 from schemas.findings import FindingRecord
 from schemas.lifecycle import LifecycleRecord
 from schemas.requests import RequestRecord
-from schemas.results import ClaimOutcome, LedgerDigest, NodeResources, ResultRecord, SnapshotChunk
+from schemas.results import ClaimOutcome, LedgerDigest, NodeResources, RequestsAnswered, ResultRecord, SnapshotChunk
 
 AUDITS = "hypervisor-audits"
 LIFECYCLE = "instance-lifecycle"
 CLAIMS = "claims"
 REQUESTS = "placement-requests"
 RESULTS = "placement-results"
+ANSWERED = "answered-requests"
 VERDICTS = "claim-verdicts"
 NODE_RESOURCES = "node-resources"
 SNAPSHOTS = "ledger-snapshots"
@@ -68,6 +69,7 @@ TOPICS: dict[str, Topic] = {
             written_by="schedulers",
             value_bytes_max=900_000,
         ),
+        Topic(name=ANSWERED, key="partition", records=RequestsAnswered, partitions="requests", kept="derived", written_by="schedulers"),
         Topic(name=VERDICTS, key="node", records=ClaimOutcome, partitions="ledger", kept="derived", written_by="stream processor"),
         Topic(name=NODE_RESOURCES, key="node", records=NodeResources, partitions="ledger", kept="compacted", written_by="stream processor"),
         Topic(

@@ -16,6 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -156,6 +157,7 @@ class FaustHost:
             recovery_seconds=recovery_seconds,
             overdue=lambda: mark_overdue(home),
             in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
+            out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )
 
     def run(self) -> None:
@@ -286,12 +288,11 @@ class FaustHost:
             return
         said = ", ".join(map(str, sorted(partitions))) or "none for now"
         self.tell(f"worker {self.worker_id[:8]}: partitions {said}")
+        # A worker in reserve is well.
+        self.health.ready, self.health.waits = not partitions, False
+        self.health.turned()
         if partitions:
             self._current = _EngineThread(self, partitions, ended)
-        else:
-            # A worker in reserve is well.
-            self.health.turned()
-            self.health.ready = True
 
     async def _close(self) -> None:
         current, self._current = self._current, None
@@ -302,11 +303,11 @@ class FaustHost:
         if current.failure is not None:
             self._failure = current.failure
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, code: int = 1) -> None:
         """End the process now. Nothing is lost: what was under way is done again by whoever has the partitions next."""
         failure = self._failure or (self._current.failure if self._current is not None else None)
         self.tell(f"claimlog: {reason}" + (f"; before that: {str(failure) or repr(failure)}" if failure is not None else ""))
-        os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else 1)
+        os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else code)
 
 
 def _member(app: faust.App) -> Any:

@@ -17,7 +17,7 @@ from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
 from streams.reconciler import CARRIERS, SOURCES, reconcile
-from streams.topology import WATCHED_TOPICS
+from streams.topology import WATCHED_TOPICS, expected
 
 CountDead = Callable[[str, str], None]
 """Hears topic and kind of each message that counts for nothing."""
@@ -214,7 +214,7 @@ class Watcher:
         self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
     ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic, tell=tell) for topic in WATCHED_TOPICS]
+        self.readers = [Reader(log, group, topic, tell=tell) for topic in expected(log.topics(), WATCHED_TOPICS)]
         self._tell = tell
         self._is_sound = True
         self._damaged: set[Partition] = set()

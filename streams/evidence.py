@@ -28,22 +28,45 @@ def shortened(decisions: Sequence[Decision], claim_ids: Sequence[str], process: 
     if len(decisions) < 2:
         return tuple(decisions)
     failed_on = next((decision.cut for decision in decisions if not decision.chosen), None)
+    unclaimed = _Unclaimed(process)
     short: list[Decision] = []
     for k, decision in enumerate(decisions):
         before = decisions[k - 1] if k else None
-        if (
-            before is not None
-            and decision.cut == before.cut
-            and decision.overlay == with_one(before.overlay, process, claim_ids[k - 1])
-        ):
+        if before is not None and decision.cut == before.cut and decision.overlay == with_one(before.overlay, process, claim_ids[k - 1]):
             short.append(structs.replace(decision, overlay=()))
         elif decision.cut == failed_on:
-            own = {claim_ids[j]: decisions[j].chosen for j in range(k) if decisions[j].cut == failed_on and decisions[j].chosen}
-            spelled = [f"{claim_id}@{node_id}" for claim_id, node_id in own.items()]
-            short.append(structs.replace(decision, overlay=(*without(decision.overlay, process, own), *spelled)))
+            short.append(structs.replace(decision, overlay=unclaimed.over(decision)))
         else:
             short.append(decision)
+        if decision.cut == failed_on and decision.chosen:
+            unclaimed.add(decision, claim_ids[k])
     return tuple(short)
+
+
+class _Unclaimed:
+    """The choices on the cut where one found nothing, in their order: none of them was claimed."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._claim_ids: list[str] = []
+        self._spelled: list[str] = []
+        self._others: tuple[str, ...] = ()
+        self._overlay: tuple[str, ...] | None = None
+        """What lies over the next decision if nothing but choices of this cut was laid since `others` was worked out."""
+
+    def over(self, decision: Decision) -> tuple[str, ...]:
+        """What lay over it: other claims by their counters, the choices spelled out."""
+        if decision.overlay != self._overlay:
+            self._overlay = decision.overlay
+            self._others = without(decision.overlay, self._process, self._claim_ids)
+        return (*self._others, *self._spelled)
+
+    def add(self, decision: Decision, claim_id: str) -> None:
+        """One of them."""
+        self._claim_ids.append(claim_id)
+        self._spelled.append(f"{claim_id}@{decision.chosen}")
+        if decision.overlay == self._overlay:
+            self._overlay = with_one(decision.overlay, self._process, claim_id)
 
 
 def within_bounds(result: Result) -> tuple[Result, bytes]:
@@ -61,16 +84,16 @@ def within_bounds(result: Result) -> tuple[Result, bytes]:
     return result, value
 
 
-def _without_scores(decision: Decision) -> Decision | None:
+def _without_scores(decision: Decision) -> Decision:
     return structs.replace(decision, best=())
 
 
-def _without_counts(decision: Decision) -> Decision | None:
-    return structs.replace(decision, best=(), rejections=(), nearest_miss=None)
+def _without_counts(decision: Decision) -> Decision:
+    return structs.replace(_without_scores(decision), rejections=(), nearest_miss=None)
 
 
-def _without_alternates(decision: Decision) -> Decision | None:
-    return structs.replace(decision, best=(), rejections=(), nearest_miss=None, alternates=())
+def _without_alternates(decision: Decision) -> Decision:
+    return structs.replace(_without_counts(decision), alternates=())
 
 
 def _left_out(decision: Decision) -> Decision | None:

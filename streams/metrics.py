@@ -1,34 +1,34 @@
 """What a process tells Prometheus, and whether it is well: `/metrics`, `/healthz` and `/readyz` over HTTP, loopback by default.
 
-The one home of prometheus_client. Names follow Prometheus' rules: base units, `_total` on counters, never an instance's id as a label.
+With `metrics_text` and `metrics_nodes` the home of prometheus_client. Names follow Prometheus' rules: base units, `_total` on counters,
+never an instance's id as a label.
 """
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 import threading
+import time
 from collections import Counter as CountOf
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from schemas.results import NodeResources, ResourceRow
+from schemas.results import NodeResources
 from streams.log.base import Partition
+from streams.metrics_nodes import Breath, NodeTexts
+from streams.metrics_text import Environ, StartResponse, exposed
 
-Environ = dict[str, object]
-StartResponse = Callable[[str, list[tuple[str, str]]], object]
-
-MIB = 1 << 20
-# How long a client may be silent within its request: as long as Prometheus waits for an answer. A thread each, and a file each.
+# How long a client may take for its request, and again to read its answer: as long as Prometheus waits. A thread each, and a file each.
 CLIENT_SECONDS: Final = 10.0
 CLIENTS_MAX: Final = 64
-VIEWS = ("limit", "reported", "tracked", "claimed", "used", "free", "gap")
 
 
 class Metrics:
@@ -89,19 +89,14 @@ class _Fleet(Collector):
     """What is read off the rows when somebody asks, instead of kept up to date for nobody."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self._metrics, self._nodes = metrics, NodeTexts()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The series of nodes, claims and findings. Called by the server's thread: it takes copies, which CPython makes in one go."""
         every = list(self._metrics.rows.values())
-        # A node that was taken out for good is missed by nobody: what it had is no part of the fleet, and its series would stay for ever.
+        yield from self._nodes.families(every, Breath())
+        # A node that was taken out for good is missed by nobody.
         rows = [row for row in every if row.status != "withdrawn"]
-        yield from _amounts(rows)
-        audits = GaugeMetricFamily("claimlog_node_audit_timestamp_seconds", "When the last audit was taken", labels=["node"])
-        for row in rows:
-            if row.audit_taken_at_ms is not None:
-                audits.add_metric([row.node_id], row.audit_taken_at_ms / 1000)
-        yield audits
         blind = GaugeMetricFamily("claimlog_nodes_unseen", "Nodes whose state is not known now, and why", labels=["why"])
         blind.add_metric(["audit-failed"], sum(row.unknown_since_ms is not None for row in rows))
         blind.add_metric(["silent"], sum(row.silent_since_ms is not None for row in rows))
@@ -127,20 +122,6 @@ class _Fleet(Collector):
         yield lags
 
 
-def _amounts(rows: Sequence[NodeResources]) -> Iterable[GaugeMetricFamily]:
-    """Each resource of each node by view, in base units; a view that nothing reports has no sample."""
-    resources = (("vcpus", "claimlog_node_vcpus", "vCPUs", 1), ("memory_mib", "claimlog_node_memory_bytes", "Memory", MIB))
-    for name, series, title, unit in (*resources, ("disk_mib", "claimlog_node_disk_bytes", "Disk", MIB)):
-        family = GaugeMetricFamily(series, f"{title} of a node, by view", labels=["node", "view"])
-        for row in rows:
-            amounts: ResourceRow = getattr(row, name)
-            for view in VIEWS:
-                amount: int | None = getattr(amounts, view)
-                if amount is not None:
-                    family.add_metric([row.node_id, view], amount * unit)
-        yield family
-
-
 class Health:
     """Whether the process is well: alive while its loop turns, ready once it has caught up."""
 
@@ -151,7 +132,13 @@ class Health:
         self.doing = "still catching up with the log"
         """What keeps it from being ready."""
         self.waits = False
-        """Whether the host just waits for a log that is full or out of reach. It says itself when that has lasted too long."""
+        """Whether it can only wait for a log that is full or out of reach. Who waits says itself when that has lasted too long."""
+
+    def lacks(self) -> str:
+        """What keeps the process from being ready now; nothing if it is."""
+        if self.waits:
+            return "waiting for a log that is full or out of reach"
+        return "" if self.ready else self.doing
 
     def turned(self) -> None:
         """The loop came round once more."""
@@ -177,7 +164,7 @@ class _Wellness(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The series of this process."""
-        yield GaugeMetricFamily("claimlog_ready", "Whether this process has caught up with the log", value=self._health.ready)
+        yield GaugeMetricFamily("claimlog_ready", "Whether this process has caught up with the log", value=not self._health.lacks())
         yield GaugeMetricFamily("claimlog_loop_idle_seconds", "Since the loop came round", value=self._health.idle_seconds())
 
 
@@ -221,10 +208,46 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class _QuietHandler(WSGIRequestHandler):
-    """Requests of scrapers are no news."""
+class _InTime(io.RawIOBase):
+    """One direction of a connection, for `CLIENT_SECONDS` in all: with a byte each second a client would keep its thread for days.
 
-    timeout = CLIENT_SECONDS
+    To be late and to be gone is the same, and no news.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._until = connection, 0.0
+
+    def readable(self) -> bool:
+        """See the base class."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See the base class. Raises ConnectionAbortedError."""
+        return self._done(self._connection.recv_into, buffer) or 0
+
+    def write(self, data: Any) -> int:
+        """All of it. Raises ConnectionAbortedError."""
+        self._done(self._connection.sendall, data)
+        return len(data)
+
+    def _done(self, act: Callable[[Any], int | None], data: Any) -> int | None:
+        now = time.monotonic()
+        self._until = self._until or now + CLIENT_SECONDS
+        try:
+            self._connection.settimeout(max(self._until - now, 0.001))
+            return act(data)
+        except OSError as problem:
+            raise ConnectionAbortedError(f"the client is gone or late: {problem}") from None
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Requests of scrapers are no news, nor are clients that go."""
+
+    def setup(self) -> None:
+        """See the base class."""
+        super().setup()
+        streams: Any = self  # Their types are those of buffers, which an answer needs none of.
+        streams.rfile, streams.wfile = io.BufferedReader(_InTime(self.connection)), _InTime(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the base class's
         """Say nothing."""
@@ -232,17 +255,16 @@ class _QuietHandler(WSGIRequestHandler):
 
 def application(metrics: Metrics, health: Health) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """The WSGI application behind `serve`."""
-    exposed = make_wsgi_app(metrics.registry)
+    exposition = exposed(metrics.registry)
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
         if path == "/metrics":
-            body: Iterable[bytes] = exposed(environ, start_response)
-            return body
+            return exposition(environ, start_response)
         if path in {"/healthz", "/readyz"}:
             alive, says = health.alive()
-            well = alive and (health.ready or path == "/healthz")
-            says = says if (alive and well) or not alive else health.doing
+            lacks = health.lacks() if alive and path == "/readyz" else ""
+            well, says = alive and not lacks, lacks or says
             start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
             return [says.encode() + b"\n"]
         start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from threading import Event
 
 from msgspec import Struct
@@ -19,13 +20,14 @@ from projections.rules import DIGEST_EVERY
 from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
-from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.engines import not_told, rewound
 from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Partition, wall_clock_ms
 from streams.outbox import Outbox
-from streams.placement import Placer
-from streams.placement_history import begun
-from streams.placement_messages import Sender
+from streams.placement.filing import FILED_PER_TURN, file_away, said
+from streams.placement.history import begun
+from streams.placement.messages import Sender
+from streams.placement.placer import Placer
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
 from streams.scheduling.select import Practice, engine
@@ -91,13 +93,13 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell = log, tell
+        self._log, self._tell, self._sender = log, tell, Sender(process_id)
         self._read_log: Callable[[str, int, int, int], Sequence[Recorded]] = getattr(log, "read_early", bare_reading(log))
         """All that follows from what it reads it says in the log itself, so it need not be on disk already."""
         self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None
-        self._clocks = clocks or Clocks()
+        self._clocks, self._says_answered = clocks or Clocks(), _may_say_answered(log, tell)
         self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
         self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
@@ -115,7 +117,7 @@ class Scheduler:
         self._practice = Practice(select, fleet, policy, digest(policy))
         self.outbox = Outbox(log)
         """What it says; others of this process may add to it."""
-        self.outbox.add([Sender(process_id).started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
+        self.outbox.add([self._sender.started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
         self.each_digest: Callable[[Ledger], None] | None = None
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
@@ -225,7 +227,7 @@ class Scheduler:
             placements = begun(self._log, partition, committed.get(partition), self._placements.get(partition), self._tell)
             self._placements[partition] = placements
             # Every result up to the end is known before anything is done (DESIGN section 3).
-            while records := self._records(RESULTS, partition, placements.results_next):
+            while records := self._read(RESULTS, partition, placements.results_next, RECORDS_PER_READ):
                 for record in records:
                     placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 read += len(records)
@@ -317,6 +319,8 @@ class Scheduler:
         if boot_ms < self._commit_due_ms and not force:
             return
         self._commit_due_ms = boot_ms + COMMIT_EVERY_MS
+        if not force:
+            self._file_away()
         stands, soon = self.placer.commit_offsets(), self._commit_soon
         changed = {p: offset for p, offset in stands.items() if self._committed.get(p) != offset}
         if soon is not None and not force:
@@ -325,6 +329,16 @@ class Scheduler:
             # What was to be stored soon may not be yet.
             self._log.commit(GROUP, REQUESTS, stands)
         self._committed |= changed
+
+    def _file_away(self) -> None:
+        """Keep of old answers only that there was one, and say so where the log has a topic for it."""
+        desks, claims_ends = self.placer.desks.values(), cache(self._claims_ends)
+        for desk in desks:
+            file_away(desk, self._ledgers, claims_ends, max(FILED_PER_TURN // len(desks), 1))
+            if self._says_answered:
+                self.outbox.add(said(desk, self._sender, self._clocks.wall_ms()))
+            else:
+                desk.placements.filed.due.clear()
 
     def positions(self) -> dict[Partition, int]:
         """Where something new for it would stand."""
@@ -348,6 +362,17 @@ def _usable(log: Log, ledger: Ledger) -> Ledger:
         if not at_hand or not ledger.last_value or log.read(CLAIMS, partition, last, 1)[0].value == ledger.last_value:
             return ledger
     return Ledger(partition, ledger.partitions)
+
+
+def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:
+    """Whether what is filed away can be said. The topic is younger than some ledgers, and so is the right to write it."""
+    if ANSWERED not in log.topics():
+        return False
+    may_write: Callable[[str], bool] | None = getattr(log, "may_write", None)
+    if may_write is None or may_write(ANSWERED):
+        return True
+    tell(f"{ANSWERED}: this user may not write it, so each start reads all results; who may do what to which topic: docs/kafka.md")
+    return False
 
 
 def _epoch(log: Log, process_id: str, request_partitions: int, now_ms: int) -> int:

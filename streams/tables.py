@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from projections.rocks import RocksTable, is_held
+from projections.rocks import RocksTable, is_held, make_folder
 from projections.table import TableDamaged, TableError, TableInUse
 from schemas.topics import CLAIMS
 
@@ -163,11 +163,7 @@ def _count(loading: Path) -> int:
 
 def _set_count(loading: Path, starts: int) -> None:
     """Leave the marker, or take it away. Raises TableError."""
-    folder = loading.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise TableError(f"{folder}: this folder of tables cannot be made: {problem.strerror or problem}; choose another") from problem
+    make_folder(loading.parent)
     try:
         if starts:
             loading.write_text(str(starts))

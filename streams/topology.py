@@ -1,7 +1,7 @@
 """Which step reads and writes what: read this first. Hosts (`runner` on SQLite, `app` on Kafka) run these same steps.
 
 audits, lifecycle ──> carrier ──> claims ──> folder ──> verdicts, node-resources, snapshots, digests, findings
-requests, results, claims ──> scheduler ──> claims, results
+requests, results, claims ──> scheduler ──> claims, results, and in short which requests were answered
 every other topic ──> watcher ──> dead-letters
 """
 
@@ -19,7 +19,7 @@ from schemas.codec import encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
-from streams.log.base import Log, Message, TopicMismatch, TopicSpec
+from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
 
 LEDGER_PARTITIONS_DEFAULT = 4
 """Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
@@ -27,8 +27,10 @@ REQUEST_PARTITIONS_DEFAULT = 8
 """Partitions of requests are what schedulers share out: more than the schedulers anybody runs on one machine."""
 
 DERIVED_TOPICS = (topics.VERDICTS, topics.NODE_RESOURCES, topics.SNAPSHOTS, topics.FINDINGS, topics.DIGESTS)
-WATCHED_TOPICS = (topics.REQUESTS, topics.RESULTS, *DERIVED_TOPICS)
+WATCHED_TOPICS = (topics.REQUESTS, topics.RESULTS, *DERIVED_TOPICS, topics.ANSWERED)
 """Topics that no fold judges record by record: the watcher looks for what cannot be read there."""
+LATER_TOPICS = frozenset({topics.ANSWERED})
+"""Topics without which a ledger is whole: one that an earlier version made goes on as it was until `claimlog topics apply`."""
 
 
 class Wiring(Struct, frozen=True):
@@ -45,7 +47,12 @@ WIRING = (
     Wiring("carrier", (topics.AUDITS, topics.LIFECYCLE), (topics.CLAIMS, topics.DEAD_LETTERS), topics.STREAM_PARTITIONS),
     Wiring("folder", (topics.CLAIMS,), (*DERIVED_TOPICS, topics.DEAD_LETTERS, topics.CLAIMS), topics.STREAM_PARTITIONS),
     Wiring("watcher", WATCHED_TOPICS, (topics.DEAD_LETTERS,), topics.STREAM_PARTITIONS),
-    Wiring("scheduler", (topics.REQUESTS, topics.RESULTS, topics.CLAIMS), (topics.CLAIMS, topics.RESULTS), topics.REQUESTS),
+    Wiring(
+        "scheduler",
+        (topics.REQUESTS, topics.RESULTS, topics.CLAIMS, topics.ANSWERED),
+        (topics.CLAIMS, topics.RESULTS, topics.ANSWERED),
+        topics.REQUESTS,
+    ),
 )
 
 
@@ -61,16 +68,28 @@ def open_ledger(
     ledger_partitions: int = LEDGER_PARTITIONS_DEFAULT,
     request_partitions: int = REQUEST_PARTITIONS_DEFAULT,
     new_id: str = "",
+    whole: bool = False,
 ) -> None:
     """Make the topics that are missing and write `PartitionOpened` as record 0 of each partition of `claims`. Doing it twice does nothing.
 
     Several processes may do it at once: whoever holds the lease of a partition opens it. Raises TopicMismatch if the topics there have
-    other numbers of partitions than each other.
+    other numbers of partitions than each other; with `whole` also what keeps one of `LATER_TOPICS` from being made.
     """
     there = log.topics()
     if topics.CLAIMS in there:
         ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
-    log.create(topic_specs(ledger_partitions, request_partitions))
+    specs = topic_specs(ledger_partitions, request_partitions)
+    later = [spec for spec in specs if spec.name in LATER_TOPICS - there.keys()]
+    log.create([spec for spec in specs if spec not in later])
+    try:
+        if later:
+            log.create(later)
+    except TopicMismatch:
+        raise
+    except LogError:
+        # No right to make topics, a broker less than a new one needs, no room: an earlier version, which makes none here, would go on.
+        if whole:
+            raise
     check_topics(log)
     if all(log.ends(topics.CLAIMS).values()):
         return
@@ -90,8 +109,12 @@ def open_ledger(
 
 
 def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
-    """Raise TopicMismatch unless these topics are there and those that belong together have equally many partitions."""
+    """Raise TopicMismatch unless these topics are there and those that belong together have equally many partitions.
+
+    Those of `LATER_TOPICS` may be missing.
+    """
     there = log.topics()
+    names = expected(there, names)
     wanted = [topic for topic in TOPICS.values() if topic.name in names]
     for topic in wanted:
         if topic.name not in there:
@@ -104,6 +127,11 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
                 f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many; "
                 "make the topics anew or move the ledger to new ones seeded from snapshots"
             )
+
+
+def expected(there: Collection[str], names: Collection[str]) -> list[str]:
+    """Those of `names` that a ledger has to have, or has: without some it is whole, as it was made before these were thought of."""
+    return [name for name in names if name in there or name not in LATER_TOPICS]
 
 
 def _ledger_id(log: Log, fallback: str) -> str:

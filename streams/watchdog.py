@@ -14,7 +14,7 @@ from typing import Final
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
 from streams.metrics import Health
-from streams.runner import Engine
+from streams.runner import UNREACHABLE_SECONDS_MAX, Engine
 from streams.tables import RECOVERY_SECONDS
 
 LOOK_SECONDS: Final = 1.0
@@ -86,9 +86,10 @@ class Watchdog:
     """Looks at a worker once a second, from a thread and a log of its own.
 
     `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
-    answered. `give_up` is called with the reason, and must end the process. `recovery_seconds` is how long the first turn may take, which
-    loads the tables; then `overdue` marks those that are still being loaded, for the next start to make anew, and returns their names.
-    `in_touch` says whether the group's client knows who keeps the group: one that knows brokers only that are gone never finds out.
+    answered. `give_up` is called with the reason, and must end the process; `out_of_reach` the same, where that is the log.
+    `recovery_seconds` is how long the first turn may take, which loads the tables; then `overdue` marks those that are still being loaded,
+    for the next start to make anew, and returns their names. `in_touch` says whether the group's client knows who keeps the group: one that
+    knows brokers only that are gone never finds out.
     """
 
     def __init__(
@@ -104,10 +105,12 @@ class Watchdog:
         recovery_seconds: float = RECOVERY_SECONDS,
         overdue: Callable[[], Sequence[str]] = tuple,
         in_touch: Callable[[], bool] = lambda: True,
+        out_of_reach: Callable[[str], None] | None = None,
     ) -> None:
         self._recovery_seconds, self._overdue = recovery_seconds, overdue
         self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
+        self._out_of_reach, self._failing_since = out_of_reach or give_up, math.inf
         self._stopped = threading.Event()
         self._in_touch, self._apart_since = in_touch, math.inf
         self._watched: Share | None = None
@@ -128,10 +131,9 @@ class Watchdog:
                 while not self._stopped.wait(LOOK_SECONDS):
                     try:
                         self._look(log)
+                        self._failing_since = math.inf
                     except LogError as problem:
-                        # The engines meet the same, and say whether it is the end.
-                        self._tell(f"watchdog: {problem}")
-                        self._give_time()
+                        self._bear(problem)
         except Exception as problem:
             self._give_up(f"nobody watches over the engines: {problem!r}")
 
@@ -144,6 +146,19 @@ class Watchdog:
                 self._tell(f"watchdog: {problem}")
                 if self._stopped.wait(LOOK_SECONDS):
                     raise
+
+    def _bear(self, problem: LogError) -> None:
+        """Engines meet the same, and say when it is the end. A worker in reserve has none, and nobody else would tell its supervisor."""
+        self._tell(f"watchdog: {problem}")
+        self._give_time()
+        now = time.monotonic()
+        if self._share() is not None:
+            self._failing_since = math.inf
+            return
+        self._failing_since, self._health.waits = min(self._failing_since, now), True
+        if now - self._failing_since > UNREACHABLE_SECONDS_MAX:
+            give_up = self._out_of_reach if isinstance(problem, LogUnreachable) else self._give_up
+            give_up(f"{problem} (for {now - self._failing_since:.0f} s now, and this worker has no partitions)")
 
     def _judge_touch(self, log: Log) -> None:
         """The group has a broker that answers; a client of it that does not find that one for so long never will.
@@ -161,13 +176,13 @@ class Watchdog:
             self._give_up(f"{apart}; others may have this worker's partitions: start it again")
 
     def _in_reserve(self, log: Log) -> None:
-        """There is no loop, and that is well while there is something to share out: of a topic that went Faust hears nothing more."""
+        """That is well while there is something to share out: of a topic that went Faust hears nothing more."""
         if STREAM_PARTITIONS not in log.topics():
             self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
             return
         log.ends(STREAM_PARTITIONS)
         self._judge_touch(log)
-        self._health.turned()
+        self._health.waits = False
 
     def _give_time(self) -> None:
         """Engines have all their time from now on. While the log is out of reach they cannot get on, and once it is back not at once."""
@@ -181,6 +196,9 @@ class Watchdog:
         if share is not self._watched or self._health.waits:
             self._watched = share
             self._give_time()
+        if share is None or not share.positions:
+            # No loop turns in reserve, nor while the group is asked or tables are loaded; how long that may take is judged here alone.
+            self._health.turned()
         if share is None:
             if joining_since is None:
                 self._in_reserve(log)

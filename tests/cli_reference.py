@@ -92,7 +92,7 @@ def _name(argument: Any) -> str:
 
 def _row(argument: Any) -> str:
     default = argument.field_info.default
-    shown = "required" if argument.required else "" if default in {None, "", (), False} else str(default)
+    shown = "required" if argument.required else "" if default in {None, "", (), False, argument.field_info.empty} else str(default)
     meaning = (argument.parameter.help or "").replace("|", "\\|").replace("\n", " ")
     return f"| `{_name(argument)}` | {meaning} | {f'`{shown}`' if shown and shown != 'required' else shown} |"
 

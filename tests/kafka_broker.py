@@ -24,6 +24,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -62,6 +63,19 @@ log.cleaner.backoff.ms=500
 log.initial.task.delay.ms=500
 log.segment.delete.delay.ms=1000
 """
+
+
+class Starting(Protocol):
+    """A broker, or several."""
+
+    def start(self) -> None:
+        """Raises NoBroker."""
+
+    def stop(self) -> None:
+        """End what was started."""
+
+
+B = TypeVar("B", bound=Starting)
 
 
 class NoBroker(Exception):
@@ -224,6 +238,19 @@ def _format(libs: Path, properties: Path, data: Path) -> None:
             _run(*JAVA, "-cp", f"{libs}/*", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(draft))
             part.rename(template)
     shutil.copytree(template, data)
+
+
+@contextmanager
+def started(brokers: B) -> Iterator[B]:
+    """Brokers of a test's own, ended at the end: whoever uses them is to be ended before. Skips where there are none, which fails on CI."""
+    try:
+        try:
+            brokers.start()
+        except NoBroker as reason:
+            pytest.skip(f"no Kafka broker of one's own: {reason}")
+        yield brokers
+    finally:
+        brokers.stop()
 
 
 def bootstrap() -> str:

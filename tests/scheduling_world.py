@@ -19,10 +19,10 @@ from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import RESOURCES
-from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Lease, Log, LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
-from streams.placement_work import Counters
+from streams.placement.work import Counters
 from streams.scheduler import Clocks, Scheduler
 
 START_MS = 1_700_000_000_000
@@ -126,7 +126,7 @@ class World(Struct):
 def world(claims: int = 2, requests: int = 2) -> World:
     """An empty log in memory."""
     clock = Clock()
-    topics = [TopicSpec(CLAIMS, claims), TopicSpec(REQUESTS, requests), TopicSpec(RESULTS, requests)]
+    topics = [TopicSpec(CLAIMS, claims), *(TopicSpec(topic, requests) for topic in (REQUESTS, RESULTS, ANSWERED))]
     return World(MemoryLog(topics, clock.wall), clock)
 
 

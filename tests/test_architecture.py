@@ -37,7 +37,7 @@ HOMES = {
     "rocksdict": ("projections/rocks.py",),
     "libvirt": ("producers/libvirt_",),
     "numpy": ("streams/scheduling/",),
-    "prometheus_client": ("streams/metrics.py",),
+    "prometheus_client": ("streams/metrics",),
     "cyclopts": ("streams/cli/",),
     "rich": ("streams/cli/",),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.records import Range, begins_late
+from streams.cli.timegrammar import Moment
 from streams.log.base import Log, Partition, Position, Record
 
 READ_RECORDS = 2_000
@@ -120,21 +122,22 @@ def not_at_hand(log: Log, *topics: str) -> str:
 
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
-    for record in _containing(log, RESULTS, digest.encode()):
-        event = decode_keyed(RESULTS, record.key, record.value)
-        if isinstance(event, SchedulerStarted) and event.policy_digest == digest:
-            return event.policy
-    return None
+    return next((start.policy for start in _starts(log) if start.policy_digest == digest), None)
 
 
-def newest_start(log: Log) -> SchedulerStarted | None:
-    """The start of a scheduler that is the newest by its own clock; None if no start is at hand."""
-    starts = [
-        event
-        for record in _containing(log, RESULTS, b"scheduler-started")
-        if isinstance(event := decode_keyed(RESULTS, record.key, record.value), SchedulerStarted)
-    ]
-    return max(starts, key=lambda start: (start.started_ms, start.owner), default=None)
+def newest_start(log: Log, by_ms: int | None = None) -> SchedulerStarted | None:
+    """The newest start of a scheduler, of those appended by then; None if no start is at hand."""
+    return next(_starts(log, by_ms), None)
+
+
+def started_by(log: Log, at: Moment | None, as_of_ms: int) -> int | None:
+    """By when a scheduler of that moment had started; None: by now. Results that a cut names may be newer than its ledger's records."""
+    if at is None:
+        return None
+    named = at.next_offsets.items() if isinstance(at, Cut) else ()
+    last = [(number, end - 1) for (topic, number), end in named if topic == RESULTS]
+    held = [(number, offset) for number, offset in last if log.start(RESULTS, number) <= offset < log.end(RESULTS, number)]
+    return max(as_of_ms, *(record.time_ms for number, offset in held for record in log.read(RESULTS, number, offset, 1)), 0)
 
 
 def decided_at(log: Log, answer: Answer) -> Cut:
@@ -144,10 +147,30 @@ def decided_at(log: Log, answer: Answer) -> Cut:
     return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1}, ledger_id_of(log))
 
 
+def _starts(log: Log, by_ms: int | None = None) -> Iterator[SchedulerStarted]:
+    """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
+    numbers = range(log.topics().get(RESULTS, 0))
+    ends = [log.end(RESULTS, number) if by_ms is None else log.at_time(RESULTS, number, by_ms + 1) for number in numbers]
+    partitions = [_newest_first(log, RESULTS, number, end) for number, end in zip(numbers, ends, strict=True)]
+    for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
+        if b"scheduler-started" in record.value:
+            event = decode_keyed(RESULTS, record.key, record.value)
+            if isinstance(event, SchedulerStarted):
+                yield event
+
+
+def _newest_first(log: Log, topic: str, number: int, end: int) -> Iterator[Record]:
+    start = log.start(topic, number)
+    while end > start:
+        first = max(end - READ_RECORDS, start)
+        yield from reversed(list(_records(log, topic, number, first, end)))
+        end = first
+
+
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
     """The records of a key, from the partition where it belongs."""
     if topic in log.topics():
-        for record in _records(log, topic, log.partition(topic, key)):
+        for record in _all_records(log, topic, log.partition(topic, key)):
             if record.key == key:
                 yield record
 
@@ -155,15 +178,18 @@ def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
 def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
     """The records of a topic whose bytes contain `text`: few are decoded then."""
     for number in range(log.topics().get(topic, 0)):
-        for record in _records(log, topic, number):
+        for record in _all_records(log, topic, number):
             if text in record.value:
                 yield record
 
 
-def _records(log: Log, topic: str, number: int) -> Iterator[Record]:
-    at, end = log.start(topic, number), log.end(topic, number)
+def _all_records(log: Log, topic: str, number: int) -> Iterator[Record]:
+    return _records(log, topic, number, log.start(topic, number), log.end(topic, number))
+
+
+def _records(log: Log, topic: str, number: int, at: int, end: int) -> Iterator[Record]:
     while at < end:
-        records = log.read(topic, number, at, READ_RECORDS)
+        records = log.read(topic, number, at, min(end - at, READ_RECORDS))
         if not records:
             return
         yield from records

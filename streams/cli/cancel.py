@@ -1,58 +1,65 @@
-"""`claimlog cancel`: take a request back."""
+"""`claimlog cancel`: take requests back."""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from schemas.results import InstancesPlaced
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.answers import Answer, asked, awaited, not_at_hand
+from streams.cli.answers import Answer, Asked, asked, awaited, not_at_hand
 from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.printable import printable
 from streams.cli.writing import appended, check_writable, new_stamp
+from streams.log.base import Log
 from streams.operator import cancel as cancel_message
 from streams.topology import check_topics
 
 ANSWER_MS = 1_000
-"""How long to look for what became of it: a scheduler answers within some milliseconds, and without one it is said that nobody has."""
+"""How long to look for what became of them all: a scheduler answers within milliseconds, and without one it is said that nobody has."""
 
 
 def cancel(
-    request: Annotated[str, Parameter(help="The request's id.")],
-    /,
-    *,
+    *requests: Annotated[str, Parameter(help="The request's id, or several.", required=True)],
     reason: Annotated[str, Parameter(help="Why, for those who read it later.", show_default=False)] = "",
     log: LogFlag = None,
 ) -> int:
     """Take a request back: an open one is answered with a failure, a placed one gives back the claims that nobody uses yet.
 
-    It acts when a scheduler reads it; what came of it is awaited for a second at most. An instance that runs must be deleted: its claim is
-    in use and stays.
+    It acts when a scheduler reads it; what came of it is awaited for a second at most, of several requests together. Nothing is written if
+    one of them is not known. An instance that runs must be deleted: its claim is in use and stays.
     """
     with opened(log) as source:
         check_writable(source)
         check_topics(source)
-        number = source.partition(RESULTS, request.encode())
-        since = source.end(RESULTS, number)
-        found = asked(source, request)
-        if not found.is_known:
-            gone, said = not_at_hand(source, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
-            if gone:
-                raise AnswerIncomplete(f"{said}{gone}. `claimlog claims release` gives a claim back that is still held for it")
-            raise UsageProblem(f"{said}; `claimlog events --type placement-requested` lists them")
+        ends = source.ends(RESULTS)
+        known = [_known(source, request) for request in dict.fromkeys(requests)]
         gone = not_at_hand(source, RESULTS)
-        position = appended(source, cancel_message(request, new_stamp(), reason=reason))
-        sys.stderr.write(f"{position}\n")
-        counting = found.counting
-        if counting is None and not gone:
-            counting = awaited(source, request, number, since, ANSWER_MS)
-    name = printable(request)
-    print(f"{name}: {_became(found.counting, counting, gone)}")
+        for found in known:
+            sys.stderr.write(f"{appended(source, cancel_message(found.request_id, new_stamp(), reason=reason))}\n")
+        until_seconds = time.monotonic() + ANSWER_MS / 1000
+        for found in known:
+            counting = found.counting
+            if counting is None and not gone:
+                number, left_seconds = source.partition(RESULTS, found.request_id.encode()), until_seconds - time.monotonic()
+                counting = awaited(source, found.request_id, number, ends[number], max(round(left_seconds * 1000), 0))
+            print(f"{printable(found.request_id)}: {_became(found.counting, counting, gone)}")
     return 0
+
+
+def _known(log: Log, request: str) -> Asked:
+    """A request that the log has something of. Raises UsageProblem, AnswerIncomplete."""
+    found = asked(log, request)
+    if not found.is_known:
+        gone, said = not_at_hand(log, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
+        if gone:
+            raise AnswerIncomplete(f"{said}{gone}. `claimlog claims release` gives a claim back that is still held for it")
+        raise UsageProblem(f"{said}; `claimlog events --type placement-requested` lists them")
+    return found
 
 
 def _became(before: Answer | None, counting: Answer | None, gone: str) -> str:

@@ -15,6 +15,7 @@ from projections.node import amounts_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli import units
+from streams.cli.answers import started_by
 from streams.cli.asking import ASKING, Asking, file_or_stdin
 from streams.cli.changing import CHANGING, Changing
 from streams.cli.exits import UsageProblem
@@ -24,7 +25,7 @@ from streams.cli.nodes import TITLES, sized
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.state_at import moment_of, state_at
-from streams.placement_checks import unkept
+from streams.placement.checks import unkept
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import digest
@@ -56,8 +57,9 @@ def capacity_verb(
     """
     with opened(log) as source:
         requests = _requests(asking, flavors, lambda: asked_for(source))
-        state = state_at(source, moment_of(at), views=False)
-        policy, origin = changing.policy(source)
+        moment = moment_of(at)
+        state = state_at(source, moment, views=False)
+        policy, origin = changing.policy(source, started_by(source, moment, state.as_of_ms))
         ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
         try:
             change(ledgers, changing.changes())

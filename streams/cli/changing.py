@@ -15,7 +15,7 @@ from schemas.inventory import OperatorFields
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli import fleet_file
-from streams.cli.answers import newest_start
+from streams.cli.answers import newest_start, not_at_hand
 from streams.cli.exits import UsageProblem
 from streams.log.base import Log
 from streams.scheduling.loading import PolicyError, from_text, named
@@ -65,20 +65,20 @@ class Changing:
         said += [f"{each.count} {'node' if each.count == 1 else 'nodes'} like {each.like} added" for each in map(_added, self.add)]
         return said + ([f"by policy {self.by}"] if self.by else [])
 
-    def policy(self, log: Log) -> tuple[Policy, str]:
+    def policy(self, log: Log, by_ms: int | None = None) -> tuple[Policy, str]:
         """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
 
-        Raises UsageProblem.
+        `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. Raises UsageProblem.
         """
         if self.by:
             try:
                 return named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by
             except PolicyError as problem:
                 raise UsageProblem(f"--by: {problem}") from None
-        started = newest_start(log)
+        started, then = newest_start(log, by_ms), "" if by_ms is None else " by then"
         if started is None:
-            return DEFAULT, "the default, as no scheduler has started here"
-        return _of(started), f"that of {started.owner}, which started last"
+            return DEFAULT, f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
+        return _of(started), f"that of {started.owner}, which started last{then}"
 
 
 CHANGING = Changing()

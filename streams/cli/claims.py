@@ -106,7 +106,7 @@ def hold(
         state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
-            return _not_held(claim)
+            return _not_held(claim, "not held")
         position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
     print("held" if outcome == "renewed" else "not held")
     sys.stderr.write(f"{printable(claim)}: {outcome} at {position}\n")
@@ -129,7 +129,7 @@ def release(
         state = state_at(source, views=False, pending=False)
         node_id = _node_of(state, claim, node)
         if node_id is None:
-            return _not_held(claim)
+            return _not_held(claim, "not-held")
         position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
     print(outcome)
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
@@ -152,9 +152,9 @@ def _node_of(state: State, claim_id: str, node: str) -> str | None:
     return held.node_id
 
 
-def _not_held(claim_id: str) -> int:
+def _not_held(claim_id: str, said: str) -> int:
     """Nothing is written: without its node nobody knows where a word about the claim would belong."""
-    print("not held")
+    print(said)
     why = "no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way"
     sys.stderr.write(f"{printable(claim_id)}: {why}\n")
     return 1

@@ -18,6 +18,7 @@ from schemas.topics import CLAIMS
 from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.interrupts import ends_tidily
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
@@ -25,12 +26,14 @@ from streams.cli.progress import Progress
 from streams.log.alone import alone
 from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
+from streams.log.kafka_settings import without_secrets
 from streams.log.wake import wake_file
 from streams.mirror import COPIED, Target, mirror, one_moment, told
 
 if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog
 
+TARGETS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that is no fault of the command line."""
 
@@ -54,16 +57,16 @@ def copy_verb(
     that line its records are read as they are, and not copied.
     """
     if not target:
-        raise UsageProblem("TARGET '': expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl")
+        raise UsageProblem(f"TARGET '': expected {TARGETS}")
     if _spec(log) == "-":
         raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
         return _exported(Path(target), log, show)
+    if not target.startswith(("sqlite:", "kafka:")):
+        raise UsageProblem(f"TARGET {without_secrets(target) if ':' in target else target}: expected {TARGETS}")
     if _is_itself(target, _spec(log)):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
     with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
-        if not hasattr(destination, "append_at"):
-            raise UsageProblem(f"{target}: expected sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl, a log that can be written")
         with _alone(destination, target), Progress("copy", None, sys.stderr, time.monotonic) as progress:
             copied = mirror(source, cast("Target", destination), progress.add)
         items = [
@@ -118,7 +121,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     """
     _refuse_to_replace(path)
     partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
-    with opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
+    with ends_tidily(), opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
         _refuse_part(source, log)
         ends = one_moment(source)
         records = told(source, ends, progress.add)

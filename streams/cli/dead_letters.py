@@ -86,9 +86,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
 
 @app.command(name="redrive")
 def redrive_(
-    letters: Annotated[tuple[str, ...], Parameter(help="Letters or originals by position; none with --all.", show_default=False)] = (),
-    /,
-    *,
+    *letters: Annotated[str, Parameter(help="Letters or originals by position; none with --all.", show_default=False)],
     every: Annotated[bool, Parameter(name="--all", negative=(), help="All of them, oldest first.")] = False,
     topic: Annotated[str | None, Parameter(help="With --all: only originals of this topic.", show_default=False)] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Say what would be appended and append nothing.")] = False,
@@ -127,6 +125,8 @@ def redrive_(
             number = source.partition(message.topic, message.key) if message.partition is None else message.partition
             where = f"{message.topic}/{number}" + ("" if dry_run else f"@{offsets[at]}")
             print(f"{record.position} -> {where}{' (dry run)' if dry_run else ''}")
+    if not records:
+        sys.stderr.write("there is no letter to redrive\n")
     if copies:
         sys.stderr.write(f"{units.counted(copies, 'letter')} more of the same messages\n")
     return Exit.ERROR if refused else Exit.DONE

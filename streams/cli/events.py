@@ -31,6 +31,8 @@ OTHER_TYPES = ("unreadable", "dead-letter")
 """What `--type` calls records that are none of ours to decode."""
 READ_RECORDS = 2_000
 WAIT_SECONDS = 1.0
+MIXED = ("record",)
+"""Every type of record has its own parts."""
 
 Chosen = Callable[[Record, Any], bool]
 
@@ -83,7 +85,7 @@ def events(
             items = [record_item(record) for record in records if chosen(record, None)]
             if subject is not None and not items:
                 check_named(source, subject)
-            write(Answer(columns=columns(), items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+            write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED), show.style(sys.stdout), sys.stdout, sys.stderr)
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0
 
@@ -174,7 +176,9 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
     for batch in coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record, None)]
         if items:
-            write_on(Answer(columns=columns(), items=items), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr)
+            write_on(
+                Answer(columns=columns(), items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr
+            )
             sys.stdout.flush()
             headers = False
         check_heard(sys.stdout)

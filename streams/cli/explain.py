@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
@@ -59,11 +60,12 @@ class Now(NamedTuple):
 
     request: PlacementRequested
     state: State
-    fates: list[ClaimOutcome]
+    fates: Mapping[str, Sequence[ClaimOutcome]]
+    """By instance."""
 
-    def of(self, instance_id: str) -> list[ClaimOutcome]:
+    def of(self, instance_id: str) -> Sequence[ClaimOutcome]:
         """What became of one instance's claims."""
-        return [fate for fate in self.fates if fate.instance_id == instance_id]
+        return self.fates.get(instance_id, ())
 
 
 class Telling(NamedTuple):
@@ -97,13 +99,15 @@ def explain(
         assert counting is not None
         cut = decided_at(source, counting)
         reruns = Reruns(source, request)
-        runs = [reruns.again(decision, node) for decision in decisions]
+        runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
-        fates: list[ClaimOutcome] = []
+        fates: dict[str, list[ClaimOutcome]] = {}
 
         def collect(ledger: Ledger, observed: Observed, step: Step) -> None:
             del ledger, observed
-            fates.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
+            for outcome in step.outcomes:
+                if outcome.request_id == request.request_id:
+                    fates.setdefault(outcome.instance_id, []).append(outcome)
 
         now = Now(request, state_at(source, moment_of(at), each=collect), fates)
         if show.in_words:
@@ -216,7 +220,13 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
     nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id
     found = [] if decision.chosen else reliefs(now.state, now.request, run.policy, nearest)
     item["leaks"] = [
-        {"node_id": each.node_id, "leaks": each.leaks, "held": dict(zip(RESOURCES, each.held, strict=True)), "fits_without": each.fits}
+        {
+            "node_id": each.node_id,
+            "leaks": each.leaks,
+            "held": dict(zip(RESOURCES, each.held, strict=True)),
+            "fits_without": each.fits,
+            "one_of_many": each.one_of_many,
+        }
         for each in found
     ]
     return item

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from projections.node import Node
 from streams.cli import units
+from streams.cli.asking import file_or_stdin
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.fleet_file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
@@ -33,7 +34,7 @@ DryRunFlag = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Say 
 
 @app.command
 def apply(
-    file: Annotated[Path, Parameter(help="TOML: [defaults], [nodes.NAME-OR-PATTERN], [aggregates.NAME].")],
+    file: Annotated[str, file_or_stdin("TOML: [defaults], [nodes.NAME-OR-PATTERN], [aggregates.NAME]; - is stdin.")],
     /,
     *,
     dry_run: DryRunFlag = False,
@@ -71,7 +72,7 @@ def apply(
 
 
 @app.command(name="show")
-def show_(names: NodeNames = (), /, *, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
     """The operator's settings of every node, as they stand in the ledger."""
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
@@ -98,11 +99,12 @@ def _columns() -> list[Column]:
     ]
 
 
-def _file(path: Path) -> FleetFile:
+def _file(path: str) -> FleetFile:
+    name = "stdin" if path == "-" else path
     try:
-        return read(path.read_text(encoding="utf-8"), str(path))
+        return read((sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig"), name)
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageProblem(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+        raise UsageProblem(f"{name} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def _nodes(wants: FleetFile, state: State, *, new: bool) -> list[str]:

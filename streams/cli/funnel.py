@@ -145,7 +145,7 @@ def weight_lines(decision: Decision) -> list[str]:
     """The best few with their scores taken apart; one that was the only one left, or met no weigher, has none."""
     lines = []
     for each in decision.best:
-        parts = ", ".join(f"{w.weigher} {w.raw:g} (normalised {w.normalised:.3f}, counted {w.multiplied:.3f})" for w in each.weights)
+        parts = ", ".join(f"{w.weigher} {w.raw:.10g} (normalised {w.normalised:.3f}, counted {w.multiplied:.3f})" for w in each.weights)
         lines.append(f"  {each.node_id}  {each.score:.3f} = {parts}" if parts else f"  {each.node_id}  not weighed")
     return lines
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported: it waits until they are, since not everything that runs then can be interrupted.
+"""Ctrl-C while modules are imported: it waits until they are, since not everything that runs then can be interrupted. And other ends.
 
 An interrupt within the class body of a msgspec Struct ends the process with SIGSEGV, and one within importlib's own clearing up is lost.
 """
@@ -12,6 +12,8 @@ from types import FrameType
 
 LOOK_AGAIN_SECONDS = 0.01
 """How late an interrupt may come after an import; all imports of a verb together take a tenth of a second or so."""
+SIGNALLED = 128
+"""What shells add to the number of the signal that ended a process."""
 
 
 @contextmanager
@@ -24,6 +26,28 @@ def imports_spared() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)  # too late: what was to be interrupted is over
+
+
+@contextmanager
+def ends_tidily() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP (its terminal was closed) let the process clean up first, as Ctrl-C does.
+
+    The exit code is what shells say of them. The second one ends it at once; what ignores them goes on to do so.
+    """
+    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in taken:
+            signal.signal(each, signal.SIG_DFL)
+        raise SystemExit(SIGNALLED + number)
+
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:

@@ -86,13 +86,17 @@ def leaks(
         if state.node(name) is None:
             raise UsageProblem(unknown_node(name, state.node_ids()))
     found = [finding for finding in state.findings() if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
+    hidden = 0
     if not with_ignored:
         hidden = sum(bool(finding.ignored) for finding in found)
         found = [finding for finding in found if not finding.ignored]
         sys.stderr.write(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
     if heal:
         with opened(log) as source:
-            return mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
+            code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
+        if not found and show.in_words:
+            sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
+        return code
     style = show.style(sys.stdout)
     if explain and show.in_words:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
@@ -101,7 +105,7 @@ def leaks(
         items = [finding_item(finding, state.as_of_ms) for finding in found]
         write(Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found)), style, sys.stdout, sys.stderr)
     if style.format in {"table", "wide"}:
-        sys.stderr.write(summary_text(found, of=len(state.findings()), nodes_known=len(state.node_ids())))
+        sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 
 
@@ -156,15 +160,15 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
     }
 
 
-def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int) -> str:
+def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0) -> str:
     """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB; counted and on no audit: 1 GiB`.
 
-    `of` all that are open: where none of them is shown, it is not said that all is well.
+    `of` all that are open, less the `hidden` ones that are ignored: where none of them is shown, it is not said that all is well.
     """
     if not findings and not nodes_known:
         return "nothing found: no node is known, so there is nothing to compare\n"
     if not findings:
-        all_well = "nothing found: claims, life cycles and audits agree\n"
+        all_well = "nothing else found\n" if hidden else "nothing found: claims, life cycles and audits agree\n"
         return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}\n" if of else all_well
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)

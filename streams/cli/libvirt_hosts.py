@@ -29,6 +29,10 @@ FULL_PAUSE_SECONDS = 0.5
 DRAIN_SECONDS_MAX = 30.0
 """For how long --once waits until what it found has left the spool."""
 PRODUCER = "libvirt"
+HOST_KEYS: Mapping[str, type[Any]] = {
+    "uri": str, "node": str, "pools": list, "dedicated_cpus": str, "host_ip": str, "service_host": str, "refresh_pools": bool,
+}  # fmt: skip
+"""What a [[host]] of a file of many may say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,24 +84,19 @@ def hosts_in(path: Path, common: HostFlags, cpuset: Callable[[str], set[int]]) -
     document = read_toml(text, f"--hosts {path}")
     tables = document.pop("host", [])
     if document or not isinstance(tables, list) or not tables:
-        raise UsageProblem(
-            f"--hosts {path}: expected [[host]] tables with uri, node, pools, dedicated_cpus, host_ip, service_host and no more"
-        )
+        raise UsageProblem(f"--hosts {path}: expected [[host]] tables with {', '.join(HOST_KEYS)} and no more")
     return [_host(table, f"--hosts {path}: host {number}", common, cpuset) for number, table in enumerate(tables, 1)]
 
 
 def _host(table: Any, place: str, common: HostFlags, cpuset: Callable[[str], set[int]]) -> HostFlags:
-    known: Mapping[str, type[Any]] = {
-        "uri": str, "node": str, "pools": list, "dedicated_cpus": str, "host_ip": str, "service_host": str, "refresh_pools": bool,
-    }  # fmt: skip
     if not isinstance(table, dict) or not table.get("uri"):
         raise UsageProblem(f"{place}: expected a uri, such as qemu+tls://HOST/system")
     for name, value in table.items():
-        if name not in known:
-            raise UsageProblem(f"{place}: {name} is not known; known: {', '.join(known)}")
-        if not isinstance(value, known[name]) or (known[name] is list and not all(isinstance(each, str) for each in value)):
+        if name not in HOST_KEYS:
+            raise UsageProblem(f"{place}: {name} is not known; known: {', '.join(HOST_KEYS)}")
+        if not isinstance(value, HOST_KEYS[name]) or (HOST_KEYS[name] is list and not all(isinstance(each, str) for each in value)):
             raise UsageProblem(
-                f"{place}: {name} {value!r}: expected a {'list of strings' if known[name] is list else known[name].__name__}"
+                f"{place}: {name} {value!r}: expected a {'list of strings' if HOST_KEYS[name] is list else HOST_KEYS[name].__name__}"
             )
     given = dict(table)
     if "dedicated_cpus" in given:

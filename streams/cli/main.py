@@ -118,13 +118,14 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
 
     def dispatch() -> int | None:
         _check_text(arguments)
-        if not arguments or _asks_for_all(*arguments[:2]):
+        words, settings = _parted(arguments)
+        if not words or _asks_for_all(*words[:2]):
             sys.stdout.write(overview(verbs))
             return None
-        if arguments[0] in {"--version", "version"}:
+        if words[0] in {"--version", "version"}:
             print(f"claimlog {_version()}")
             return None
-        rest, settings = _parted([*arguments[1:], "--help"] if arguments[0] == "help" else arguments)
+        rest = [*words[1:], "--help"] if words[0] == "help" else words
         with with_settings(settings):
             return _called(rest, verbs)
 
@@ -166,10 +167,14 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     from streams.cli.exits import UsageProblem
 
+    if arguments.count("-") > 1:
+        raise UsageProblem("- stands there more than once, and stdin is one thing only: name a file for the others")
+    if arguments[0].startswith("-"):
+        raise UsageProblem(f"a verb comes first and its flags behind it: claimlog nodes {arguments[0]} …\nSee: claimlog --help")
     try:
         app = assembled(verbs)
         if len(arguments) == 1 or arguments[1:] in (["--help"], ["-h"]):
@@ -177,7 +182,9 @@ def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
         code: int | None = app(list(arguments))
     except CycloptsError as problem:
         chain = problem.command_chain or _verb(arguments[0], verbs)
-        raise UsageProblem(f"{problem}\nSee: {' '.join(['claimlog', *chain, '--help'])}") from None
+        unused = problem.unused_tokens if isinstance(problem, UnusedCliTokensError) else None
+        said = f"one word too many: {' '.join(map(repr, unused))}" if unused else str(problem)
+        raise UsageProblem(f"{said}\nSee: {' '.join(['claimlog', *chain, '--help'])}") from None
     return code
 
 

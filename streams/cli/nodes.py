@@ -24,10 +24,10 @@ VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
 TITLES = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpus", "pcpus": "pcpus"}
 NAMED_MAX = 10
 
-NodeNames = Annotated[tuple[str, ...], Parameter(help="Only these; patterns such as 'c0*' are welcome.", show_default=False)]
+NodeNames = Annotated[str, Parameter(help="Only these; patterns such as 'c0*' are welcome.", show_default=False)]
 
 
-def nodes(names: NodeNames = (), /, *, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
     """Every node: limit, reported, tracked, claimed, gap, free, and how old the last audit is.
 
     reported is what the last complete audit lists, tracked what life-cycle events add up to, claimed what held claims keep.

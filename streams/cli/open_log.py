@@ -57,6 +57,7 @@ def open_log(
         raise UsageProblem(f"which log? Pass --log ({FORMS}) or set {ENVIRONMENT}; `claimlog demo` makes one to try")
     scheme, separator, rest = spec.partition(":")
     if scheme == "sqlite" and rest:
+        _check_path(rest)
         return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
     if scheme == "kafka" and separator:
         return _kafka(spec, environ, partly_copied=partly_copied)
@@ -70,9 +71,18 @@ def open_log(
             raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
     from streams.log.kafka_settings import without_secrets
 
-    shown = without_secrets(spec)
+    # Without a colon there is no password: name@host.sqlite is a file's name.
+    shown = without_secrets(spec) if separator or "?" in spec else spec
     hint = "" if separator else f"; for an SQLite log write sqlite:{shown}"
     raise UsageProblem(f"--log {shown} is no log: pass {FORMS}{hint}")
+
+
+def _check_path(path: str) -> None:
+    """Refuse what others than claimlog would take for another path: it would be looked for, or made, where nobody does. UsageProblem."""
+    if path.startswith("//") and not path.startswith("///"):
+        raise UsageProblem(f"sqlite:{path}: what follows sqlite: is a path as it stands; write sqlite:{path[2:]}, or sqlite:{path[1:]}")
+    if path == "~" or path.startswith("~/"):
+        raise UsageProblem(f"sqlite:{path}: no shell writes out ~ in the middle of a word; write sqlite:$HOME{path[1:]}")
 
 
 def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> Log:

@@ -7,12 +7,13 @@ stdout has the data and nothing else; the cut of an answer is part of the JSON d
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Literal, TextIO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from projections.cut import Cut
 from streams.cli.exits import UsageProblem, hush_stdout
@@ -66,12 +67,16 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document."""
+    """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document.
+
+    `mixed` are keys whose values have other parts from item to item.
+    """
 
     columns: Sequence[Column]
     items: Iterable[Item]
     cut: Cut | None = None
     summary: Item | None = None
+    mixed: tuple[str, ...] = ()
 
 
 class Style(Struct, frozen=True, kw_only=True):
@@ -108,7 +113,9 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
     items = iter(answer.items)
     first = list(islice(items, 1))
-    _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer.columns, first)
+    style = _by_name(style, answer.columns, first[0] if first else {})
+    if first:  # Of no item nobody knows what it would have.
+        _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer, first[0])
     items = chain(first, items)
     if style.sort:
         items = iter(_sorted(items, style.sort))
@@ -161,11 +168,30 @@ def _document(answer: Answer, items: list[Item]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def _check(names: Iterable[str], columns: Sequence[Column], first: Sequence[Item]) -> None:
-    known = dict.fromkeys([*(column.name for column in columns), *(key for item in first for key in item)])
+def _by_name(style: Style, columns: Sequence[Column], first: Item) -> Style:
+    """The style with the names of columns that are asked for by what stands above them, as far as that stands above one only."""
+    headings = Counter(column.heading for column in columns)
+    known = {*first, *(column.name for column in columns)}
+    names = {each.heading: each.name for each in columns if headings[each.heading] == 1 and each.heading not in known}
+    descends, name = "-" * style.sort.startswith("-"), style.sort.removeprefix("-")
+    chosen = tuple([names.get(each, each) for each in style.columns])
+    return structs.replace(style, columns=chosen, sort=f"{descends}{names.get(name, name)}")
+
+
+def _check(names: Iterable[str], answer: Answer, first: Item) -> None:
+    known = dict.fromkeys([*(column.name for column in answer.columns), *first])
     for name in names:
-        if name not in known and not any(value_of(item, name) is not None for item in first):
+        if name not in known and not (name.partition(".")[0] in answer.mixed or _may_have(first, name)):
             raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(known)}")
+
+
+def _may_have(item: Item, name: str) -> bool:
+    """Whether there is such a part of a value, or may be in other items: of a value that this one lacks nobody knows its parts."""
+    if name in item:
+        return True
+    key, dot, part = name.partition(".")
+    inner = item.get(key, "")
+    return bool(dot) and (inner is None or (isinstance(inner, Mapping) and _may_have(inner, part)))
 
 
 def _chosen(item: Item, chosen: Sequence[str]) -> Item:

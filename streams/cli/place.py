@@ -24,6 +24,7 @@ from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
+from streams.cli.records import READ_RECORDS
 from streams.cli.relief import relief_lines
 from streams.cli.rerun import Reruns
 from streams.cli.state_at import state_at
@@ -41,8 +42,6 @@ PLACED = [
 ]
 UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 """Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
-
-READ_RECORDS = 1_000
 
 
 def _no_name(_type: type[str | None], name: str | None) -> None:

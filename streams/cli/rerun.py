@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from projections.cut import Cut, CutError
@@ -17,7 +19,8 @@ from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.nodes import unknown_node
 from streams.cli.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange
-from streams.scheduling.explain import CannotRerun, asked_again, laid, rerun
+from streams.scheduling.explain import CannotRerun, Laid, asked_again, named_in_log, rerun_on
+from streams.scheduling.fleet import Fleet
 from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
 from streams.scheduling.overlay import Named
@@ -54,24 +57,27 @@ class Reruns:
         self._request = request
         self._ledgers: dict[tuple[int, ...], list[Ledger]] = {}
         self._policies: dict[str, tuple[Policy, str]] = {}
+        self._numbers: dict[str, int] = {}
+        self._laid = Laid(request)
+        self._named: tuple[tuple[int, ...], tuple[str, ...]] | None = None
+        self._items: dict[str, ClaimItem] = {}
 
-    def again(self, decision: Decision, node: str = "") -> Again:
+    def again(self, decision: Decision, node: str = "", *, in_words: bool = False) -> Again:
         """Make one decision, its overlay spelled out, again; `node` is one that the answer will be about.
 
+        `in_words` leaves out the supplies of one that found a node: nobody is told of them.
         Raises UsageProblem if that was not known then, AnswerIncomplete for it where the records are not at hand.
         """
-        index = index_of(self._request, decision.instance_id)
+        index = self._index_of(decision)
         try:
-            ledgers = self.folded(decision)
             policy, written = self._policy(decision)
-            items = overlaid(self._log, decision)
-            done = rerun(ledgers, self._request, index, decision, items, policy, written)
+            fleet = self.fleet(decision, self.folded(decision), policy)
+            done = rerun_on(fleet, self._request, index, decision, policy, written)
         except (CannotRerun, PolicyError, CutError, OffsetOutOfRange, AnswerIncomplete, ProjectionError) as problem:
             if node:
                 raise AnswerIncomplete(f"the decision cannot be made again: {problem}") from None
             return Again(same=None, told=f"it cannot be made again: {problem}")
         told = "made again, it gives the same choice" if done.same else f"MADE AGAIN, IT DIFFERS in {', '.join(done.differences)}"
-        fleet = laid(ledgers, self._request, decision, items, policy)
         ask = asked_again(fleet, self._request, index, decision, policy)
         made = matrix(fleet, ask, policy)
         if node and made.of(node) is None:
@@ -82,7 +88,7 @@ class Reruns:
             policy=policy,
             differences=done.differences,
             matrix=made,
-            supplies=supplies(fleet, ask),
+            supplies=() if in_words and decision.chosen else supplies(fleet, ask),
             without=tuple(without_each(fleet, ask, policy, done.again)),
             whole=done.whole,
         )
@@ -99,6 +105,13 @@ class Reruns:
             self._ledgers[decision.cut] = [ledger for _, ledger in sorted(state.ledgers.items())]
         return self._ledgers[decision.cut]
 
+    def fleet(self, decision: Decision, ledgers: list[Ledger], policy: Policy) -> Fleet:
+        """The fleet as the decision saw it, until the next is asked for. Raises CannotRerun, and as the log does."""
+        named = decision.cut, named_in_log(self._request, decision.overlay)
+        if named != self._named:
+            self._named, self._items = named, overlaid(self._log, *named)
+        return self._laid.under(ledgers, decision, self._items, policy)
+
     def policy(self, decision: Decision) -> Policy:
         """The policy it was made by. Raises CannotRerun, PolicyError."""
         return self._policy(decision)[0]
@@ -110,6 +123,12 @@ class Reruns:
         except (CannotRerun, PolicyError):
             return DEFAULT
 
+    def _index_of(self, decision: Decision) -> int:
+        """The number of its instance in the request."""
+        if not self._numbers:
+            self._numbers = {self._request.instance(index): index for index in range(self._request.count)}
+        return self._numbers.get(decision.instance_id, 0)
+
     def _policy(self, decision: Decision) -> tuple[Policy, str]:
         """It and its text as it was written."""
         if decision.policy_digest not in self._policies:
@@ -120,16 +139,11 @@ class Reruns:
         return self._policies[decision.policy_digest]
 
 
-def index_of(request: PlacementRequested, instance_id: str) -> int:
-    """The number of an instance in its request."""
-    return next((index for index in range(request.count) if request.instance(index) == instance_id), 0)
-
-
-def overlaid(log: Log, decision: Decision) -> dict[str, ClaimItem]:
+def overlaid(log: Log, cut: tuple[int, ...], overlay: Sequence[str]) -> dict[str, ClaimItem]:
     """The overlaid claims by id, as they were appended behind the cut; own ones that never were are missing."""
-    wanted = Named(decision.overlay)
+    wanted = Named(overlay)
     items: dict[str, ClaimItem] = {}
-    for number, end in enumerate(decision.cut):
+    for number, end in enumerate(cut):
         at, until = end, min(log.end(CLAIMS, number), end + BEHIND_THE_CUT_MAX)
         while at < until and len(items) < wanted.size:
             records = log.read(CLAIMS, number, at, READ_RECORDS)

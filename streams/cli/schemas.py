@@ -8,6 +8,7 @@ from pathlib import Path
 from cyclopts import App
 
 from schemas import export as schema_export
+from streams.cli.exits import UsageProblem
 
 app = App(name="schemas", help="JSON Schemas of all records, one an event type, for readers in other languages.")
 
@@ -30,8 +31,7 @@ def show(kind: str, /) -> int:
     try:
         document = schema_export.schema(kind)
     except KeyError as error:
-        print(error.args[0], file=sys.stderr)
-        return 2
+        raise UsageProblem(str(error.args[0])) from None
     print(schema_export.as_json(document).decode())
     return 0
 
@@ -46,7 +46,7 @@ def export(directory: Path, /) -> int:
     try:
         written = schema_export.export(directory)
     except OSError as error:
-        print(f"{directory}: the schemas cannot be written: {error.strerror or error}", file=sys.stderr)
+        print(f"claimlog: {directory}: the schemas cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
     print(f"{len(written)} schemas written to {directory}", file=sys.stderr)
     return 0

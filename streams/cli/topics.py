@@ -92,6 +92,7 @@ def apply(
             target,
             ledger_partitions=ledger_partitions or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT),
             request_partitions=request_partitions or there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT),
+            whole=True,
         )
         return _told(target, show)
 

@@ -20,7 +20,7 @@ from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli import units
-from streams.cli.answers import asked, not_at_hand
+from streams.cli.answers import asked, not_at_hand, request_of_instance, started_by
 from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.changing import CHANGING, Changing
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
@@ -28,13 +28,13 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
 from streams.cli.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
 from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
-from streams.cli.rerun import Reruns, overlaid
+from streams.cli.rerun import Reruns
 from streams.cli.state_at import moment_of, state_at
 from streams.log.base import Log, OffsetOutOfRange
-from streams.placement_checks import unfit
-from streams.placement_keeps import nothing_kept
+from streams.placement.checks import unfit
+from streams.placement.keeps import nothing_kept
 from streams.scheduling.ask import seed_of
-from streams.scheduling.explain import CannotRerun, engine_of, laid, spelled_out
+from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.loading import PolicyError
@@ -82,7 +82,8 @@ def what_if(
     """What would be decided if ratios, nodes, the policy or the number of instances were otherwise. Nothing is written.
 
     A request that was decided is decided again where its scheduler stood, or at --at; with no change that is the same decision. Whatever
-    else is asked for is decided on the present, or at --at, one instance after the other, all or none.
+    else is asked for is decided on the present, or at --at, one instance after the other, all or none, by the policy of the scheduler that
+    had started last.
 
     Exits 4 if it could not be placed.
     """
@@ -117,6 +118,9 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
     if found.request is None:
         gone = not_at_hand(log, REQUESTS)
         what = "its record is not at hand" if found.is_known else "it is not on this log, and no file of that name is here"
+        request_id = None if found.is_known else request_of_instance(log, text)
+        if request_id is not None:
+            raise UsageProblem(f"{text!r} is an instance of request {request_id}; what would be otherwise is asked of all of it")
         raise (AnswerIncomplete if found.is_known or gone else UsageProblem)(f"request {text!r}: {what}{gone}")
     if found.counting is None:
         return _counted(Subject(found.request), asking)
@@ -147,14 +151,14 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
     try:
         recorded = reruns.policy(about.decisions[0])
         policy, source = changing.policy(log) if changing.by else (recorded, "the one it was decided by")
-        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, policy), policy)
+        outcome = decide(about.request, _recorded_basis(about, reruns, changes, recorded, policy), policy)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
         raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
     places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
     return Played(outcome, about.decisions, Cut.of(places, ledger_id_of(log)), policy, source)
 
 
-def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:
+def _recorded_basis(about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:
     """Each instance on the cut and under the claims in flight of its own decision, as long as those before came out as recorded.
 
     From the first that did not, all are decided on the fleet of that one: what the log has later follows from the other choice.
@@ -171,11 +175,10 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
             return Basis(fleet, seed_of(about.owner, about.request.request_id, index, 1), unusable=_unusable(about, fleet, policy, index))
         decision = about.decisions[index]
         ledgers = reruns.folded(decision)
-        items = overlaid(log, decision)
         if changes.any and decision.cut not in done:
             change(ledgers, changes)
             done.add(decision.cut)
-        fleet = laid(ledgers, about.request, decision, items, recorded)
+        fleet = reruns.fleet(decision, ledgers, recorded)
         last[:] = [fleet]
         held = nodes_chosen_from(fleet, about.request, index, decision)
         engine = engine_of(decision) if policy == recorded else ENGINE_DEFAULT
@@ -187,11 +190,12 @@ def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, 
 def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing, at: str, asking: Asking) -> Played:
     """Decide on the ledger as of a moment, what hosts reported and nobody has carried yet included.
 
-    Raises UsageProblem for a flag of `asking` that names a node which is not known then.
+    The policy is that of the moment, too. Raises UsageProblem for a flag of `asking` that names a node which is not known then.
     """
-    state = state_at(log, moment_of(at), views=False)
+    moment = moment_of(at)
+    state = state_at(log, moment, views=False)
     ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
-    as_it_is, own = Changing().policy(log)
+    as_it_is, own = Changing().policy(log, started_by(log, moment, state.as_of_ms))
     policy, source = changing.policy(log) if changing.by else (as_it_is, own)
     differs = changes.any or policy != as_it_is
     unchanged = _decided(about, ledgers, as_it_is).decisions if differs else []

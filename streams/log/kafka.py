@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
@@ -140,6 +139,10 @@ class KafkaLog:
     def topic_id(self, topic: str) -> str:
         """As the cluster knows it, and no other cluster; empty for a topic that is not there."""
         return self._catalog.topic_id(topic)
+
+    def may_write(self, topic: str) -> bool:
+        """Whether this user may append to a topic that is there. To find out by trying ends the process."""
+        return self._catalog.may_write(topic)
 
     def has_times_of_writers(self) -> bool:
         """Whether the ledger's times are what its writers say: a copy is being made here, or was interrupted, or others mirror to it."""
@@ -327,8 +330,8 @@ class KafkaLog:
         return False
 
     def _is_there(self, places: Mapping[Partition, int]) -> bool:
-        faulty = () if self._tail is None else {place for place, window in self._tail.windows.items() if window.fault is not None}
-        return any(self._ends.get(place, 0) > offset or place in faulty for place, offset in places.items())
+        ends, tail = self._ends, {} if self._tail is None else self._tail.windows
+        return any(ends.get(place, 0) > offset or (place in tail and tail[place].fault is not None) for place, offset in places.items())
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """See the contract."""
@@ -366,11 +369,8 @@ class KafkaLog:
         if before <= start or self._catalog.is_compacted(topic):
             return 0
         asked = TopicPartition(self.settings.topic(topic), partition, before)
-
-        def ask(admin: AdminClient, timeout: float) -> None:
-            admin.delete_records([asked], request_timeout=timeout)[asked].result()
-
-        self._clients.administer(ask, f"dropping records of {place}")
+        doing = f"dropping records of {place}"
+        self._clients.administer(lambda admin, timeout: admin.delete_records([asked], request_timeout=timeout)[asked].result(), doing)
         self._forget(place)
         return before - start
 

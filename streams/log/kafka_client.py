@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -104,10 +105,12 @@ class Clients:
             self.fatal = log_error(error, self.settings.place, "sending")
 
     def _made(self, make: Callable[[dict[str, Any]], T], *parts: Mapping[str, Any]) -> T:
-        try:
-            return make(self._config(*parts))
-        except KafkaException as problem:
-            raise SettingsProblem(f"{self.settings.place}: {error_of(problem).str()}") from None
+        # In a thread, where no signal's handler runs: a client takes what one raises while it reads its settings for a wrong setting.
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                return thread.submit(make, self._config(*parts)).result()
+            except KafkaException as problem:
+                raise SettingsProblem(f"{self.settings.place}: {error_of(problem).str()}") from None
 
     def producer(self) -> Producer:
         """A new idempotent producer. What it has to log it says when it is polled, so that one that was given up is silent."""

@@ -35,6 +35,8 @@ METADATA_SECONDS: Final = 5.0
 """How long a client may look for topics; it only saves time."""
 DRY_SECONDS: Final = 0.0002
 """After nothing had come so long nothing is looked for again: a turn of a loop reads a score of partitions, and one look is for all."""
+INTERRUPT_SECONDS: Final = 0.25
+"""How late an interrupt may come: none is taken while the client waits."""
 IDLE_SECONDS: Final = 10.0
 """A partition that runs full and was not asked for so long is let go."""
 
@@ -134,7 +136,7 @@ class Fetcher:
     def poll(self, timeout_seconds: float) -> bool:
         """Take in what has come, waiting at most so long for the first of it; returns whether anything has."""
         # Asked for many, the client would sleep until it has as many.
-        messages = self._consumer.consume(1, timeout_seconds) if timeout_seconds > 0 else []
+        messages = self._consumer.consume(1, min(timeout_seconds, INTERRUPT_SECONDS)) if timeout_seconds > 0 else []
         if messages or timeout_seconds <= 0:
             messages += self._consumer.consume(CONSUME_RECORDS, 0)
         if len(messages) < CONSUME_RECORDS:

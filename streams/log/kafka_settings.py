@@ -144,7 +144,7 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
     file = environ.get(CONFIG)
     if not file:
         return {}
-    lines = enumerate(map(str.strip, _content(CONFIG, file).splitlines()), 1)
+    lines = enumerate(map(str.strip, _content(CONFIG, file, file).splitlines()), 1)
     return dict(_pair(line, f"{file}:{number}") for number, line in lines if line and not line.startswith("#"))
 
 
@@ -154,13 +154,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         if not variable.startswith(ENVIRONMENT) or variable == CONFIG:
             continue
         name = variable.removeprefix(ENVIRONMENT)
-        meant = _content(variable, value).rstrip("\n") if name.endswith("_FILE") else value
+        # Not shown: whoever gives the password itself instead of a file has said it in a wrong place, too.
+        meant = _content(variable, value, "the file that it names").rstrip("\n") if name.endswith("_FILE") else value
         options[name.removesuffix("_FILE").lower().replace("_", ".")] = meant
     return options
 
 
-def _content(variable: str, file: str) -> str:
+def _content(variable: str, file: str, shown: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise SettingsProblem(f"{variable}: {file} cannot be read: {problem}") from None
+    except UnicodeDecodeError:
+        raise SettingsProblem(f"{variable}: {shown} cannot be read: it is no UTF-8") from None
+    except (OSError, ValueError) as problem:
+        raise SettingsProblem(f"{variable}: {shown} cannot be read: {getattr(problem, 'strerror', None) or 'it is no path'}") from None

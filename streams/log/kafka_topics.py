@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -235,6 +236,17 @@ class Catalog:
         if topic in self.found()[1]:
             found = str(self._clients.administer(ask, f"asking for topic {name}", was_there=True).topic_id)
         return "" if found == NO_ID else found
+
+    def may_write(self, topic: str) -> bool:
+        """Whether this user may append to a topic that is there; True where the brokers do not say."""
+        name = self._settings.topic(topic)
+
+        def ask(admin: AdminClient, timeout: float) -> Any:
+            asked = TopicCollection([name])
+            return admin.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)[name].result()
+
+        allowed = self._clients.administer(ask, f"asking for rights on topic {name}", was_there=True).authorized_operations
+        return not allowed or not {AclOperation.WRITE, AclOperation.ALL}.isdisjoint(allowed)
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the cluster keeps only the newest record of each key."""

@@ -78,5 +78,5 @@ def _shares(columns: list[Column], our: int, their: int) -> list[str]:
     apart = sorted(
         [pair for pair in pairs if pair[0].multiplied != pair[1].multiplied], key=lambda p: -abs(p[0].multiplied - p[1].multiplied)
     )
-    shares = [f"{a.weigher} {a.multiplied - b.multiplied:+.3f} ({a.raw:g}, {b.raw:g})" for a, b in apart[:SHARES_MAX]]
+    shares = [f"{a.weigher} {a.multiplied - b.multiplied:+.3f} ({a.raw:.10g}, {b.raw:.10g})" for a, b in apart[:SHARES_MAX]]
     return shares + ([f"{len(apart) - SHARES_MAX} more"] if len(apart) > SHARES_MAX else [])

@@ -21,6 +21,9 @@ from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.select import ENGINES, engine
 
 _NOWHERE = "?"
+_OWN = "own", 0, 0
+"""Process, epoch and counter of a claim that is put back: what it was claimed as stands nowhere in the decision."""
+
 
 class CannotRerun(ValueError):
     """What the decision was made on is not at hand; the message says what is missing."""
@@ -77,30 +80,60 @@ def _laid_before(request: PlacementRequested, before: int, index: int, chosen: s
     """The own claim that the decision for instance number `before` laid over the one for `index`; in words where others lie between."""
     if index > before + 1:
         return f"what was chosen for the instances {before + 1} to {index - 1} of the request@{_NOWHERE}"
-    return f"{make_claim_id(request.request_id, before, 'own', 0, 0)}@{chosen}"
+    return f"{make_claim_id(request.request_id, before, *_OWN)}@{chosen}"
 
 
-def laid(
-    ledgers: Sequence[Ledger], request: PlacementRequested, recorded: Decision, items: Mapping[str, ClaimItem], policy: Policy
-) -> Fleet:
-    """The fleet as a decision saw it: the fold at its cut, and over it the claims that were in flight (see `rerun`). Raises CannotRerun."""
-    fleet = Fleet(ledgers)
-    if fleet.cut != recorded.cut:
-        raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
-    for text in recorded.overlay:
+def named_in_log(request: PlacementRequested, overlay: Sequence[str]) -> tuple[str, ...]:
+    """What of an overlay that was spelled out may stand among the claims of the log: all but what was put back."""
+    begin, end = f"{request.request_id}/", make_claim_id("", 0, *_OWN)[2:]
+    return tuple([text for text in overlay if not (text.startswith(begin) and text.rpartition("@")[0].endswith(end))])
+
+
+class Laid:
+    """The fleet as the decisions of one request saw it, one after the other.
+
+    Each of many instances is decided under what was chosen for those before: that stays laid, and what engines keep of the fleet is kept.
+    """
+
+    def __init__(self, request: PlacementRequested) -> None:
+        self._request = request
+        self._ledgers: Sequence[Ledger] = ()
+        self._policy: Policy | None = None
+        self._fleet: Fleet | None = None
+        self._overlay: tuple[str, ...] = ()
+        self._claim_ids: set[str] = set()
+
+    def under(self, ledgers: Sequence[Ledger], recorded: Decision, items: Mapping[str, ClaimItem], policy: Policy) -> Fleet:
+        """The fold at the decision's cut, and over it the claims that were in flight (see `rerun`). Raises CannotRerun.
+
+        It is this decision's until the next is asked for; what was laid over it besides is lifted then.
+        """
+        fleet, self._fleet = self._fleet, None
+        known = len(self._overlay)
+        if fleet is None or ledgers is not self._ledgers or policy != self._policy or recorded.overlay[:known] != self._overlay:
+            fleet, known, self._claim_ids = Fleet(ledgers), 0, set()
+        if fleet.cut != recorded.cut:
+            raise CannotRerun(f"{recorded.instance_id}: decided at the cut {recorded.cut}, the ledgers are folded to {fleet.cut}")
+        for claim_id in fleet.laid() - self._claim_ids:
+            fleet.lift(claim_id)
+        for text in recorded.overlay[known:]:
+            for item, node_id in self._named(text, items, policy):
+                fleet.lay(item, node_id, _partition(fleet, node_id))
+                self._claim_ids.add(item.claim_id)
+        self._ledgers, self._policy, self._overlay, self._fleet = ledgers, policy, recorded.overlay, fleet
+        return fleet
+
+    def _named(self, text: str, items: Mapping[str, ClaimItem], policy: Policy) -> list[tuple[ClaimItem, str]]:
+        """The claims that one text of an overlay stands for, with their nodes."""
         if overlay.is_numbered(text):
             try:
-                several = [items[claim_id] for claim_id in overlay.spelled(text, items)]
+                return [(items[claim_id], items[claim_id].nodes[0]) for claim_id in overlay.spelled(text, items)]
             except KeyError as missing:
                 raise CannotRerun(_missing(missing.args[0])) from None
-            for item in several:
-                fleet.lay(item, item.nodes[0], _partition(fleet, item.nodes[0]))
-        else:
-            claim_id, _, node_id = text.rpartition("@")
-            if node_id == _NOWHERE:
-                raise CannotRerun(f"{claim_id} was laid over the decision, and the result had no room for it")
-            fleet.lay(_item(request, claim_id, items, policy), node_id, _partition(fleet, node_id))
-    return fleet
+        claim_id, _, node_id = text.rpartition("@")
+        if node_id == _NOWHERE:
+            raise CannotRerun(f"{claim_id} was laid over the decision, and the result had no room for it")
+        return [(_item(self._request, claim_id, items, policy), node_id)]
 
 
 def rerun(
@@ -118,7 +151,11 @@ def rerun(
     overlaid claims of other requests by claim id, as they stand in `claims` after the cut. `written` is the policy's text in the log: one
     of an older version may lack what today's has, and the digest is of what was written then. Raises CannotRerun.
     """
-    fleet = laid(ledgers, request, recorded, items, policy)
+    return rerun_on(Laid(request).under(ledgers, recorded, items, policy), request, index, recorded, policy, written)
+
+
+def rerun_on(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy, written: str = "") -> Rerun:
+    """The same, on the fleet as the decision saw it (`Laid`). Raises CannotRerun."""
     given = digest_of(written) if written else digest(policy)
     if given != recorded.policy_digest:
         raise CannotRerun(
@@ -143,7 +180,7 @@ def engine_of(recorded: Decision) -> str:
 
 
 def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
-    """The ask of a recorded decision, on the fleet as it saw it (`laid`)."""
+    """The ask of a recorded decision, on the fleet as it saw it (`Laid`)."""
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
     return ask.only_on(nodes_chosen_from(fleet, request, index, recorded))
 

@@ -31,7 +31,9 @@ def named(text: str, read: Callable[[str], str]) -> Policy:
     try:
         return from_toml(read(text), source=text)
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{text}: {error}; expected a TOML file, or one of {', '.join(POLICIES)}") from None
+        raise PolicyError(
+            f"{text}: {getattr(error, 'strerror', None) or error}; expected a TOML file, or one of {', '.join(POLICIES)}"
+        ) from None
 
 
 def from_toml(text: str, *, source: str) -> Policy:

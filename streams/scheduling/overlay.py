@@ -25,35 +25,29 @@ class InFlight:
     def __init__(self, process: str) -> None:
         self._process = f"{process}."
         self._counters: dict[str, int] = {}
-        self._ranges: list[_Range] | None = []
         self._texts: tuple[str, ...] | None = ()
 
     def lay(self, claim_id: str, counter: int) -> None:
         """A claim was laid over the fold; its counter is above all before it."""
         self._counters[claim_id] = counter
-        if self._ranges is not None:
-            _grow(self._ranges, counter)
-        self._texts = None
+        if self._texts is not None:
+            self._texts = _with_counter(self._texts, self._process, counter)
 
     def lift(self, claim_id: str) -> None:
         """A claim was lifted; one that is not laid is let pass."""
         if self._counters.pop(claim_id, None) is not None:
-            self._ranges = self._texts = None
+            self._texts = None
 
     def texts(self) -> tuple[str, ...]:
         """What evidence says of it."""
         if self._texts is None:
-            if self._ranges is None:
-                self._ranges = _ranges(self._counters.values())
-            self._texts = _texts(self._process, self._ranges)
+            self._texts = _texts(self._process, _ranges(self._counters.values()))
         return self._texts
 
 
 def with_one(texts: tuple[str, ...], process: str, claim_id: str) -> tuple[str, ...]:
-    """What evidence says where one claim more is laid, the last of all; `process` is the process and its start, as in claim ids."""
-    ranges = [each for text in texts for each in _ranges_of(text)]
-    _grow(ranges, _parted(claim_id)[1])
-    return _texts(f"{process}.", ranges)
+    """What evidence says where the process lays one claim more, the last of all; `process` has its start with it, as in claim ids."""
+    return _with_counter(texts, f"{process}.", _parted(claim_id)[1])
 
 
 def without(texts: tuple[str, ...], process: str, claim_ids: Collection[str]) -> tuple[str, ...]:
@@ -127,6 +121,21 @@ def _grow(ranges: list[_Range], counter: int) -> None:
         ranges[-1] = ranges[-1][0], counter
     else:
         ranges.append((counter, counter))
+
+
+def _with_counter(texts: tuple[str, ...], process: str, counter: int) -> tuple[str, ...]:
+    """The texts with a counter above all others. Only the end of the last one is looked at: it is asked for each claim of a batch."""
+    if not texts:
+        return (f"{process}{counter}@",)
+    *full, last = texts
+    begin = len(process)
+    at = max(last.rfind(",", begin) + 1, begin)
+    first, _, end = last[at:-1].partition("-")
+    if int(end or first) == counter - 1:
+        return (*full, f"{last[:at]}{first}-{counter}@")
+    if last.count(",", begin) + 1 < RANGES_PER_TEXT:
+        return (*full, f"{last[:-1]},{counter}@")
+    return (*texts, f"{process}{counter}@")
 
 
 def _texts(process: str, ranges: Sequence[_Range]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What must hold of a log and its tables at rest, each as a named checker: it returns a sentence for everything that does not.
 
 A checker works out anew what it compares: which result counts, and what a node has to give, are computed here and not asked of the
-code that decides them. `tests/unit/test_fault_checkers.py` shows for each one that it catches a history with its fault.
+code that decides them. `tests/unit/project/test_fault_checkers.py` shows for each one that it catches a history with its fault.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from producers.load import GIB, Arrival, Departure, NodeKind
 from producers.traces import FLAVORS_FILE, TRACE_FILE
 from schemas.claims import ClaimReleased
-from schemas.codec import decode_keyed, encode
+from schemas.codec import encode
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.cli.driving import request_message
@@ -25,6 +25,7 @@ from streams.log.base import LogUnreachable, Message, Partition
 from tests.faults.checkers import Acknowledged, hash_of
 from tests.faults.harness import ROOT
 from tests.faults.history import Recorded
+from tests.faults.results import in_time
 
 KINDS = (
     NodeKind(name="dense", vcpus=16, memory_mib=28 * GIB, disk_mib=100 * GIB),
@@ -102,14 +103,9 @@ class Cloud(Struct):
             self.ended.add(event.instance_id)
 
     def _answers(self) -> None:
-        for number in self.results_next:
-            while found := self.log.read(RESULTS, number, self.results_next[number]):
-                self.results_next[number] = found[-1].offset + 1
-                for record in found:
-                    result = decode_keyed(RESULTS, record.key, record.value)
-                    late = isinstance(result, InstancesPlaced) and record.time_ms > result.commit_by_ms
-                    if isinstance(result, InstancesPlaced | PlacementFailed) and not late and result.request_id in self.open:
-                        self._answered(result)
+        for result in in_time(self.log, self.results_next):
+            if result.request_id in self.open:
+                self._answered(result)
 
     def _answered(self, result: InstancesPlaced | PlacementFailed) -> None:
         self.open.discard(result.request_id)

@@ -17,7 +17,7 @@ from producers.source import AuditSource, EventSource, said
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from schemas.claims import ClaimReleased, ClaimRenewed, GroupHomeClosed, NodeConfigured, ReleaseReason
-from schemas.codec import decode_keyed, encode, key_of
+from schemas.codec import encode, key_of
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceResized, LifecycleEvent
 from schemas.requests import PlacementCancelled, PlacementRequested
@@ -28,6 +28,7 @@ from streams.clock import Clock
 from streams.log.base import Log, Message
 from tests.faults.demanding_hosts import GIB, Guest, Host, hypervisors, truly_wrong
 from tests.faults.demanding_requests import TTL_MS, move, request
+from tests.faults.results import in_time
 
 NODES = 14
 AUDIT_EVERY_MS = 30_000
@@ -131,14 +132,9 @@ class Demanding:
                         guest.ends_ms = 0
 
     def _read_results(self) -> None:
-        for number in self._results_next:
-            while found := self._log.read(RESULTS, number, self._results_next[number]):
-                self._results_next[number] = found[-1].offset + 1
-                for record in found:
-                    result = decode_keyed(RESULTS, record.key, record.value)
-                    late = isinstance(result, InstancesPlaced) and record.time_ms > result.commit_by_ms
-                    if isinstance(result, InstancesPlaced | PlacementFailed) and not late and result.request_id not in self._answers:
-                        self._answered(result)
+        for result in in_time(self._log, self._results_next):
+            if result.request_id not in self._answers:
+                self._answered(result)
 
     def _answered(self, result: InstancesPlaced | PlacementFailed) -> None:
         self._answers[result.request_id] = result

@@ -23,7 +23,7 @@ from schemas.lifecycle import InstanceDeleted, InstanceStarted
 from schemas.partitioner import partition_of
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import ObservedResources, Resources
-from schemas.results import InstancesPlaced, Placement, PlacementFailed, SchedulerStarted, SnapshotChunk
+from schemas.results import InstancesPlaced, Placement, PlacementFailed, RequestsAnswered, SchedulerStarted, SnapshotChunk
 from schemas.topics import TOPICS
 from schemas.units import AMOUNT_MAX
 from streams.log.base import Message
@@ -32,9 +32,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "records.jsonl"
 SHARES = {
     topics.AUDITS: 0.14,
     topics.LIFECYCLE: 0.14,
-    topics.CLAIMS: 0.24,
+    topics.CLAIMS: 0.20,
     topics.REQUESTS: 0.14,
     topics.RESULTS: 0.14,
+    topics.ANSWERED: 0.04,
     topics.VERDICTS: 0.04,
     topics.NODE_RESOURCES: 0.04,
     topics.SNAPSHOTS: 0.04,
@@ -255,6 +256,14 @@ def hostile(draw: Random, node_id: str, partitions: dict[str, int]) -> list[Mess
         keyed(topics.AUDITS, audit),
         keyed(topics.LIFECYCLE, InstanceStarted(**whose, event_time_ms=edge, instance=guest, claim_id=name)),
         keyed(topics.LIFECYCLE, InstanceDeleted(**whose, event_time_ms=AMOUNT_MAX, instance=guest)),
+        keyed(
+            topics.ANSWERED,
+            RequestsAnswered(
+                partition=0, previous="", last_offset=edge, last_request_id=f"none-{number}", last_time_ms=edge, numbers=rubbish,
+                digest=digest,
+            ),
+            0,
+        ),
         keyed(
             topics.SNAPSHOTS,
             SnapshotChunk(

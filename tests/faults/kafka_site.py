@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from msgspec import Struct
 
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, Process, Site, site
-from tests.kafka_broker import Broker, NoBroker
+from tests.kafka_broker import Broker, started
 
 PREFIX = "faults"
 SESSION_SECONDS = 6.0
@@ -63,13 +62,5 @@ class KafkaSite(Struct):
 @contextmanager
 def kafka_site(folder: Path) -> Iterator[KafkaSite]:
     """A site with its broker in `folder`; nothing of it runs on when this ends. Skips where no broker can be had, which fails on CI."""
-    broker = Broker(folder / "broker")
-    try:
-        with site(folder) as processes:
-            try:
-                broker.start()
-            except NoBroker as reason:
-                pytest.skip(f"no Kafka broker to kill: {reason}")
-            yield KafkaSite(processes, broker)
-    finally:
-        broker.stop()
+    with started(Broker(folder / "broker")) as broker, site(folder) as processes:
+        yield KafkaSite(processes, broker)

@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, TypeVar
 
 import msgspec
-import pytest
 from msgspec import Struct, field
 
 from producers.load import Arrival, Departure, Fleet
@@ -39,7 +38,7 @@ from tests.faults.harness import CLAIMLOG, Process, Site, until, until_known
 from tests.faults.harness import site as processes
 from tests.faults.history import Recorded, at_rest, history_wrong, read_history
 from tests.faults.tcp_proxy import TcpProxy
-from tests.kafka_broker import Broker, NoBroker
+from tests.kafka_broker import Broker, started
 
 PREFIX = "world"
 SESSION_SECONDS = 6.0
@@ -295,24 +294,16 @@ def world(folder: Path, seed: int, **options: str) -> Iterator[Proxied]:
     Skips where no broker can be had, which fails on CI.
     """
     given = {name.replace("_", "."): value for name, value in options.items()}
-    with TcpProxy(seed) as proxy, processes(folder) as site:
-        broker = Broker(folder / "broker", PROXIED.format(proxy=proxy.address))
-        try:
-            broker.start()
-        except NoBroker as reason:
-            pytest.skip(f"no Kafka broker of one's own: {reason}")
-        try:
-            proxy.target = ("127.0.0.1", broker.second_port)
-            with KafkaLog.open(KafkaSettings(bootstrap=broker.address, prefix=PREFIX, single_broker=True)) as log:
-                open_ledger(log, ledger_partitions=4, request_partitions=8)
-                with played(Proxied(site, log, proxy.address, given, single_broker=True, broker=broker, proxy=proxy)) as here:
-                    yield here
-        finally:
-            # Stopped processes would outlive their broker otherwise.
-            for process in site.processes.values():
-                if process.running is not None:
-                    process.running.kill()
-            broker.stop()
+    with (
+        TcpProxy(seed) as proxy,
+        started(Broker(folder / "broker", PROXIED.format(proxy=proxy.address))) as broker,
+        processes(folder) as site,
+    ):
+        proxy.target = ("127.0.0.1", broker.second_port)
+        with KafkaLog.open(KafkaSettings(bootstrap=broker.address, prefix=PREFIX, single_broker=True)) as log:
+            open_ledger(log, ledger_partitions=4, request_partitions=8)
+            with played(Proxied(site, log, proxy.address, given, single_broker=True, broker=broker, proxy=proxy)) as here:
+                yield here
 
 
 W = TypeVar("W", bound=World)

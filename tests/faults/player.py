@@ -25,11 +25,11 @@ from producers.source import said
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from schemas.claims import ClaimReleased, ClaimRenewed
-from schemas.codec import decode_keyed, encode, key_of
+from schemas.codec import encode, key_of
 from schemas.lifecycle import LifecycleEvent
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested, ServerGroup
 from schemas.resources import Resources
-from schemas.results import InstancesPlaced, Placement, PlacementFailed
+from schemas.results import Placement
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.producing import message
 from streams.clock import Clock, parse
@@ -37,6 +37,7 @@ from streams.log.base import Log, Message, Partition
 from streams.log.sqlite import SqliteLog
 from tests.faults.checkers import Acknowledged, hash_of
 from tests.faults.history import Journal, Recorded
+from tests.faults.results import in_time
 
 NODES = 24
 KINDS = (
@@ -132,15 +133,10 @@ class Player:
 
     def _read_results(self) -> None:
         """Results that count: the first of a request that was not late."""
-        for number in self._results_next:
-            while found := self._log.read(RESULTS, number, self._results_next[number]):
-                self._results_next[number] = found[-1].offset + 1
-                for record in found:
-                    result = decode_keyed(RESULTS, record.key, record.value)
-                    late = isinstance(result, InstancesPlaced) and record.time_ms > result.commit_by_ms
-                    if isinstance(result, InstancesPlaced | PlacementFailed) and not late and result.request_id not in self._answered:
-                        self._answered.add(result.request_id)
-                        self._placed.update({placement.claim_id: placement for placement in getattr(result, "placements", ())})
+        for result in in_time(self._log, self._results_next):
+            if result.request_id not in self._answered:
+                self._answered.add(result.request_id)
+                self._placed.update({placement.claim_id: placement for placement in getattr(result, "placements", ())})
 
     def _start(self) -> None:
         """A starter renews the claim, sees it held, and only then starts the guest. One in twenty never does: its claim runs out."""

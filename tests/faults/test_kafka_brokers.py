@@ -14,7 +14,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 
-import pytest
 from msgspec import field
 
 from schemas import topics
@@ -26,7 +25,7 @@ from tests.faults.checkers import records
 from tests.faults.harness import CLAIMLOG, SOAKS
 from tests.faults.harness import site as processes
 from tests.faults.kafka_world import PREFIX, World, played
-from tests.kafka_broker import NoBroker
+from tests.kafka_broker import started
 from tests.kafka_brokers import SESSION_SECONDS, Brokers
 
 WORKERS = ("w0", "w1")
@@ -147,24 +146,13 @@ FEW: tuple[Harm, ...] = (coordinator_killed, silent, emptied, two_killed)
 @contextmanager
 def cluster(folder: Path, seed: int) -> Iterator[Cluster]:
     """Three brokers with a ledger on them, made as operators make it. Skips where no broker can be had, which fails on CI."""
-    brokers = Brokers(folder / "brokers")
-    with processes(folder) as site:
-        try:
-            try:
-                brokers.start()
-            except NoBroker as reason:
-                pytest.skip(f"no Kafka brokers of one's own: {reason}")
-            settings = KafkaSettings(bootstrap=brokers.address, prefix=PREFIX)
-            made = site.start("apply", [*CLAIMLOG, "topics", "apply", "--log", settings.place, *PARTITIONS])
-            assert made.ended() == 0, made.said()
-            del site.processes["apply"]
-            with KafkaLog.open(settings) as log, played(Cluster(site, log, brokers.address, brokers=brokers, draw=Random(seed))) as here:
-                yield here
-        finally:
-            for process in site.processes.values():
-                if process.running is not None:
-                    process.running.kill()
-            brokers.stop()
+    with started(Brokers(folder / "brokers")) as brokers, processes(folder) as site:
+        settings = KafkaSettings(bootstrap=brokers.address, prefix=PREFIX)
+        made = site.start("apply", [*CLAIMLOG, "topics", "apply", "--log", settings.place, *PARTITIONS])
+        assert made.ended() == 0, made.said()
+        del site.processes["apply"]
+        with KafkaLog.open(settings) as log, played(Cluster(site, log, brokers.address, brokers=brokers, draw=Random(seed))) as here:
+            yield here
 
 
 def test_a_cluster_whose_brokers_are_harmed_one_after_the_other_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:

@@ -30,7 +30,7 @@ from tests.faults import checkers
 from tests.faults.harness import CLAIMLOG, Site, until
 from tests.faults.harness import site as processes
 from tests.faults.test_kafka_rewound import are_placed, ask, carry_all, folded_nodes, report
-from tests.kafka_broker import NoBroker
+from tests.kafka_broker import started
 from tests.kafka_brokers import Brokers
 
 PATIENCE_SECONDS = 90.0
@@ -103,59 +103,48 @@ def all_end(site: Site) -> None:
 
 @pytest.mark.parametrize("written_on", [False, True], ids=["shorter", "written on"])
 def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_anew(tmp_path: Path, written_on: bool) -> None:
-    brokers = Brokers(tmp_path / "brokers")
-    with processes(tmp_path) as site:
-        try:
-            try:
-                brokers.start()
-            except NoBroker as reason:
-                pytest.skip(f"no Kafka brokers of one's own: {reason}")
-            settings = KafkaSettings(bootstrap=brokers.address, prefix="unclean", single_broker=True)
-            made(brokers, settings)
-            spec, ledger = f"{settings.place}?single-broker=true", settings.topic(topics.CLAIMS)
-            with KafkaLog.open(settings) as log:
-                open_ledger(log, ledger_partitions=1, request_partitions=1)
-                report(log, Fleet(4, epoch=1), 1)
-                worker = ("--only", "processor", "--state", str(tmp_path / "w"), "--audit-interval", "3600")
-                start(site, spec, "w", *worker)
-                start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
-                until(lambda: folded_nodes(log) == 4, PATIENCE_SECONDS, "the hosts are in the ledger")
-                place(log, "kept", 5)
-                brokers.members[OLDER].kill()
-                until(lambda: in_sync(brokers, ledger) == [NEWER], PATIENCE_SECONDS, "one broker has all of the ledger")
-                place(log, "lost", 5)
-                lost_end = log.end(topics.CLAIMS, 0)
-                until(lambda: sum(log.ends(topics.VERDICTS).values()) >= 10, PATIENCE_SECONDS, "the worker has folded that")
+    with started(Brokers(tmp_path / "brokers")) as brokers, processes(tmp_path) as site:
+        settings = KafkaSettings(bootstrap=brokers.address, prefix="unclean", single_broker=True)
+        made(brokers, settings)
+        spec, ledger = f"{settings.place}?single-broker=true", settings.topic(topics.CLAIMS)
+        with KafkaLog.open(settings) as log:
+            open_ledger(log, ledger_partitions=1, request_partitions=1)
+            report(log, Fleet(4, epoch=1), 1)
+            worker = ("--only", "processor", "--state", str(tmp_path / "w"), "--audit-interval", "3600")
+            start(site, spec, "w", *worker)
+            start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
+            until(lambda: folded_nodes(log) == 4, PATIENCE_SECONDS, "the hosts are in the ledger")
+            place(log, "kept", 5)
+            brokers.members[OLDER].kill()
+            until(lambda: in_sync(brokers, ledger) == [NEWER], PATIENCE_SECONDS, "one broker has all of the ledger")
+            place(log, "lost", 5)
+            lost_end = log.end(topics.CLAIMS, 0)
+            until(lambda: sum(log.ends(topics.VERDICTS).values()) >= 10, PATIENCE_SECONDS, "the worker has folded that")
 
-            lets_anybody_lead(brokers, ledger, True)
+        lets_anybody_lead(brokers, ledger, True)
+        if written_on:
+            tell(site, signal.SIGSTOP)
+        brokers.members[NEWER].kill()
+        brokers.again(OLDER)
+        until(lambda: brokers.leader(ledger, 0) == OLDER, PATIENCE_SECONDS, "a broker that is behind leads the ledger")
+        with KafkaLog.open(settings) as log:
+            kept_end = log.end(topics.CLAIMS, 0)
+            assert kept_end < lost_end
             if written_on:
-                tell(site, signal.SIGSTOP)
-            brokers.members[NEWER].kill()
-            brokers.again(OLDER)
-            until(lambda: brokers.leader(ledger, 0) == OLDER, PATIENCE_SECONDS, "a broker that is behind leads the ledger")
-            with KafkaLog.open(settings) as log:
-                kept_end = log.end(topics.CLAIMS, 0)
-                assert kept_end < lost_end
-                if written_on:
-                    others = Fleet(lost_end - kept_end + 5, epoch=2)
-                    report(log, others, 2)
-                    carry_all(log)
-                    assert log.end(topics.CLAIMS, 0) > lost_end
-                    tell(site, signal.SIGCONT)
-                all_end(site)
-                lets_anybody_lead(brokers, ledger, False)
+                others = Fleet(lost_end - kept_end + 5, epoch=2)
+                report(log, others, 2)
+                carry_all(log)
+                assert log.end(topics.CLAIMS, 0) > lost_end
+                tell(site, signal.SIGCONT)
+            all_end(site)
+            lets_anybody_lead(brokers, ledger, False)
 
-                start(site, spec, "w", *worker)
-                start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
-                place(log, "then", 5)
-                until(lambda: DISCARDED in site.processes["w"].said_since_start(), PATIENCE_SECONDS, "the worker folds anew")
-                until(lambda: checkers.rows_wrong(log, checkers.folded(log)) == [], PATIENCE_SECONDS, "the rows are those of this ledger")
-                site.stop_all()
-                fold = checkers.folded(log)
-                assert checkers.tables_wrong(tmp_path / "w", fold) == []
-                assert fold.overgrants == []
-        finally:
-            for process in site.processes.values():
-                if process.running is not None:
-                    process.running.kill()
-            brokers.stop()
+            start(site, spec, "w", *worker)
+            start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
+            place(log, "then", 5)
+            until(lambda: DISCARDED in site.processes["w"].said_since_start(), PATIENCE_SECONDS, "the worker folds anew")
+            until(lambda: checkers.rows_wrong(log, checkers.folded(log)) == [], PATIENCE_SECONDS, "the rows are those of this ledger")
+            site.stop_all()
+            fold = checkers.folded(log)
+            assert checkers.tables_wrong(tmp_path / "w", fold) == []
+            assert fold.overgrants == []

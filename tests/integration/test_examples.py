@@ -16,14 +16,16 @@ from types import ModuleType
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Resources
 from schemas.results import Placement
-from schemas.topics import AUDITS, CLAIMS
+from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES
 from streams.cli.main import run
 from streams.cli.open_log import open_log
+from streams.cli.state_at import state_at
 from streams.log.base import Log
 from streams.operator import Stamp, ask, configure
 from tests.cli_log import FleetLog
@@ -120,6 +122,23 @@ def test_an_example_ends_by_an_interrupt_or_without_a_log_in_plain_words(name: s
     assert (running.returncode, interrupted) == (130, "")
     assert none.returncode == 2
     assert refused.startswith("claimlog: --log nothing is no log")
+
+
+def test_the_dashboard_prints_a_table_into_a_pipe_whenever_a_row_is_new(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", memory_mib=8192)
+    row = state_at(fleet.log).row("c01")
+    fleet.append(NODE_RESOURCES, row)
+
+    with example("dashboard.py", "--log", fleet.spec) as running:
+        assert running.stdout is not None
+        first = [running.stdout.readline() for _ in range(6)]
+        fleet.append(NODE_RESOURCES, structs.replace(row, node_id="c02", offset=row.offset + 1))
+        rest = [running.stdout.readline() for _ in range(6)]
+        running.send_signal(signal.SIGINT)
+
+    assert ("c01" in "".join(first), "c02" in "".join(first)) == (True, False)
+    assert "c02" in "".join(rest)
 
 
 @needs_libvirt

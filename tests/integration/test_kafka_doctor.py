@@ -65,7 +65,7 @@ def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: P
     assert code == 0, busy
     assert busy["workers"] == ("ok", f"1 in group {group}")
     assert busy["schedulers on"] == ("ok", f"1 in group {here.settings.prefix}.schedulers.placement-requests.lease")
-    assert busy["brokers"] == ("ok", "1 broker, 12 partitions, each with all its copies")
+    assert busy["brokers"] == ("ok", "1 broker, 13 partitions, each with all its copies")
     assert busy["digests"][0] == "ok"
     assert behind["reconciler"][1].startswith("3 records behind")
     assert behind["schedulers on"][0] == "warn"

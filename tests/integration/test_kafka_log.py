@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import random
@@ -11,7 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer, current_thread, main_thread
+from types import FrameType
 from typing import Any, cast
 from uuid import uuid4
 
@@ -40,6 +42,7 @@ from streams.log.base import (
 )
 from streams.log.copy_mark import mark
 from streams.log.kafka import TRUST_SECONDS, KafkaLog
+from streams.log.kafka_client import Clients
 from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
@@ -60,6 +63,14 @@ def log(settings: KafkaSettings) -> Iterator[KafkaLog]:
     with KafkaLog.open(settings) as log:
         log.create(TOPICS)
         yield log
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """No collection of garbage, and so no callback of one (Hypothesis has one): an interrupt within such a callback reaches nobody."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="module")
@@ -561,6 +572,10 @@ def test_ledgers_with_different_prefixes_do_not_meet(log: KafkaLog, settings: Ka
         assert other.ledger_id != log.ledger_id
 
 
+def test_where_brokers_ask_nobody_who_he_is_everybody_may_write(log: KafkaLog) -> None:
+    assert log.may_write("one")
+
+
 def test_an_address_where_nobody_answers_is_unreachable() -> None:
     started = time.monotonic()
 
@@ -617,9 +632,10 @@ def test_a_ledger_is_not_copied_onto_itself_by_another_address(
     assert log.topic_id("no-such-topic") == ""
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_who_is_interrupted_while_it_sends_is_interrupted(log: KafkaLog) -> None:
     messages = [replace(each, headers=(("ce_id", b"1"),) * 8) for each in numbered(0, 2000)]
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, interrupt_an_append)
     try:
         for _ in range(6):
             # Again after a second, as people do: the client may lose one altogether, within an acknowledgement.
@@ -632,6 +648,44 @@ def test_who_is_interrupted_while_it_sends_is_interrupted(log: KafkaLog) -> None
         signal.signal(signal.SIGALRM, before)
 
     assert log.append(numbered(0, 1))
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_who_is_interrupted_while_it_waits_for_records_is_interrupted_soon(log: KafkaLog) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    log.append(numbered(0, 1))
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            log.wait({Partition("one", 0): 1}, 30.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert time.monotonic() - began < 5
+
+
+def test_a_client_is_made_where_no_interrupt_can_be_taken_for_a_wrong_setting(settings: KafkaSettings) -> None:
+    made: list[Thread] = []
+
+    def make(_config: dict[str, Any]) -> None:
+        made.append(current_thread())
+
+    Clients(settings)._made(make)
+
+    assert made != [main_thread()]
+
+
+def interrupt_an_append(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt within an append only: its client may take a second to end, when the interrupt was heard already."""
+    while frame is not None:
+        if frame.f_code is KafkaLog.append.__code__:
+            signal.default_int_handler(number, frame)
+        frame = frame.f_back
 
 
 class Unsaid:

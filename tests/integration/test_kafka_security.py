@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -24,10 +25,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
     UserScramCredentialUpsertion,
 )
 
+from projections import filed
 from schemas import topics
-from schemas.topics import TOPICS
+from schemas.codec import encode
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import ANSWERED, REQUESTS, TOPICS
+from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
+from streams.placement import filing
+from streams.scheduler import Scheduler
+from streams.topology import LATER_TOPICS
 from tests.faults.harness import CLAIMLOG, ROOT, Process, until, until_known
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 
@@ -37,6 +45,7 @@ USERS = ("producer", "requester", "scheduler", "processor", "operator")
 PATIENCE_SECONDS = 60.0
 # Librdkafka tries for 5 s; the rest is for starting a process on a busy machine.
 REFUSED_SECONDS = 30.0
+ASKED = 40
 LISTENER = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_SSL://127.0.0.1:{{second}},CONTROLLER://127.0.0.1:{{controller}}
 advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_SSL://127.0.0.1:{{second}}
@@ -192,12 +201,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         found.end()
 
 
-def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secured: Secured) -> None:
+def at_work(secured: Secured) -> tuple[Process, Process]:
+    """Four nodes, and the processor and the scheduler that know them."""
     assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
     processor = secured.start("processor", "run", "--only", "processor", "--state", str(secured.folder / "state"))
     scheduler = secured.start("scheduler", "run", "--only", "scheduler")
     with secured.opened("operator") as log:
         until_known(log, 4)
+    return processor, scheduler
+
+
+def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secured: Secured) -> None:
+    processor, scheduler = at_work(secured)
 
     placed = secured.run("requester", "place", "--request", "r-1", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
 
@@ -209,6 +224,54 @@ def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secu
     assert drained.returncode == 0, drained.stderr
     until(lambda: secured.run("operator", "doctor", "--quick").returncode == 0, PATIENCE_SECONDS, "the doctor finds all well")
     assert [processor.stop(), scheduler.stop()] == [0, 0]
+
+
+def test_a_ledger_without_a_later_topic_goes_on_under_users_that_may_not_make_it(secured: Secured) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.broker.address})
+    later = {f"{PREFIX}.{name}" for name in LATER_TOPICS}
+    for future in admin.delete_topics(sorted(later)).values():
+        future.result()
+    until(lambda: not later & admin.list_topics(timeout=10).topics.keys(), PATIENCE_SECONDS, "the topics are gone")
+    processor, scheduler = at_work(secured)
+
+    placed = secured.run("requester", "place", "--request", "r-2", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
+    missed = secured.run("operator", "topics", "check")
+    made = secured.run("operator", "topics", "apply")
+
+    assert placed.returncode == 0, (placed.stderr, scheduler.said())
+    assert (missed.returncode, made.returncode) == (3, 0)
+    assert missed.stdout.count("missing; `claimlog topics apply` makes it") == len(LATER_TOPICS)
+    assert [processor.stop(), scheduler.stop()] == [0, 0]
+
+
+def test_a_scheduler_that_may_not_write_a_later_topic_goes_on_without_it(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filing, "KEPT_MS", 0)
+    monkeypatch.setattr(filed, "SAID_REQUESTS", 1)
+    admin, topic, told = AdminClient({"bootstrap.servers": secured.broker.address}), f"{PREFIX}.{ANSWERED}", list[str]()
+    right = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:scheduler", "*", AclOperation.WRITE, AclPermissionType.ALLOW
+    )
+    (taken,) = [future.result() for future in admin.delete_acls([right]).values()]
+    assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
+    asked = answers = 0
+
+    with secured.opened("scheduler") as log, secured.opened("requester") as asking:
+        scheduler = Scheduler(log, "without a right", tell=told.append)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (not told or answers < ASKED) and time.monotonic() < deadline:
+            if not told or asked < ASKED:
+                asked += 1
+                request = PlacementRequested(request_id=f"without-{asked}", flavor=Flavor(vcpus=1, memory_mib=64))
+                asking.append([Message(REQUESTS, request.request_id.encode(), encode(request))])
+            scheduler.turn(0.05)
+            answers = scheduler.placer.counters.placed + sum(scheduler.placer.counters.failed.values())
+        scheduler.close()
+    for future in admin.create_acls(list(taken)).values():
+        future.result()
+
+    assert answers >= ASKED
+    assert len(told) == 1
+    assert told[0].startswith("answered-requests: this user may not write it")
 
 
 def test_a_user_that_may_not_write_a_topic_is_told_so_and_where_it_says_who_may(secured: Secured) -> None:

@@ -113,14 +113,21 @@ def arriving(audit: Any) -> bool:
     return [report.task_state for report in audit.instances or ()] == ["migrating"]
 
 
+@contextmanager
+def moving(daemons: tuple[Daemon, Daemon], admins: list[Any], name: str) -> Iterator[tuple[Reporting, Reporting, Any, Move]]:
+    """Both hosts as they are reported, a guest that the second is just receiving from the first, and its move."""
+    domain = admins[0].defineXML(with_disk(name, daemons[0]))
+    domain.create()
+    with reported(daemons) as (alfa, beta):
+        move = Move(domain, daemons[1], with_disk(name, daemons[1]))
+        until(lambda: arriving(beta.audit()))
+        yield alfa, beta, domain, move
+
+
 def test_a_guest_on_its_way_is_listed_at_both_hosts_and_whoever_receives_it_is_audited_in_full_all_the_while(
     daemons: tuple[Daemon, Daemon], admins: list[Any]
 ) -> None:
-    domain = admins[0].defineXML(with_disk("mover", daemons[0]))
-    domain.create()
-    with reported(daemons) as (alfa, beta):
-        move = Move(domain, daemons[1], with_disk("mover", daemons[1]))
-        until(lambda: arriving(beta.audit()))
+    with moving(daemons, admins, "mover") as (alfa, beta, _, move):
         for _ in range(20):
             time.sleep(0.05)
             beta.audit()
@@ -147,11 +154,7 @@ def test_a_guest_on_its_way_is_listed_at_both_hosts_and_whoever_receives_it_is_a
 def test_a_move_that_is_broken_off_leaves_the_guest_where_it_was_and_nothing_where_it_was_to_go(
     daemons: tuple[Daemon, Daemon], admins: list[Any]
 ) -> None:
-    domain = admins[0].defineXML(with_disk("stayer", daemons[0]))
-    domain.create()
-    with reported(daemons) as (alfa, beta):
-        move = Move(domain, daemons[1], with_disk("stayer", daemons[1]))
-        until(lambda: arriving(beta.audit()))
+    with moving(daemons, admins, "stayer") as (alfa, beta, domain, move):
         domain.abortJob()
         move.end()
         beta.pump_until(lambda: beta.events and type(beta.events[-1]) is InstanceDeparted)

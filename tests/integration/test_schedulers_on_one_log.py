@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from projections import filed
+from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.log.base import LogUnreachable, Message, TopicSpec
 from streams.log.sqlite import SqliteLog
+from streams.placement import filing
 from streams.scheduler import Scheduler
 from streams.scheduling.policy import PACK, SPREAD
 from tests.scheduling_world import At, Clock, Killed, Weather, World, total, world, wrongs
@@ -176,6 +178,23 @@ def test_everything_at_once(seed: int) -> None:
         drive(here, each, schedulers=3, owns_all=each % 2 == 0, cancels=0.2, kill=0.06, lost_acknowledgement=0.06, freeze=0.05)
 
         assert wrongs(here) == [], f"seed {each}"
+
+
+def test_everything_at_once_where_answers_are_filed_away_within_seconds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filing, "KEPT_MS", 1000)
+    monkeypatch.setattr(filed, "SAID_REQUESTS", 2)
+    filed_away = said = 0
+    for each in seeds(seed, 12):
+        here = world(claims=3, requests=2)
+
+        driver = drive(here, each, schedulers=3, owns_all=each % 2 == 0, cancels=0.2, kill=0.06, lost_acknowledgement=0.06, freeze=0.05)
+
+        assert wrongs(here) == [], f"seed {each}"
+        desks = [desk for scheduler in driver.schedulers.values() for desk in scheduler.placer.desks.values()]
+        filed_away += sum(len(desk.placements.filed) for desk in desks)
+        said += sum(here.log.ends(ANSWERED).values())
+    assert filed_away > 0
+    assert said > 0
 
 
 def test_the_same_on_the_embedded_log_each_process_with_its_own_handle(seed: int, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from schemas.codec import encode, key_of
 from schemas.findings import FindingRecord
 from tests.ledger_history import Written
 from tests.properties.leaking_fleet import Fleet
-from tests.unit.test_snapshots import eventful
+from tests.unit.projections.test_snapshots import eventful
 
 
 class Thorough(Leaks):

@@ -1,0 +1,1 @@
+"""Placement: requests in, claims and results out. Pure; its shell is `streams.scheduler`."""

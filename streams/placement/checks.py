@@ -1,0 +1,68 @@
+"""Why a scheduler does not place a request, in words: it cannot do what the request says, or no node takes it."""
+
+from __future__ import annotations
+
+from schemas.ids import claim_id as make_claim_id
+from schemas.requests import PlacementRequested
+from schemas.results import Decision
+from schemas.units import NAME_CHARACTERS_MAX
+from streams.placement.homes import has_home
+from streams.placement.work import Work
+from streams.scheduling.policy import Policy
+
+# What ids made from a request's id add to it: index, process, epoch, counter, reason of a release.
+_COUNTER_CHARACTERS = 16
+AFFINITY = "ServerGroupAffinityFilter"
+
+
+def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -> str:
+    """Why this scheduler cannot act on a well-formed request, and what to do about it; empty if it can."""
+    longest = len(make_claim_id(request.request_id, request.count, owner, epoch, 10**_COUNTER_CHARACTERS)) + len("/cancelled")
+    if longest > NAME_CHARACTERS_MAX:
+        room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
+        return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
+    return unkept(request, policy) or _misdirected(request)
+
+
+def unkept(request: PlacementRequested, policy: Policy) -> str:
+    """Why this policy cannot keep what the request says of its group; empty if it can."""
+    if has_home(request) and not request.forced and AFFINITY not in policy.filters:
+        return f"an affinity group needs {AFFINITY} among the policy's filters; add it there, or ask for soft-affinity"
+    return ""
+
+
+def _misdirected(request: PlacementRequested) -> str:
+    """What a request says of instances that are somewhere already, and cannot mean."""
+    action = request.action
+    if request.live and action != "migrate":
+        return f"live goes with action migrate only, this is {action}; leave it out"
+    if action == "create":
+        return "source_node goes with actions that move instances, this is create; leave it out" if request.source_node else ""
+    if not request.instance_ids:
+        return f"action {action} needs instance_ids: name the instances that are there"
+    if action in {"migrate", "evacuate"} and not request.source_node:
+        return f"action {action} needs source_node: name the node that the instances leave"
+    return ""
+
+
+def gave_up(work: Work) -> str:
+    """The sentence for a request that took too long, or whose result came too late, and that was begun again often enough."""
+    again = f", begun again {work.restarts} times" if work.restarts else ""
+    if work.late:
+        by = f"its commit_by of {work.commit_by_ms} ms"
+        return f"its result was appended after {by}{again}: this scheduler is held up"
+    states = [seat.state for seat in work.seats]
+    counts = f"of {len(states)} claims {states.count('held')} held, {states.count('sent')} in flight"
+    return f"not placed within {work.give_up_ms} ms{again}: {counts}"
+
+
+def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
+    """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
+    if not decision.nodes_known:
+        return f"no node for instance {index} of {request.count}: no node is known yet; ask again when a hypervisor has been audited"
+    rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
+    text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
+    if index == 0 and request.count > 1 and has_home(request):
+        text += f" (affinity: one node has to take all {request.count})"
+    miss = decision.nearest_miss
+    return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"

@@ -1,0 +1,234 @@
+"""`claimlog doctor`: what is well is ok, what is not is named with what to do, and the exit code says which."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from schemas.audits import HypervisorAudited
+from schemas.claims import ClaimReleased
+from schemas.codec import encode
+from schemas.inventory import Hypervisor
+from schemas.results import LedgerDigest, PlacementFailed
+from schemas.topics import AUDITS, CLAIMS, DIGESTS, RESULTS
+from streams.log.base import Message
+from tests.cli_log import FleetLog, Said
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    return fleet
+
+
+def statuses(said: Said) -> dict[str, str]:
+    return {item["check"]: item["status"] for item in said.json["items"]}
+
+
+def says(said: Said, check: str) -> str:
+    return next(f"{item['says']} / {item['fix']}" for item in said.json["items"] if item["check"] == check)
+
+
+def test_a_sound_log_is_ok_from_the_checksums_to_the_digests(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    found = statuses(said)
+    assert {status for check, status in found.items() if check != "libvirt"} == {"ok"}
+    assert {"log", "integrity", "topics", "ledger", "clock", "reconciler", "schedulers", "findings", "digests", "sqlite"} <= found.keys()
+    assert "every checksum fits" in says(said, "integrity")
+    assert said.json["cut"].startswith("cut:")
+
+
+def test_who_is_behind_is_named_with_what_to_do(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c02", {}, carry=False)
+    fleet.run(capsys, "place", "--memory", "1GiB", "--wait", "0s")
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    assert statuses(said)["reconciler"] == "warn"
+    assert "1 record behind" in says(said, "reconciler")
+    assert "claimlog run" in says(said, "reconciler")
+    assert statuses(said)["schedulers"] == "warn"
+
+
+def test_leaks_and_dead_letters_are_warnings(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    fleet.log.append([Message(AUDITS, b"c01", b"{")])
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 0
+    assert (statuses(said)["findings"], statuses(said)["dead letters"]) == ("warn", "warn")
+    assert "claimlog leaks --explain" in says(said, "findings")
+    assert "1 message that can be used by nobody / claimlog dead-letters list" in says(said, "dead letters")
+
+
+def test_a_digest_that_differs_from_the_fold_fails(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = LedgerDigest(ledger_id="x", partition=0, process="p7", offset=0, digest="00" * 16, rules_version=1)
+    fleet.log.append([Message(DIGESTS, b"0/p7", encode(digest), partition=0)])
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert statuses(said)["digests"] == "fail"
+    assert "p7 (claimlog unknown, rules 1) at claims/0@0" in says(said, "digests")
+
+
+def test_damage_fails_and_names_the_place(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.log.close()
+    with sqlite3.connect(fleet.path) as db:
+        db.execute("UPDATE blocks SET records = zeroblob(length(records))")
+    db.close()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert "fail" in {statuses(said).get("integrity"), statuses(said).get("log")}
+    assert "@0" in " ".join(item["says"] for item in said.json["items"])
+
+
+@pytest.mark.parametrize("quick", [(), ("--quick",)])
+def test_a_copy_in_a_file_is_judged_by_what_a_file_can_have(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: tuple[str, ...]
+) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    fleet.run(capsys, "copy", str(tmp_path / "copy.jsonl"))
+    fleet.spec = str(tmp_path / "copy.jsonl")
+
+    said = fleet.run(capsys, "doctor", *quick, "-o", "json")
+
+    assert said.code == 0
+    assert set(statuses(said).values()) <= {"ok", "warn"}
+    assert says(said, "topics").startswith("6 of 13 topics, as it is a file; 2 partitions of the ledger")
+    assert "do not apply" in says(said, "work")
+    assert not {"reconciler", "schedulers", "node rows", "snapshots"} & statuses(said).keys()
+    assert quick or says(said, "findings").startswith("0 confirmed, 1 suspected")
+
+
+def test_a_file_without_anything_to_fold_or_with_a_ledger_of_two_logs_fails(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.run(capsys, "copy", str(tmp_path / "copy.jsonl"))
+    lines = [line for line in (tmp_path / "copy.jsonl").read_text().splitlines(keepends=True) if '"topic"' in line]
+    (tmp_path / "requests.jsonl").write_text('{"topic":"placement-requests","partition":0,"offset":0,"key":"r","payload":"{}"}\n')
+    opened = [line for line in lines if '"topic":"claims"' in line and '"offset":0' in line]
+    other = opened[1].replace('\\"ledger_id\\":\\"', '\\"ledger_id\\":\\"other')
+    (tmp_path / "mixed.jsonl").write_text(opened[0] + other)
+
+    found = {}
+    for name in ("requests", "mixed"):
+        fleet.spec = str(tmp_path / f"{name}.jsonl")
+        found[name] = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert [said.code for said in found.values()] == [3, 3]
+    assert "nothing can be folded" in says(found["requests"], "topics")
+    assert "partitions of 2 ledgers" in says(found["mixed"], "ledger")
+
+
+def test_quick_leaves_out_what_reads_the_whole_log(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    found = statuses(fleet.run(capsys, "doctor", "--quick", "-o", "json"))
+
+    assert "integrity" not in found
+    assert "digests" not in found
+    assert found["topics"] == "ok"
+
+
+def test_a_log_that_is_no_ledger_fails_and_says_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = FleetLog(tmp_path, opened=False).run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert "claimlog run" in says(said, "topics")
+
+
+def test_a_log_that_is_not_there_fails_with_5(fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.spec = f"sqlite:{tmp_path / 'other.db'}"
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 5
+    assert statuses(said)["log"] == "fail"
+
+
+def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.now_ms += 500_000_000_000
+    fleet.append(CLAIMS, ClaimReleased(node_id="c01", record_id="x", claim_id="y", reason="operator"))
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert statuses(said)["clock"] == "warn"
+    assert "ahead of this machine's clock / check NTP" in says(said, "clock")
+    assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
+
+
+def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    number = fleet.log.partition(CLAIMS, b"c01")
+    fleet.log.truncate(CLAIMS, number, 1)
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert statuses(said)["snapshots"] == "fail"
+    assert f"none includes what left the log below {CLAIMS}/{number}@1" in says(said, "snapshots")
+
+
+def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    before = says(fleet.run(capsys, "doctor", "-o", "json"), "clocks of hosts")
+    taken_at_ms = fleet.now_ms - 86_400_000
+    late = HypervisorAudited(node_id="late", producer="p", epoch=1, counter=1, taken_at_ms=taken_at_ms, mono_ms=1, digest="d")
+    fleet.append(AUDITS, structs.replace(late, hypervisor=Hypervisor(vcpus=8, memory_mib=8192, disk_mib=102_400), instances=()))
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert before.startswith("audits are in the log soon after they were taken")
+    assert statuses(said)["clocks of hosts"] == "warn"
+    assert "the newest audits of 1 node are up to 1d older than their records (late) / check NTP" in says(said, "clocks of hosts")
+
+
+def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_anew_is_not(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit = HypervisorAudited(node_id="twice", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
+    for node_id, epochs in {"twice": (1, 2, 1, 2, 1), "anew": (1, 1, 2, 3), "carried-again": (1, 2, 1, 2)}.items():
+        for counter, epoch in enumerate(epochs, start=1):
+            look = structs.replace(audit, node_id=node_id, epoch=epoch, counter=counter)
+            fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert statuses(said)["producers"] == "warn"
+    assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
+
+
+def test_the_record_that_is_ahead_is_named_on_whatever_topic_it_is(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.now_ms += 500_000_000_000
+    fleet.append(RESULTS, PlacementFailed(request_id="r", owner="s", taken_up_ms=1, reason="cancelled"))
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert "the newest record, placement-results/" in says(said, "clock")
+
+
+def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_at_hand(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.audit("c01", {"ghost": 512})
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    alone = fleet.run(capsys, "doctor", "-o", "json")
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "history"))
+    together = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert (alone.code, together.code) == (0, 0)
+    assert says(alone, "findings").startswith("0 confirmed, 1 suspected")
+    assert statuses(alone)["digests"] == "warn"
+    assert "CLAIMLOG_ARCHIVE" in says(alone, "digests")
+    assert statuses(together)["digests"] == "ok"

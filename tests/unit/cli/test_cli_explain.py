@@ -1,0 +1,419 @@
+"""`claimlog explain`: the recorded evidence, made again at its own cut, and joined with the leaks that stand in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json, structs
+
+from schemas.codec import decode, encode
+from schemas.ids import instance_id
+from schemas.inventory import NumaCell, PciDevice
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
+from schemas.results import InstancesPlaced, SchedulerStarted
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Message
+from streams.scheduling.options import Options
+from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
+from streams.scheduling.policy import text as text_of
+from tests.cli_log import PARTITIONS, FleetLog
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c02", {}, memory_mib=4096)
+    fleet.audit("c03", {}, memory_mib=16_384)
+    return fleet
+
+
+def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
+    assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
+    fleet.schedule()
+
+
+def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+    fleet.audit("c01", {"late": 4096}, memory_mib=8192)
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert said.code == 0
+    assert said.out.count("made again, it gives the same choice") == 2
+    assert "3 = 1 rejected + 2 left" in said.out
+    assert "chosen: c0" in said.out
+    assert "granted on c0" in said.out
+    assert said.err.startswith("cut:")
+
+
+def test_the_only_node_left_is_not_weighed_and_the_answer_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "12GiB")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert "chosen: c03\n  c03  not weighed\n" in said.out
+
+
+def test_what_a_weigher_made_of_a_large_node_is_shown_to_the_last_digit(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c04", {}, memory_mib=1_048_577)
+    asked(fleet, capsys, "r1", "--memory", "1GiB")
+
+    assert "  c04  " in (told := fleet.run(capsys, "explain", "r1").out)
+    assert "RAMWeigher 1048577 (" in told
+
+
+def of_an_older_version(fleet: FleetLog, directory: Path) -> FleetLog:
+    """The same log, but its schedulers wrote their policies' texts without a field that came later."""
+    older = FleetLog(directory)
+    for topic in (CLAIMS, REQUESTS, RESULTS):
+        for number in range(PARTITIONS):
+            for record in fleet.log.read(topic, number, older.log.end(topic, number), 1000):
+                event = decode(topic, record.value)
+                if isinstance(event, SchedulerStarted):
+                    text = older_text(event.policy)
+                    event = structs.replace(event, policy=text, policy_digest=digest_of(text))
+                if isinstance(event, InstancesPlaced):
+                    named = [structs.replace(each, policy_digest=digest_of(older_text(text_of(DEFAULT)))) for each in event.decisions]
+                    event = structs.replace(event, decisions=tuple(named))
+                older.now_ms = record.time_ms
+                older.log.append([Message(topic, record.key, encode(event))])
+    return older
+
+
+def older_text(text: str) -> str:
+    fields = json.decode(text)
+    del fields["alternates_max"]
+    return json.encode(fields).decode()
+
+
+def test_a_decision_by_a_policy_that_was_written_with_fewer_fields_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+    new = FleetLog(tmp_path / "new")
+    new.audit("c01", {}, memory_mib=8192)
+    asked(new, capsys, "r1", "--memory", "6GiB")
+    fleet = of_an_older_version(new, tmp_path / "old")
+
+    explained, played = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "what-if", "r1")
+
+    assert explained.out.count("made again, it gives the same choice") == 1
+    assert (explained.code, played.code) == (0, 0)
+
+
+def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    asked(fleet, capsys, "r1", "--memory", "12GiB")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert said.code == 4
+    assert "no-valid-node" in said.out
+    assert "closest: c03, if 3 GiB memory more were free (12 GiB needed of 9 GiB)" in said.out
+    room = "1 leak on c03 holds 7 GiB; without it the request would fit there -> claimlog leaks --node c03 --explain"
+    assert room in said.out
+    cut = fleet.run(capsys, "leaks", "-o", "json").json["cut"]
+    assert fleet.run(capsys, "claims", "release", "r0/0/s-1.1", "--reason", "deleted").code == 0
+    assert room not in fleet.run(capsys, "explain", "r1").out
+    assert room in fleet.run(capsys, "explain", "r1", "--at", cut).out
+
+
+def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    asked(fleet, capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
+    asked(fleet, capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+    asked(fleet, capsys, "of CPUs", "--vcpus", "10", "--memory", "1GiB", "--count", "4")
+
+    apart, together, of_cpus = (fleet.run(capsys, "explain", request).out for request in ("apart", "together", "of CPUs"))
+
+    assert "1 leak on c03 holds 7 GiB; without it one more of its instances would fit there" in apart
+    assert "1 leak on c03 holds 7 GiB; without it the request would fit there" in together
+    assert "no node for instance 3 of 4: of 3 nodes rejected by CoreFilter 3" in of_cpus
+    assert "would fit there" not in of_cpus
+    said = [fleet.run(capsys, "explain", request, "-o", "json").json["items"][-1]["leaks"] for request in ("apart", "together")]
+    assert [[(leak["fits_without"], leak["one_of_many"]) for leak in leaks] for leaks in said] == [[(True, True)], [(True, False)]]
+
+
+def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node_id, claim_id in (("c01", "r0/0/s-1.1"), ("c03", "r0/1/s-1.2")):
+        fleet.claim(claim_id, f"i-{node_id}", node_id, memory_mib=8192, request_id="r0")
+        fleet.audit(node_id, {f"i-{node_id}": 8192}, memory_mib=8192 if node_id == "c01" else 9216)
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c03", {}, memory_mib=9216)
+    asked(fleet, capsys, "r1", "--memory", "5GiB", "--avoid", "c03")
+
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    assert item["nearest_miss"]["node_id"] == "c02"
+    assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
+
+
+def test_no_leak_is_blamed_where_another_filter_of_its_policy_stands_in_the_way(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    assert fleet.run(capsys, "place", "--memory", "12GiB", "--request", "r1", "--wait", "0s").code == 0
+    alone = Options(isolated_hosts=("c03",), isolated_images=("apart",))
+    fleet.schedule(policy=Policy(filters=("IsolatedHostsFilter", "RamFilter"), options=alone))
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert said.code == 4
+    assert "would fit there" not in said.out
+
+
+def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=1024, request_id="r0")
+    fleet.audit("c03", {"i1": 1024}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    fleet.claim("r2/0/s-1.2", "i2", "c03", memory_mib=1024, request_id="r2")
+    resize = fleet.path.with_name("resize.json")
+    resize.write_bytes(
+        json.encode(
+            PlacementRequested(request_id="r3", action="resize", instance_ids=("i2",), source_node="c03", flavor=Flavor(memory_mib=2048))
+        )
+    )
+
+    assert fleet.run(capsys, "place", str(resize), "--wait", "0s").code == 0
+    fleet.schedule()
+    said = fleet.run(capsys, "explain", "r3")
+
+    assert said.code == 4
+    assert "another request's claim of this instance is not confirmed yet" in said.out
+    assert "would fit there" not in said.out
+
+
+def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+
+    said = fleet.run(capsys, "explain", instance_id("r1", 1), "-o", "json")
+
+    assert said.code == 0
+    assert [item["instance_id"] for item in said.json["items"]] == [instance_id("r1", 1)]
+    assert said.json["summary"]["request_id"] == "r1"
+    (item,) = said.json["items"]
+    assert item["rerun"]["same"] is True
+    assert [fate["outcome"] for fate in item["outcomes"]] == ["granted"]
+    assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"]) + item["passed"]
+
+
+def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17")
+
+    said = fleet.run(capsys, "explain", "r1", "--node", "c02", "-o", "json")
+
+    (item,) = said.json["items"]
+    verdicts = {each["filter"]: each["reason"] for each in item["node"]["verdicts"]}
+    assert verdicts["ComputeFilter"] == "passes"
+    assert "17" in verdicts["CoreFilter"]
+    assert "6144" in verdicts["RamFilter"]
+
+
+def test_a_node_that_was_not_known_then_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB")
+
+    said = fleet.run(capsys, "explain", "r1", "--node", "c99")
+
+    assert said.code == 2
+    assert "at the decision's cut node 'c99' is not known" in said.err
+
+
+def test_a_request_without_an_answer_is_incomplete(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert said.code == 6
+    assert "has no answer yet" in said.err
+
+
+def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "explain", "nobody")
+
+    assert said.code == 2
+    assert "'nobody' is no request and no instance of one" in said.err
+
+
+def test_a_request_that_has_left_the_log_is_not_called_one_that_never_was(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    number = fleet.log.partition(REQUESTS, b"r1")
+    fleet.log.truncate(RESULTS, number, fleet.log.end(RESULTS, number))
+    unanswered = [fleet.run(capsys, verb, "r1") for verb in ("explain", "cancel")]
+    fleet.log.truncate(REQUESTS, number, fleet.log.end(REQUESTS, number))
+
+    gone = [fleet.run(capsys, verb, "r1") for verb in ("explain", "what-if", "cancel")]
+
+    assert [said.code for said in unanswered] == [6, 0]
+    assert "claims that nobody uses yet are given back" in unanswered[1].out
+    assert [said.code for said in gone] == [6, 6, 6]
+    assert all(f"at hand are records from {REQUESTS}/{number}@2" in said.err for said in gone)
+
+
+def test_every_node_has_every_filter_that_rejects_it_in_wide_and_json(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17", "--avoid", "c03")
+
+    wide = fleet.run(capsys, "explain", "r1", "-o", "wide").out
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    lines = {line["node_id"]: [each["filter"] for each in line["rejected"]] for line in item["matrix"]["nodes"]}
+    assert lines == {
+        "c01": ["CoreFilter", "fit"],
+        "c02": ["CoreFilter", "RamFilter", "fit"],
+        "c03": ["ignored-nodes", "CoreFilter", "fit"],
+    }
+    assert item["matrix"]["filters"] == [each["filter"] for each in item["rejections"]]
+    assert "c03  ignored-nodes: the request ignores it; CoreFilter: vcpus: 17 needed of 16; fit: " in wide
+
+
+def test_the_choice_without_each_weigher_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c04", {}, memory_mib=8192, disk_mib=900_000)
+    policy = Policy(weighers=(Multiplied(weigher="RAMWeigher", multiplier=2.0), Multiplied(weigher="DiskWeigher")))
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+    fleet.schedule(policy=policy, engine_name="profiles")
+
+    said = fleet.run(capsys, "explain", "r1")
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+
+    assert (item["chosen"], item["engine"]) == ("c03", "profiles")
+    assert item["without"] == [{"weigher": "RAMWeigher", "chosen": "c04"}, {"weigher": "DiskWeigher", "chosen": "c03"}]
+    assert "without RAMWeigher: c04 · without DiskWeigher: the same" in said.out
+    assert "made again, it gives the same choice" in said.out
+    weight = item["best"][0]["weights"][0]
+    assert (weight["weigher"], weight["raw"], weight["normalised"], weight["multiplied"]) == ("RAMWeigher", 16_384.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("engine", ["reference", "profiles"])
+def test_what_cells_and_devices_lack_is_explained_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    cell = NumaCell(cell_id=0, cpus=tuple(range(6)), dedicated_cpus=tuple(range(4)), memory_mib=4096)
+    device = PciDevice(address="0000:03:00.0", vendor_id="10de", numa_cell=0)
+    fleet.audit("c04", {}, pcpus=4, numa_cells=(cell,), pci_devices=(device,))
+    fleet.audit("c05", {}, pcpus=4, numa_cells=(cell,))
+    pinned = NumaWant(pinned_cpus=(0, 1), memory_mib=1024, cpu_policy="dedicated")
+    gpu = PciWant(alias="gpu", specs=({"vendor_id": "10de"},))
+    for name in ("r1", "r2"):
+        request = PlacementRequested(request_id=name, flavor=Flavor(pcpus=2, memory_mib=1024), numa=(pinned,), pci=(gpu,))
+        path = fleet.path.parent / f"{name}.json"
+        path.write_bytes(json.encode(request))
+        fleet.run(capsys, "place", str(path), "--wait", "0s")
+        fleet.schedule(engine_name=engine)
+
+    first = fleet.run(capsys, "explain", "r1")
+    second = fleet.run(capsys, "explain", "r2", "-o", "json")
+
+    assert "chosen: c04" in first.out
+    assert "made again, it gives the same choice" in first.out
+    (item,) = second.json["items"]
+    assert (second.code, item["rerun"]["same"]) == (4, True)
+    lines = {line["node_id"]: line["rejected"] for line in item["matrix"]["nodes"]}
+    assert [each["reason"] for each in lines["c04"]] == [each["reason"] for each in lines["c05"]]
+    assert "pci" in lines["c04"][0]["reason"]
+    assert item["nodes_known"] == sum(each["rejected"] for each in item["rejections"])
+
+
+@pytest.mark.parametrize("too_small", [0, 1])
+def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(
+    too_small: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(20):
+        fleet.audit(f"{number:02}-{'n' * 240}", {}, memory_mib=512 if number < too_small else 65_536)
+    asked(fleet, capsys, "large", "--memory", "1GiB", "--count", "1000")
+    (record,) = [each for number in fleet.log.ends(RESULTS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"large"]
+    result = decode(RESULTS, record.value)
+    assert isinstance(result, InstancesPlaced)
+    kept = result.decisions[500]
+
+    (item,) = fleet.run(capsys, "explain", kept.instance_id, "-o", "json").json["items"]
+    told = fleet.run(capsys, "explain", kept.instance_id)
+
+    assert (kept.nodes_known - kept.passed, kept.rejections, kept.best, kept.alternates) == (too_small, (), (), ())
+    assert item["rerun"]["same"]
+    assert item["nodes_known"] == item["passed"] + sum(each["rejected"] for each in item["rejections"])
+    assert len(item["best"]) > 1
+    assert f"20 = {too_small} rejected + {20 - too_small} left" in told.out
+    assert item["alternates"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"engine": "of tomorrow"}, "decided by the engine 'of tomorrow' of another version of claimlog; known: auto"),
+        ({"cut": (2, 2, 2)}, "it was decided on 3 partitions of claims, this log has 2"),
+        ({"overlay": ("@",)}, "a claim without a name was laid over the decision and is not among the claims at hand"),
+        ({"overlay": ("s-1.x@",)}, "s-1.x was laid over the decision and is not among the claims at hand"),
+        ({"overlay": ("s-1.1-1000000000000@",)}, "s-1.1 was laid over the decision and is not among the claims at hand"),
+    ],
+)
+def test_a_decision_that_this_version_cannot_make_again_is_told_as_it_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    ours, theirs = FleetLog(tmp_path), FleetLog(tmp_path / "other")
+    for fleet in (ours, theirs):
+        fleet.audit("c01", {}, memory_mib=8192)
+        assert fleet.run(capsys, "place", "--memory", "6GiB", "--request", "r", "--wait", "0s").code == 0
+    ours.schedule()
+    for number in ours.log.ends(RESULTS):
+        for record in ours.log.read(RESULTS, number, 0):
+            said = decode(RESULTS, record.value)
+            decisions = tuple([structs.replace(each, **changes) for each in getattr(said, "decisions", ())])
+            theirs.append(RESULTS, structs.replace(said, decisions=decisions) if isinstance(said, InstancesPlaced) else said)
+
+    told, played = theirs.run(capsys, "explain", "r"), theirs.run(capsys, "what-if", "r")
+
+    assert (told.code, played.code) == (0, 6)
+    assert "1 = 0 rejected + 1 left" in told.out
+    assert f"it cannot be made again: {why}" in told.out.replace(f"again: {instance_id('r', 0)}: ", "again: ")
+    assert why in played.err
+
+
+def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(20):
+        fleet.audit(f"c{number:02}", {})
+    fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+    fleet.schedule(engine_name="first-fit")
+
+    said = fleet.run(capsys, "explain", "r1")
+
+    assert "20 nodes known, 16 looked at: first-fit ends where one fits" in said.out
+    assert "16 = 0 rejected + 16 left" in said.out
+    assert "made again, it gives the same choice" in said.out
+
+
+def test_a_request_that_changed_hands_says_that_its_node_was_held_and_stays_there_when_asked_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(turns=1, owner="leaves")
+    (held,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
+    fleet.schedule()
+    there = held["node_id"]
+
+    explained = fleet.run(capsys, "explain", "r1")
+    unchanged = fleet.run(capsys, "what-if", "r1", "-o", "json").json["items"]
+    drained = fleet.run(capsys, "what-if", "r1", "--drain", there, "-o", "json").json["items"]
+
+    assert explained.code == 0
+    assert "made again, it gives the same choice" in explained.out
+    assert f"held already, by an earlier claim of this request, on {there}" in explained.out
+    assert f"chosen: {there}" in explained.out
+    assert [each["chosen"] for each in unchanged] == [there]
+    assert drained[0]["chosen"] in {"c01", "c02", "c03"} - {there}

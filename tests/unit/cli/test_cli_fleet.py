@@ -1,0 +1,185 @@
+"""`claimlog fleet`: a file is applied exactly once, exactly as written, and mistakes in it are named by their place."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from schemas.claims import NodeConfigured
+from schemas.codec import decode
+from schemas.topics import CLAIMS
+from tests.cli_log import PARTITIONS, FleetLog, Said
+
+TOML = """
+[defaults]
+zone = "east"
+memory_mib = { ratio = 1.1, reserved = 512 }
+
+[nodes."c0*"]
+vcpus = { ratio = 16 }
+
+[nodes.c02]
+zone = "west"
+memory_mib = { ratio = "unlimited" }
+traits = ["HW_AVX2"]
+disk_mib = { min_unit = 1024, max_unit = 40960, step_size = 1024 }
+
+[aggregates.ssd]
+nodes = ["c01", "d*"]
+metadata = { disk = "ssd" }
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    for node_id in ("c01", "c02", "d01"):
+        fleet.audit(node_id, {})
+    return fleet
+
+
+def applied(fleet: FleetLog, capsys: pytest.CaptureFixture[str], text: str, *flags: str) -> Said:
+    file = fleet.path.parent / "fleet.toml"
+    file.write_text(text)
+    return fleet.run(capsys, "fleet", "apply", str(file), *flags, "-o", "json")
+
+
+def words(fleet: FleetLog) -> list[NodeConfigured]:
+    records = [record for number in range(PARTITIONS) for record in fleet.log.read(CLAIMS, number, 0)]
+    return [event for record in records if isinstance(event := decode(CLAIMS, record.value), NodeConfigured)]
+
+
+def test_defaults_patterns_and_names_are_laid_over_each_other(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = applied(fleet, capsys, TOML)
+
+    assert said.code == 0
+    nodes = {node["node_id"]: node for node in fleet.run(capsys, "fleet", "show", "-o", "json").json["items"]}
+    assert [nodes[node]["zone"] for node in ("c01", "c02", "d01")] == ["east", "west", "east"]
+    assert [nodes[node]["memory_mib"]["ratio_milli"] for node in ("c01", "c02", "d01")] == [1100, None, 1100]
+    assert [nodes[node]["memory_mib"]["reserved"] for node in ("c01", "c02", "d01")] == [512, 512, 512]
+    assert [nodes[node]["vcpus"]["ratio_milli"] for node in ("c01", "c02", "d01")] == [16000, 16000, 1000]
+    assert [[each["name"] for each in nodes[node]["aggregates"]] for node in ("c01", "c02", "d01")] == [["ssd"], [], ["ssd"]]
+    assert nodes["d01"]["aggregates"][0]["metadata"] == {"disk": "ssd"}
+    assert nodes["c02"]["traits"] == ["HW_AVX2"]
+    assert nodes["c02"]["disk_mib"] == {"reserved": 0, "ratio_milli": 1000, "min_unit": 1024, "max_unit": 40960, "step_size": 1024}
+
+
+def test_a_file_applied_twice_writes_once_and_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    first = applied(fleet, capsys, TOML)
+    second = applied(fleet, capsys, TOML)
+
+    assert "3 of 3 nodes changed" in first.err
+    assert (second.json["items"], second.code) == ([], 0)
+    assert "nothing to change on 3 nodes" in second.err
+    assert len(words(fleet)) == 3
+
+
+def test_only_what_differs_is_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    applied(fleet, capsys, TOML)
+
+    said = applied(fleet, capsys, TOML.replace("ratio = 16 }", "ratio = 8.5 }"))
+
+    assert [(change["node_id"], change["field"], change["before"], change["after"]) for change in said.json["items"]] == [
+        ("c01", "vcpus.ratio", "16", "8.5"),
+        ("c02", "vcpus.ratio", "16", "8.5"),
+    ]
+    last = words(fleet)[-1].fields
+    assert (last.zone, last.memory_mib) == (last.traits, last.disk_mib)  # All of them are left out.
+
+
+def test_what_the_file_does_not_mention_stays(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    applied(fleet, capsys, TOML)
+
+    applied(fleet, capsys, "[nodes.c01]\nmemory_mib = { reserved = 1024 }\n")
+
+    (node,) = fleet.run(capsys, "fleet", "show", "c01", "-o", "json").json["items"]
+    assert (node["memory_mib"]["ratio_milli"], node["memory_mib"]["reserved"], node["zone"]) == (1100, 1024, "east")
+    assert [each["name"] for each in node["aggregates"]] == ["ssd"]
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    dry = applied(fleet, capsys, TOML, "--dry-run")
+    untouched = len(words(fleet))
+    real = applied(fleet, capsys, TOML)
+
+    assert dry.json["items"] == real.json["items"]
+    assert untouched == 0
+    assert "nothing was written (--dry-run)" in dry.err
+
+
+def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    applied(fleet, capsys, "[defaults]\nmemory_mib = { ratio = 1.001, reserved = 1 }\n")
+
+    said = fleet.run(capsys, "nodes", "c01", "-o", "value", "-c", "memory_mib.limit")
+
+    assert said.out == f"{(8192 - 1) * 1001 // 1000}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[defaults]\nmemory_mib = { ratio = 1.2345 }\n", "defaults.memory_mib.ratio: 1.2345 has more than three decimals"),
+        ("[defaults]\nmemory_mib = { ratio = 0 }\n", "defaults.memory_mib.ratio: 0 is out of range"),
+        ("[defaults]\nmemory_mib = { ratio = 1e999999 }\n", "defaults.memory_mib.ratio: 1E+999999 is out of range"),
+        (f"[defaults]\nmemory_mib = {{ ratio = 1e{'9' * 30} }}\n", "a number in it is too large to be read"),
+        (f"[defaults]\nmemory_mib = {{ reserved = {'9' * 5000} }}\n", "a number in it is too large to be read"),
+        ('[nodes.c01]\nvcpus = { ratio = "lots" }\n', "vcpus.ratio: expected a number such as 1.5, or \"unlimited\", got 'lots'"),
+        ("[nodes.c01]\nvcpus = { step_size = 0 }\n", "vcpus.step_size: expected 1 or more, got 0"),
+        ("[nodes.c01]\nvcpus = { min_unit = 5, max_unit = 2 }\n", "c01: vcpus: min_unit 5 is above max_unit 2"),
+        ("[defaults]\nvcpus = { max_unit = 2 }\n[nodes.c01]\nvcpus = { min_unit = 5 }\n", "c01: vcpus: min_unit 5 is above max_unit 2"),
+        ("[nodes.c01]\nvcpus = { ration = 1 }\n", 'nodes."c01": it has the unknown field `ration`'),
+        ("[nodes.c01]\nmemory_mib = { reserved = -1 }\n", 'nodes."c01": Expected `int` >= 0 - at `memory_mib.reserved`'),
+        ("[nodes.c01]\nmemory = 1\n", 'nodes."c01": it has the unknown field `memory`'),
+        ("[node.c01]\nzone = 'x'\n", "there is no section [node]; there are: defaults, nodes, aggregates"),
+        ("nodes = 3\n", "nodes must be a table, not 3"),
+        ("[nodes]\nc01 = 3\n", "nodes must be a table of tables"),
+        ("[aggregates.ssd]\nmetadata = {}\n", "aggregates.ssd: Object missing required field `nodes`"),
+        ("[defaults\n", "at line 1"),
+        ("[nodes.c99]\nzone = 'x'\n", "node 'c99' is not known; known: c01, c02, d01; --new"),
+    ],
+)
+def test_a_mistake_is_named_by_its_place_and_nothing_is_written(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    said = applied(fleet, capsys, text)
+
+    assert (said.code, said.out) == (2, "")
+    assert "fleet.toml: " in said.err
+    assert message in said.err
+    assert words(fleet) == []
+
+
+def test_new_writes_settings_of_a_node_before_its_first_report(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = applied(fleet, capsys, '[nodes.c99]\nzone = "north"\n', "--new")
+
+    assert said.code == 0
+    assert fleet.run(capsys, "fleet", "show", "c99", "-o", "value", "-c", "zone").out == "north\n"
+
+
+def test_a_pattern_that_fits_nothing_is_said(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = applied(fleet, capsys, '[nodes."x*"]\nzone = "north"\n')
+
+    assert said.code == 0
+    assert "the pattern 'x*' fits no node" in said.err
+
+
+def test_a_file_that_is_not_there_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "fleet", "apply", "nowhere.toml")
+
+    assert (said.code, said.err) == (2, "claimlog: nowhere.toml cannot be read: No such file or directory\n")
+
+
+def test_a_file_may_come_through_a_pipe_and_begin_as_other_systems_files_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'\xef\xbb\xbf[defaults]\nzone = "east"\n')))
+
+    said = fleet.run(capsys, "fleet", "apply", "-")
+
+    assert (said.code, said.err.splitlines()[-1]) == (0, "1 of 1 nodes changed")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[defalts]\n")))
+    assert "stdin: there is no section [defalts]" in fleet.run(capsys, "fleet", "apply", "-").err

@@ -1,0 +1,184 @@
+"""`claimlog leaks`: what is found, why, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from projections.cut import Cut
+from schemas.claims import ClaimReleased
+from schemas.lifecycle import InstanceDeleted
+from schemas.topics import CLAIMS
+from tests.cli_log import FleetLog
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """c01 has an orphan of 2 GiB and c02 a ghost of 512 MiB, both confirmed."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.audit("c02")
+    fleet.claim("r1/0/s-1.1", "i-77", "c01", memory_mib=2048, vcpus=2)
+    fleet.lived("c01", "i-77", 2048)
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {"i-77": 2048})
+    for _ in range(2):
+        fleet.now_ms += 60_000
+        fleet.audit("c01")
+        fleet.audit("c02", {"ghost": 512})
+    return fleet
+
+
+def test_each_finding_has_its_state_and_what_it_holds_and_the_exit_code_says_that_there_are_some(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fleet.run(capsys, "leaks", "-o", "json")
+
+    assert said.code == 3
+    found = {item["kind"]: item for item in said.json["items"]}
+    assert sorted(found) == ["ghost-instance", "orphan-claim"]
+    orphan = found["orphan-claim"]
+    assert (orphan["node_id"], orphan["instance_id"], orphan["claim_id"], orphan["state"]) == ("c01", "i-77", "r1/0/s-1.1", "confirmed")
+    assert orphan["held"] == {"vcpus": 2, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}
+    assert said.json["summary"] == {
+        "findings": 2, "confirmed": 2, "nodes": 2, "held": {"vcpus": 2, "pcpus": 0, "memory_mib": 2560, "disk_mib": 0},
+        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0},
+    }  # fmt: skip
+
+
+def test_the_table_names_the_missing_event_and_the_totals_go_to_stderr(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "leaks")
+
+    assert said.code == 3
+    assert "InstanceDeparted or InstanceDeleted of i-77 on c01" in said.out
+    assert said.err.endswith("2 findings on 2 nodes, 2 confirmed; held: 2 vCPUs, 2.5 GiB; counted and on no audit: 2 GiB\n")
+
+
+def test_explain_tells_the_events_at_places_where_they_stand(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    told = fleet.run(capsys, "leaks", "--explain", "--node", "c01").out
+    causes = fleet.run(capsys, "leaks", "--node", "c01", "-o", "json").json["items"][0]["causes"]
+
+    assert [cause["event"] for cause in causes] == [
+        "claim-requested", "instance-observed", "node-observed", "node-observed", "node-observed",
+    ]  # fmt: skip
+    for cause in causes:
+        (record,) = fleet.log.read(cause["topic"], cause["partition"], cause["offset"], 1)
+        assert f'"type":"{cause["event"]}"'.encode() in record.value
+        assert f"{cause['topic']}/{cause['partition']}@{cause['offset']}" in told
+    assert "missing   InstanceDeparted or InstanceDeleted of i-77 on c01" in told
+    assert "to mend   claimlog claims release r1/0/s-1.1 --reason deleted" in told
+    assert "ghost" not in told
+
+
+def test_the_command_that_it_prints_mends_the_orphan_and_its_gap(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    command = fleet.run(capsys, "leaks", "--kind", "orphan-claim", "-o", "json").json["items"][0]["fix"]
+
+    assert fleet.run(capsys, *command.split()[1:]).code == 0
+
+    assert [item["kind"] for item in fleet.run(capsys, "leaks", "-o", "json").json["items"]] == ["ghost-instance"]
+    assert fleet.run(capsys, "nodes", "c01", "-o", "json").json["items"][0]["memory_mib"]["gap"] == 0
+
+
+def test_at_a_cut_from_before_nothing_is_found_and_a_departure_that_comes_late_ends_it(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Cut.of({(CLAIMS, number): min(5, end) for number, end in fleet.log.ends(CLAIMS).items()})
+    assert fleet.run(capsys, "leaks", "--at", str(before), "--node", "c01").code == 0
+
+    fleet.now_ms += 60_000
+    fleet.lived("c01", "i-77", 2048, InstanceDeleted)
+
+    assert fleet.run(capsys, "leaks", "--node", "c01").code == 0
+    assert "nothing found" in fleet.run(capsys, "leaks", "--node", "c01").err
+
+
+def test_an_observation_that_nobody_carried_yet_is_named_by_where_it_stands(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c03", {"new": 256}, carry=False)
+
+    (item,) = fleet.run(capsys, "leaks", "--node", "c03", "-o", "json").json["items"]
+
+    assert [cause["topic"] for cause in item["causes"]] == ["hypervisor-audits"]
+
+
+def test_a_claim_that_is_an_orphan_and_a_double_counts_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r2/0/s-1.2", "i-77", "c02", memory_mib=2048, vcpus=2)
+    fleet.now_ms += 60_000
+    fleet.lived("c02", "i-77", 2048)
+    fleet.append(CLAIMS, ClaimReleased(node_id="c01", record_id="x", claim_id="nobody", reason="loser"))
+    for _ in range(2):
+        fleet.now_ms += 20_000
+        fleet.audit("c01")
+        fleet.audit("c02", {"ghost": 512, "i-77": 2048})
+
+    answer = fleet.run(capsys, "leaks", "-o", "json").json
+
+    states = {item["kind"]: item["state"] for item in answer["items"]}
+    assert (states["double-claim"], states["orphan-claim"]) == ("confirmed", "confirmed")
+    assert answer["summary"]["held"]["memory_mib"] == 2048 + 512
+
+
+def test_a_kind_or_a_node_that_does_not_exist_is_a_usage_error_that_names_those_that_do(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = fleet.run(capsys, "leaks", "--kind", "orphan")
+    node = fleet.run(capsys, "leaks", "--node", "c9")
+
+    assert (kind.code, node.code) == (2, 2)
+    assert "orphan-claim" in kind.err
+    assert "known: c01, c02" in node.err
+
+
+def test_a_filter_that_finds_nothing_does_not_say_that_all_is_well(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    every = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+
+    said = fleet.run(capsys, "leaks", "--kind", "device-drift")
+
+    assert said.code == 0
+    assert len(every) > 0
+    assert f"nothing found of that kind or there; open in all: {len(every)} finding" in said.err
+    assert "agree" not in said.err
+
+
+@pytest.mark.parametrize("shown", ["json", "jsonl", "table"])
+def test_findings_are_the_exit_code_also_for_a_reader_who_has_gone(fleet: FleetLog, shown: str) -> None:
+    fleet.audit("c02", {f"stranger-{number:040}": 1 for number in range(100)})
+    reads, writes = os.pipe()
+    os.close(reads)
+
+    command = [sys.executable, "-m", "streams.cli.main", "leaks", "-o", shown, "--log", fleet.spec]
+    with os.fdopen(writes, "w") as gone:
+        ran = subprocess.run(command, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    assert ran.returncode == 3, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_where_nothing_is_found_any_field_may_be_asked_for_and_healing_says_that_there_is_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = FleetLog(tmp_path)
+    sound.audit("c01")
+
+    for fields in (("finding_id",), ("held.memory_mib",), ("causes",)):
+        said = sound.run(capsys, "leaks", "-o", "value", *(word for field in fields for word in ("-c", field)), "--sort", fields[0])
+        assert (said.code, said.out) == (0, "")
+    assert "nothing found: claims, life cycles and audits agree" in sound.run(capsys, "leaks", "--heal").err
+
+
+def test_where_all_that_is_found_is_ignored_nothing_is_said_of_kinds_or_places(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    for finding_id in fleet.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split():
+        fleet.run(capsys, "leaks", "ignore", finding_id, "--reason", "known")
+
+    said = fleet.run(capsys, "leaks")
+    elsewhere = fleet.run(capsys, "leaks", "--ignored", "--kind", "negative-free")
+
+    assert (said.code, said.err.splitlines()[0], said.err.splitlines()[-1]) == (
+        0, "2 findings more, ignored by the operator: --ignored shows them", "nothing else found"
+    )  # fmt: skip
+    assert elsewhere.err.splitlines()[-1] == "nothing found of that kind or there; open in all: 2 findings"

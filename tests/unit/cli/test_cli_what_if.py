@@ -1,0 +1,229 @@
+"""`claimlog what-if`: what would be decided if something were otherwise, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.codec import decode
+from schemas.ids import instance_id
+from schemas.results import InstancesPlaced
+from schemas.topics import RESULTS
+from streams.scheduling.policy import PACK, Policy
+from tests.cli_log import FleetLog
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c02", {}, memory_mib=4096)
+    return fleet
+
+
+def test_a_node_cannot_be_drained_and_enabled_at_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "what-if", "--memory", "1GiB", "--drain", "c01", "--enable", "c01")
+
+    assert (said.code, said.err) == (2, "claimlog: --drain c01 and --enable c01: a node is one or the other\n")
+
+
+def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
+    assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
+    fleet.schedule()
+
+
+def chosen(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str | None]]:
+    said = fleet.run(capsys, "what-if", *arguments, "-o", "json")
+    items = said.json["items"]
+    return said.code, [item["chosen"] for item in items], [item["unchanged"] for item in items]
+
+
+def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+
+    assert fleet.run(capsys, "explain", "r1").code == 4
+    assert chosen(fleet, capsys, "r1") == (4, ["c01", ""], ["c01", ""])
+    assert chosen(fleet, capsys, "r1", "--ratio", "memory=1.5") == (0, ["c01", "c01"], ["c01", ""])
+    assert chosen(fleet, capsys, "r1", "--add", "c01=2")[0] == 0
+    assert chosen(fleet, capsys, "r1", "--count", "1") == (0, ["c01"], ["c01"])
+
+
+def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    whole, other = FleetLog(tmp_path), FleetLog(tmp_path / "other")
+    for fleet in (whole, other):
+        fleet.audit("c01", {}, memory_mib=8192)
+    asked(whole, capsys, "r", "--memory", "2GiB", "--count", "3")
+    assert other.run(capsys, "place", "--memory", "2GiB", "--count", "3", "--request", "r", "--wait", "0s").code == 0
+    for number in whole.log.ends(RESULTS):
+        for record in whole.log.read(RESULTS, number, 0):
+            result = decode(RESULTS, record.value)
+            other.append(RESULTS, replace(result, decisions=result.decisions[::2]) if isinstance(result, InstancesPlaced) else result)
+
+    assert chosen(whole, capsys, "r") == (0, ["c01"] * 3, ["c01"] * 3)
+    assert chosen(other, capsys, "r") == (0, ["c01"] * 3, ["c01", None, None])
+
+
+def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    asked(fleet, capsys, "r2", "--memory", "5GiB")
+    fleet.audit("c03", {}, memory_mib=8192)
+
+    assert chosen(fleet, capsys, "r1") == (0, ["c01"], ["c01"])
+    assert chosen(fleet, capsys, "r1", "--drain", "c01") == (4, [""], ["c01"])
+    assert chosen(fleet, capsys, "r2") == (4, [""], [""])
+    assert chosen(fleet, capsys, "r2", "--at", "now") == (0, ["c03"], ["c03"])
+
+
+def test_files_are_utf_8_whatever_the_locale_says(fleet: FleetLog) -> None:
+    (fleet.path.parent / "fleet.toml").write_text('[defaults]\nzone = "süd"\n', encoding="utf-8")
+    (fleet.path.parent / "pack.toml").write_text("# für alle\nweighers = []\n", encoding="utf-8")
+    flags = ("--memory", "1GiB", "--fleet", "fleet.toml", "--by", "pack.toml", "--log", fleet.spec)
+
+    told = subprocess.run(
+        [sys.executable, "-c", "from streams.cli.main import main; main()", "what-if", *flags],
+        cwd=fleet.path.parent,
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+    )
+
+    assert (told.returncode, told.stderr.startswith(b"cut:")) == (0, True)
+
+
+def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    (fleet.path.parent / "fleet.toml").write_text('[nodes.c02]\nmemory_mib = { ratio = 4 }\nzone = "east"\n')
+    flags = ("--memory", "3GiB", "--count", "5")
+
+    code, nodes, before = chosen(fleet, capsys, *flags, "--fleet", str(fleet.path.parent / "fleet.toml"), "--by", "pack")
+    told = fleet.run(capsys, "what-if", *flags)
+
+    assert (code, len(nodes), before[:3].count(""), len(before)) == (0, 5, 0, 5)
+    assert told.code == 4
+    assert "what if  nothing were otherwise" in told.out
+    assert "3 of 5 have a node: not placed: all or none" in told.out
+    assert "RamFilter  2 -> 0  c01: short 1 GiB memory (3 GiB needed of 2 GiB) · c02: short 2 GiB memory" in told.out
+    assert told.err.startswith("cut:")
+
+
+def test_what_hosts_reported_and_nobody_carried_yet_counts_and_the_cut_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.audit("c01", {"late": 8192}, carry=False)
+
+    said = fleet.run(capsys, "what-if", "--memory", "6GiB", "-o", "json")
+
+    assert said.code == 4
+    assert said.json["items"][0]["cut"] == [fleet.log.end("claims", 0), fleet.log.end("claims", 1)]
+    assert fleet.run(capsys, "what-if", "--memory", "6GiB", "--at", said.json["cut"]).code == 4
+
+
+def test_a_request_in_a_file_and_on_another_cut(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.audit("c01", {"late": 8192})
+    path = fleet.path.parent / "request.json"
+    path.write_text('{"request_id": "f1", "flavor": {"memory_mib": 6144}}')
+
+    assert chosen(fleet, capsys, str(path))[:2] == (4, [""])
+    assert chosen(fleet, capsys, str(path), "--at", cut)[:2] == (0, ["c01"])
+
+
+def test_of_another_moment_the_policy_of_then_counts(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    def source(verb: str, *flags: str) -> str:
+        said: str = fleet.run(capsys, verb, "--memory", "1GiB", *flags, "-o", "json").json["summary"]["policy_source"]
+        return said
+
+    before = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.now_ms += 1000
+    fleet.schedule(owner="spreads")
+    fleet.audit("c01", {"one": 1024}, memory_mib=8192)
+    then, then_ms = fleet.run(capsys, "nodes", "-o", "json").json["cut"], fleet.now_ms
+    fleet.now_ms += 60_000
+    fleet.schedule(owner="packs", policy=PACK)
+
+    for verb in ("what-if", "capacity"):
+        assert source(verb) == "that of packs, which started last"
+        assert source(verb, "--at", then) == "that of spreads, which started last by then"
+        assert source(verb, "--at", before) == "the default, as no scheduler had started here by then"
+        assert source(verb, "--at", then, "--by", "nova") == "nova"
+    fleet.audit("c02", {}, memory_mib=4096)
+    assert source("what-if", "--at", f"{then_ms + 1000}") == "that of spreads, which started last by then"
+    assert chosen(fleet, capsys, "--memory", "1GiB", "--at", then)[1] == ["c01"]
+    assert chosen(fleet, capsys, "--memory", "1GiB", "--at", "now")[1] == ["c02"]
+
+
+def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.now_ms += 60_000
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(owner="packs", policy=PACK)
+    cut = fleet.run(capsys, "explain", "r1", "-o", "json").json["cut"]
+
+    said = fleet.run(capsys, "what-if", "r1", "--at", cut, "-o", "json").json
+
+    assert said["summary"]["policy_source"] == "that of packs, which started last by then"
+    assert [item["chosen"] for item in said["items"]] == ["c02"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("r1", "--drain", "c99"), "node 'c99' is not known at this cut"),
+        (("r1", "--ratio", "ram=2"), "expected RESOURCE=RATIO"),
+        (("r1", "--ratio", "memory=many"), "expected a number such as 1.5"),
+        (("r1", "--ratio", "memory=sNaN"), "expected a number such as 1.5"),
+        (("r1", "--ratio", "memory=1e999999"), "is out of range"),
+        (("r1", "--add", "c01=0"), "expected NODE or NODE=COUNT"),
+        (("r1", "--memory", "4GiB"), "the request is given already"),
+        (("r1", "--by", "nobody"), "--by: nobody"),
+        (("r1", "--count", "0"), "expected 1 to 1000"),
+        (("nowhere",), "it is not on this log"),
+        ((), "nothing is asked for"),
+    ],
+)
+def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    asked(fleet, capsys, "r1", "--memory", "1GiB")
+
+    said = fleet.run(capsys, "what-if", *arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"group": {"group_id": "g", "policy": "affinity"}}, "an affinity group needs ServerGroupAffinityFilter"),
+        ({"source_node": "c02"}, "source_node goes with actions that move instances"),
+        (
+            {"action": "migrate", "instance_ids": ["vm"], "source_node": "c02"},
+            "instance vm is neither claimed nor shown on source_node c02",
+        ),
+    ],
+)
+def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], said: dict[str, Any], why: str
+) -> None:
+    path, policy = fleet.path.parent / "request.json", fleet.path.parent / "policy.toml"
+    path.write_text(json.dumps({"request_id": "r", "flavor": {"memory_mib": 1024}} | said))
+    policy.write_text('filters = ["RamFilter"]\n')
+
+    played = fleet.run(capsys, "what-if", str(path), "--by", str(policy))
+    asked_for = fleet.run(capsys, "place", str(path), "--wait", "0s")
+    fleet.schedule(policy=Policy(filters=("RamFilter",)))
+
+    assert (played.code, asked_for.code, fleet.run(capsys, "explain", "r").code) == (4, 0, 4)
+    assert why in played.out
+
+
+def test_of_an_instance_its_request_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "r1", "--memory", "1GiB", "--count", "2")
+
+    said = fleet.run(capsys, "what-if", instance_id("r1", 1))
+
+    assert said.code == 2
+    assert f"'{instance_id('r1', 1)}' is an instance of request r1; " in said.err

@@ -1,0 +1,114 @@
+"""Where a Kafka log is and what its client is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import run
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
+from streams.log.kafka_topics import MISSING, Difference
+
+
+def test_an_address_names_brokers_prefix_and_settings() -> None:
+    settings = parse_settings("kafka://a:9092,[::1]:9093/fleet-1?client.rack=r%201&single-broker", {})
+
+    assert settings == KafkaSettings(bootstrap="a:9092,[::1]:9093", prefix="fleet-1", single_broker=True, options={"client.rack": "r 1"})
+
+
+def test_what_is_said_nearer_to_the_command_wins(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# ours\nclient.rack = file\nlinger.ms=1\nsocket.timeout.ms=2\nretries=3\n")
+    environ = {"CLAIMLOG_KAFKA_CONFIG": str(file), "CLAIMLOG_KAFKA_LINGER_MS": "4", "CLAIMLOG_KAFKA_CLIENT_RACK": "rack", "LINGER_MS": "9"}
+
+    settings = parse_settings("kafka://a:1?client.rack=address&socket.timeout.ms=5", environ, ["client.rack=flag"])
+
+    assert settings.options == {"client.rack": "flag", "linger.ms": "4", "socket.timeout.ms": "5", "retries": "3"}
+
+
+def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("p=ss word\n")
+
+    settings = parse_settings("kafka://a:1/x", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)})
+
+    assert settings.options == {"sasl.password": "p=ss word"}
+    assert settings.place == "kafka://a:1/x"
+
+
+def test_patience_is_the_message_time_out_and_kept_from_the_client() -> None:
+    settings = parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SINGLE_BROKER": "1"}, ["message.timeout.ms=1500"])
+
+    assert (settings.patience_ms, settings.single_broker, settings.options) == (1500, True, {})
+
+
+def test_topics_of_other_ledgers_and_of_kafka_are_not_ours() -> None:
+    one, plain = KafkaSettings(bootstrap="a:1", prefix="one"), KafkaSettings(bootstrap="a:1")
+
+    assert one.own("one.claims") == "claims"
+    assert [one.own(name) for name in ("one.", "ones.claims", "claims", "__consumer_offsets")] == [None] * 4
+    assert [plain.own(name) for name in ("claims", "one.claims", "__consumer_offsets")] == ["claims", None, None]
+    assert (one.topic("claims"), plain.topic("claims"), one.group("g"), plain.group("g")) == ("one.claims", "claims", "one.g", "claimlog.g")
+
+
+@pytest.mark.parametrize(
+    ("address", "given", "message"),
+    [
+        ("kafka://", [], "nothing is no broker's HOST:PORT"),
+        ("kafka://a:1,b", [], "b is no broker's HOST:PORT"),
+        ("kafka://user@a:1/x/y", [], "prefix 'x/y'"),
+        ("kafka://a:1", ["acks"], "expected key=value"),
+        ("kafka://a:1", ["enable.idempotence=false"], "enable.idempotence cannot be changed"),
+        ("kafka://a:1?single-broker=maybe", [], "single-broker is true or false"),
+        ("kafka://a:1?message.timeout.ms=0", [], "message.timeout.ms: a number"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_way_out(address: str, given: list[str], message: str) -> None:
+    with pytest.raises(SettingsProblem, match=message):
+        parse_settings(address, {}, given)
+
+
+def test_a_secret_file_that_cannot_be_read_is_told_by_its_variable_which_may_hold_the_secret_itself(tmp_path: Path) -> None:
+    (tmp_path / "latin-1").write_bytes("größe".encode("latin-1"))
+    told = []
+    for value in ("hunter2", str(tmp_path / "latin-1"), "hunter2\0"):
+        with pytest.raises(SettingsProblem) as problem:
+            parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": value})
+        told.append(str(problem.value).removeprefix("CLAIMLOG_KAFKA_SASL_PASSWORD_FILE: the file that it names cannot be read: "))
+    with pytest.raises(SettingsProblem, match="CLAIMLOG_KAFKA_CONFIG: /nowhere/at-all cannot be read: No such file or directory"):
+        parse_settings("kafka://a:1", {"CLAIMLOG_KAFKA_CONFIG": "/nowhere/at-all"})
+
+    assert told == ["No such file or directory", "it is no UTF-8", "it is no path"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["nodes", "--log", "kafka://me:hunter2@broker:9092/fleet"],
+        ["nodes", "--log", "kafka://me:hunter2/and+more@broker:9092/fleet"],
+        ["nodes", "--log", "kafak://broker:9092,me:hunter2/and,more@broker:9092"],
+        ["nodes", "--log", "kafak://broker:9092?sasl.password=hunter2"],
+        ["nodes", "--log", "kafka://broker:9092", "-X", "sasl.password:hunter2"],
+        ["nodes", "--log", "kafka://broker:9092"],
+    ],
+)
+def test_a_password_is_not_shown_where_it_is_said_in_a_wrong_way(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kafka.conf"
+    file.write_text("security.protocol=SASL_SSL\nsasl.password: hunter2\n")
+    monkeypatch.setenv("CLAIMLOG_KAFKA_CONFIG", str(file))
+
+    code = run(said)
+    heard = capsys.readouterr().err
+
+    assert code == 2
+    assert "hunter2" not in heard
+    assert "expected" in heard or "is no" in heard
+
+
+def test_a_topic_that_is_not_there_is_said_to_be_missing_and_how_it_is_made() -> None:
+    missing = Difference("claims", MISSING, "`claimlog topics apply` makes it", MISSING)
+
+    assert str(missing) == "topic 'claims': missing; `claimlog topics apply` makes it"

@@ -1,0 +1,137 @@
+"""Room that one instance holds twice for a moment, because its request changed hands, is not what others are refused for."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from schemas.claims import ClaimItem, ClaimRequested
+from schemas.codec import encode
+from schemas.requests import ServerGroup
+from schemas.resources import Resources
+from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Lease, Message
+from streams.placement.doubles import PATIENCE_MS, REMEMBERED, Doubles
+from streams.scheduler import Scheduler
+from streams.scheduling.fleet import Fleet
+from tests.scheduling_world import At, World, world, wrongs
+from tests.unit.placement.test_placement import LIKELY_TURNS, hosts, nothing, said, settle
+
+APART = ServerGroup(group_id="apart", policy="anti-affinity")
+
+
+def claims_too(here: World, request_id: str, node_id: str, owner: str = "former") -> None:
+    """What a former owner of a request had on its way lands now: a claim of its instance on another node."""
+    (event,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == request_id]
+    item = structs.replace(event.items[0], claim_id=f"{request_id}/0/{owner}-1.1", nodes=(node_id,))
+    record = structs.replace(event, owner=owner, items=(item,))
+    here.log.append([Message(CLAIMS, node_id.encode(), encode(record))])
+
+
+def placed(here: World) -> dict[str, str]:
+    return {result.request_id: result.placements[0].node_id for result in said(here, RESULTS, InstancesPlaced)}
+
+
+def two_of_three(here: World) -> str:
+    """Members on two of three nodes, claimed and not answered yet; the third."""
+    (event,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == "r0"]
+    (other,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == "r1"]
+    return ({"n0", "n1", "n2"} - {event.items[0].nodes[0], other.items[0].nodes[0]}).pop()
+
+
+def begun() -> tuple[World, Scheduler, str]:
+    here = hosts("n0", "n1", "n2", claims=1)
+    for number in range(2):
+        here.request(f"r{number}", group=APART)
+    scheduler = here.scheduler()
+    scheduler.turn()
+    return here, scheduler, two_of_three(here)
+
+
+def test_a_request_waits_until_the_claim_that_lost_is_gone() -> None:
+    here, scheduler, free = begun()
+    claims_too(here, "r0", free)
+    here.request("r2", group=APART)
+
+    settle(scheduler)
+
+    assert said(here, RESULTS, PlacementFailed) == []
+    assert placed(here)["r2"] == free
+    assert wrongs(here) == []
+
+
+class First(At):
+    """The log of a scheduler that owns the first partition of requests, and of the other knows nothing."""
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
+        del group, topic, member, timeout_seconds
+        return self
+
+    def partitions(self) -> frozenset[int]:
+        return frozenset({0})
+
+    def release(self) -> None:
+        """It owns it to the end."""
+
+
+def test_it_waits_for_a_moment_only_if_nobody_comes_who_would_release_the_loser() -> None:
+    here = world(claims=1, requests=2)
+    for name in ("n0", "n1", "n2"):
+        here.host(name)
+    theirs, ours = (name_in(here, partition) for partition in (1, 0))
+    here.request(theirs, group=APART)
+    dead = here.scheduler("dead", log=At(here.log, nothing, owns_all=True))
+    dead.turn()
+    taken = said(here, CLAIMS, ClaimRequested)[0].items[0].nodes[0]
+    free = sorted({"n0", "n1", "n2"} - {taken})
+    claims_too(here, theirs, free[0])
+    scheduler = here.scheduler(log=First(here.log, nothing))
+    here.request(f"{ours}-fits", group=APART, requested_nodes=(free[1],))
+    here.request(ours, group=APART)
+
+    for _ in range(LIKELY_TURNS):
+        scheduler.turn()
+    meanwhile = said(here, RESULTS, PlacementFailed)
+    here.clock.now_ms += PATIENCE_MS
+    for _ in range(LIKELY_TURNS):
+        scheduler.turn()
+
+    (failed,) = said(here, RESULTS, PlacementFailed)
+    assert meanwhile == []
+    assert (failed.request_id, failed.reason) == (ours, "no-valid-node")
+
+
+def name_in(here: World, partition: int) -> str:
+    """A request's name in that partition of requests, and with it that of what follows from it in these tests."""
+    for name in (f"q{number}" for number in range(1000)):
+        if {here.log.partition(REQUESTS, each.encode()) for each in (name, f"{name}-fits")} == {partition}:
+            return name
+    raise AssertionError("no such name")
+
+
+def test_who_finds_room_waits_for_nobody_and_who_is_refused_without_doubles_is_refused_at_once() -> None:
+    here, scheduler, free = begun()
+    claims_too(here, "r0", free)
+    here.request("beside")
+    scheduler.turn()
+    (beside,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == "beside"]
+    settle(scheduler)
+    here.request("too large", vcpus=99)
+
+    settle(scheduler)
+
+    assert beside.items[0].nodes
+    assert [each.request_id for each in said(here, RESULTS, PlacementFailed)] == ["too large"]
+
+
+def test_what_is_remembered_of_claims_is_bounded() -> None:
+    here = hosts("n0", claims=1)
+    doubles = Doubles(Fleet(here.ledgers()))
+
+    for number in range(3 * REMEMBERED):
+        item = ClaimItem(claim_id=f"c{number}", instance_id=f"i{number}", nodes=("n0",), resources=Resources(vcpus=1))
+        for owner in "st":
+            doubles.claimed(ClaimRequested(request_id=f"r{number}", owner=owner, basis=0, ttl_ms=1, items=(item,)))
+
+    assert len(doubles._young) + len(doubles._old) <= 2 * REMEMBERED
+    assert len(doubles._shared) <= REMEMBERED

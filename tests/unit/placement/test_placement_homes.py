@@ -1,0 +1,388 @@
+"""Homes of affinity groups, one history each (rule 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed, NodeConfigured
+from schemas.codec import decode
+from schemas.inventory import NumaCell, OperatorFields, PciDevice, ResourceRule
+from schemas.partitioner import partition_of
+from schemas.requests import NumaWant, PciWant, ServerGroup
+from schemas.resources import Limits
+from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.topics import CLAIMS, RESULTS
+from streams.log.base import Message
+from streams.placement.placer import ATTEMPTS_MAX
+from streams.scheduler import Scheduler
+from streams.scheduling.explain import rerun
+from streams.scheduling.policy import DEFAULT, PACK
+from tests.scheduling_world import At, World, groups_wrong, world, wrongs
+
+TOGETHER = ServerGroup(group_id="g", policy="affinity")
+ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+
+
+def hosts(*names: str, claims: int = 3, **totals: int) -> World:
+    here = world(claims=claims, requests=1)
+    for name in names:
+        here.host(name, **totals)
+    return here
+
+
+def settle(*schedulers: Scheduler) -> None:
+    for _ in range(60):
+        if not sum(scheduler.turn() for scheduler in schedulers):
+            return
+    raise AssertionError("the schedulers do not come to rest")
+
+
+def said(here: World, topic: str, *types: type) -> list[Any]:
+    records = [record for number in sorted(here.log.ends(topic)) for record in here.log.read(topic, number, 0, 100_000, 1 << 30)]
+    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
+
+
+def places(here: World) -> dict[str, set[str]]:
+    """The nodes of each placed request."""
+    return {result.request_id: {each.node_id for each in result.placements} for result in said(here, RESULTS, InstancesPlaced)}
+
+
+def failures(here: World) -> dict[str, str]:
+    return {result.request_id: result.message for result in said(here, RESULTS, PlacementFailed)}
+
+
+def home(here: World, group_id: str = "g") -> tuple[int, str]:
+    return next((home.epoch, home.node_id) for ledger in here.ledgers() if (home := ledger.homes(group_id)) is not None)
+
+
+@ENGINES
+def test_the_first_member_waits_for_its_home_and_names_its_epoch(engine_name: str) -> None:
+    here = hosts("n1", "n2", "n3")
+    here.request("r", group=TOGETHER)
+
+    settle(here.scheduler(engine_name=engine_name))
+
+    (proposed,) = said(here, CLAIMS, GroupHomeProposed)
+    (claimed,) = said(here, CLAIMS, ClaimRequested)
+    assert places(here) == {"r": {proposed.node_id}}
+    assert [(item.nodes, item.group.epoch) for item in claimed.items] == [((proposed.node_id,), 1)]
+    assert groups_wrong(here) == wrongs(here) == []
+
+
+@ENGINES
+def test_later_members_go_home_though_the_policy_spreads(engine_name: str) -> None:
+    here = hosts(*[f"n{number}" for number in range(6)])
+    scheduler = here.scheduler(engine_name=engine_name)
+    for number in range(5):
+        here.request(f"r{number}", group=TOGETHER)
+    here.request("r5", group=TOGETHER, count=2)
+
+    settle(scheduler)
+
+    assert len(set.union(*places(here).values())) == 1
+    assert len(places(here)) == 6
+    assert len(said(here, CLAIMS, GroupHomeProposed)) == 1
+
+
+@ENGINES
+def test_several_members_at_once_get_a_home_that_takes_them_all(engine_name: str) -> None:
+    here = hosts("n1", "n2", "n3", vcpus=2, memory_mib=100_000)
+    here.host("roomy", vcpus=6, memory_mib=8192)
+    here.request("r", group=TOGETHER, count=5)
+    here.request("too many", group=structs.replace(TOGETHER, group_id="h"), count=7)
+
+    settle(here.scheduler(engine_name=engine_name))
+
+    assert places(here) == {"r": {"roomy"}}
+    assert "(affinity: one node has to take all 7)" in failures(here)["too many"]
+    assert len(said(here, CLAIMS, GroupHomeProposed)) == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        (ResourceRule(ratio_milli=2000), {"memory_mib": 8000}),
+        (ResourceRule(max_unit=4096), {"memory_mib": 4096}),
+        (ResourceRule(), {"limits": Limits(io_ops_max=3)}),
+        (ResourceRule(), {"numa": (NumaWant(cpus=(0,), memory_mib=64, cpu_policy="dedicated"),)}),
+        (ResourceRule(), {"numa": (NumaWant(cpus=(0,), memory_mib=64),), "pci": (PciWant(specs=({},), numa_policy="required"),)}),
+    ],
+    ids=["more than the total", "max_unit", "I/O operations", "dedicated CPUs", "devices near each"],
+)
+def test_members_at_once_have_a_home_where_one_after_the_other_fits(dry_run: bool, rule: ResourceRule, options: dict[str, Any]) -> None:
+    here = world(claims=1, requests=1)
+    cells = tuple(NumaCell(cell_id=n, cpus=(2 * n, 2 * n + 1), dedicated_cpus=(2 * n + 1,), memory_mib=4096) for n in range(3))
+    nics = tuple(PciDevice(address=f"0000:0{n}:00.0", numa_cell=n) for n in range(3))
+    here.host("poor", memory_mib=10_000, io_workload=1, numa_cells=cells[:1], pci_devices=nics[:1])
+    here.host("roomy", memory_mib=12_288, numa_cells=cells, pci_devices=nics)
+    here.say(CLAIMS, NodeConfigured(node_id="roomy", record_id="set", fields=OperatorFields(memory_mib=rule)))
+    here.request("r", group=TOGETHER, count=3, dry_run=dry_run, **options)
+
+    settle(here.scheduler(policy=PACK))
+
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    assert [decision.chosen for decision in result.decisions] == ["roomy"] * 3
+
+
+def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:
+    here = hosts("n1", "n2", vcpus=2)
+    request = here.request("r", group=TOGETHER, count=3)
+    settle(here.scheduler())
+    (failed,) = said(here, RESULTS, PlacementFailed)
+
+    (decision,) = failed.decisions
+    again = rerun(here.ledgers(), request, 0, decision, {}, DEFAULT)
+
+    assert again.same, again.differences
+    assert [str(lack) for lack in decision.nearest_miss.shortfalls] == ["vcpus: 3 needed of 2"]
+
+
+@ENGINES
+def test_a_home_with_members_that_is_full_is_an_answer_and_stays_the_home(engine_name: str) -> None:
+    here = hosts("n1", "n2", vcpus=2)
+    here.request("r1", vcpus=2, group=TOGETHER)
+    here.request("r2", vcpus=1, group=TOGETHER)
+
+    settle(here.scheduler(engine_name=engine_name))
+
+    assert list(places(here)) == ["r1"]
+    assert "rejected by ServerGroupAffinityFilter 1, CoreFilter 1" in failures(here)["r2"]
+    assert home(here)[0] == 1
+    assert said(here, CLAIMS, GroupHomeClosed) == []
+
+
+@ENGINES
+def test_a_home_without_members_that_cannot_take_them_moves(engine_name: str) -> None:
+    here = hosts("n1", "n2")
+    scheduler = here.scheduler(engine_name=engine_name)
+    here.request("r1", group=TOGETHER)
+    settle(scheduler)
+    ((_, first),) = [home(here)]
+    here.cancel("r1")
+    settle(scheduler)
+    here.set_status(first, "withdrawn")
+    for name in ("r2", "r3"):
+        here.request(name, group=TOGETHER)
+
+    settle(scheduler)
+
+    other = {"n1": "n2", "n2": "n1"}[first]
+    assert home(here) == (2, other)
+    assert (places(here)["r2"], places(here)["r3"]) == ({other}, {other})
+    assert [closed.node_id for closed in said(here, CLAIMS, GroupHomeClosed)] == [first]
+    assert groups_wrong(here) == []
+
+
+def test_a_home_that_died_with_members_is_left_when_the_operator_closes_it() -> None:
+    here = hosts("n1", "n2")
+    scheduler = here.scheduler()
+    here.request("r1", group=TOGETHER)
+    settle(scheduler)
+    _, dead = home(here)
+    here.set_status(dead, "disabled")
+    here.request("r2", group=TOGETHER)
+    settle(scheduler)
+
+    here.say(CLAIMS, GroupHomeClosed(node_id=dead, record_id="operator", group_id="g", epoch=1, unconditional=True))
+    here.request("r3", group=TOGETHER)
+    settle(scheduler)
+
+    assert "r2" in failures(here)
+    assert home(here) == (2, {"n1": "n2", "n2": "n1"}[dead])
+    assert places(here)["r3"] == {home(here)[1]}
+
+
+def test_where_nothing_fits_the_empty_home_moves_once_at_most_and_the_request_fails() -> None:
+    here = hosts("n1", "n2", vcpus=2)
+    scheduler = here.scheduler()
+    here.request("r1", group=TOGETHER)
+    settle(scheduler)
+    here.cancel("r1")
+    settle(scheduler)
+    here.request("r2", vcpus=3, group=TOGETHER)
+
+    settle(scheduler)
+
+    assert list(failures(here)) == ["r2"]
+    assert len(said(here, CLAIMS, GroupHomeClosed)) == 1
+
+
+def test_two_schedulers_that_propose_at_the_same_moment_meet_in_one_home() -> None:
+    here = hosts(*[f"n{number}" for number in range(8)])
+    met: list[bool] = []
+
+    def meet(when: str, messages: Sequence[Message]) -> None:
+        proposals = [message for message in messages if isinstance(decode(message.topic, message.value), GroupHomeProposed)]
+        if when == "before" and proposals and not met:
+            met.append(True)
+            other.turn()
+
+    one = here.scheduler("one", log=At(here.log, meet, owns_all=True))
+    other = here.scheduler("other", log=At(here.log, lambda *_: None, owns_all=True))
+    for number in range(4):
+        here.request(f"r{number}", group=TOGETHER)
+
+    settle(one, other)
+
+    assert len(said(here, CLAIMS, GroupHomeProposed)) == 2
+    assert len(set.union(*places(here).values())) == 1
+    assert groups_wrong(here) == wrongs(here) == []
+
+
+@pytest.mark.parametrize("first", ["who moves in", "who leaves"])
+def test_one_moves_into_a_home_at_the_moment_when_another_leaves_it(first: str) -> None:
+    """The home is empty and half full of others: a small newcomer fits there, a large one has it closed."""
+    here = world(claims=3, requests=2)
+    here.host("n1")
+    here.host("n2")
+    crew: dict[str, Scheduler] = {}
+    at_once: list[str] = []
+
+    def meet(name: str, when: str, messages: Sequence[Message]) -> None:
+        said_now = [decode(message.topic, message.value) for message in messages]
+        races = any(isinstance(event, GroupHomeClosed if name == "large" else ClaimRequested) for event in said_now)
+        goes_first = (name == "small") == (first == "who leaves")  # The one that is held back lets the other come to rest before it.
+        if at_once and when == "before" and races and goes_first:
+            at_once.clear()
+            settle(crew["large" if name == "small" else "small"])
+
+    for name in ("small", "large"):
+        crew[name] = here.scheduler(name, log=At(here.log, partial(meet, name)))
+    settle(*crew.values())
+    while not all(len(scheduler.partitions) == 1 for scheduler in crew.values()):
+        here.clock.now_ms += 1000
+        settle(*crew.values())
+    names = {name: _of_partition(name, *scheduler.partitions) for name, scheduler in crew.items()}
+    here.request("before", group=TOGETHER)
+    settle(*crew.values())
+    _, there = home(here)
+    here.cancel("before")
+    settle(*crew.values())
+    here.request("filler", vcpus=4, requested_nodes=(there,))
+    settle(*crew.values())
+
+    here.request(names["small"], vcpus=1, group=TOGETHER)
+    here.request(names["large"], vcpus=6, group=TOGETHER)
+    at_once.append("now")
+    held_back = "large" if first == "who moves in" else "small"
+    settle(crew[held_back])
+    settle(*crew.values())
+
+    assert at_once == [], "they met"
+    assert groups_wrong(here) == wrongs(here) == []
+    assert home(here)[0] == (1 if first == "who moves in" else 2)
+    assert (names["large"] in places(here)) == (first == "who leaves")
+
+
+def _of_partition(name: str, partition: int) -> str:
+    """A request's id that belongs to this one of two partitions."""
+    return next(each for number in range(50) if partition_of((each := f"{name}-{number}").encode(), 2) == partition)
+
+
+def test_a_claim_under_an_epoch_that_was_closed_meanwhile_is_refused_and_goes_to_the_next_home() -> None:
+    here = hosts("n1", "n2", "n3")
+    closed: list[str] = []
+
+    def close(when: str, messages: Sequence[Message]) -> None:
+        claims = [event for message in messages if isinstance(event := decode(message.topic, message.value), ClaimRequested)]
+        if when == "before" and claims and not closed:
+            closed.append(claims[0].items[0].nodes[0])
+            here.say(CLAIMS, GroupHomeClosed(node_id=closed[0], record_id="x", group_id="g", epoch=1))
+
+    scheduler = here.scheduler(log=At(here.log, close))
+    here.request("r", group=TOGETHER)
+
+    settle(scheduler)
+
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    assert scheduler.placer.counters.conflicts == 1
+    assert "epoch 1 of the group's home is closed here" in str(result.decisions[0].refused[0])
+    assert home(here) == (2, result.placements[0].node_id)
+    assert groups_wrong(here) == wrongs(here) == []
+
+
+def test_a_group_that_never_keeps_a_home_is_refused_in_the_end() -> None:
+    here = hosts("n1", "n2", "n3")
+
+    def close(when: str, messages: Sequence[Message]) -> None:
+        for message in messages if when == "after" else ():
+            event = decode(message.topic, message.value)
+            if isinstance(event, GroupHomeProposed):
+                end = sum(here.log.ends(CLAIMS).values())
+                here.say(CLAIMS, GroupHomeClosed(node_id=event.node_id, record_id=f"x{end}", group_id="g", epoch=event.epoch))
+
+    here.request("r", group=TOGETHER)
+
+    settle(here.scheduler(log=At(here.log, close)))
+
+    assert failures(here) == {"r": f"its group had no home for long enough: {ATTEMPTS_MAX} homes were closed again"}
+
+
+def test_force_does_not_split_a_group() -> None:
+    here = hosts("n1", "n2", "n3")
+    scheduler = here.scheduler()
+    here.request("first", group=TOGETHER, forced_nodes=("n2",))
+    settle(scheduler)
+    here.request("there", group=TOGETHER, forced_nodes=("n1", "n2"))
+    here.request("elsewhere", group=TOGETHER, forced_nodes=("n1", "n3"))
+
+    settle(scheduler)
+
+    assert (places(here)["first"], places(here)["there"]) == ({"n2"}, {"n2"})
+    assert "group-home 2" in failures(here)["elsewhere"]
+
+
+def test_a_policy_that_cannot_keep_a_group_together_says_so() -> None:
+    here = hosts("n1")
+    policy = structs.replace(DEFAULT, filters=("ComputeFilter",))
+    here.request("r", group=TOGETHER)
+    here.request("soft", group=structs.replace(TOGETHER, policy="soft-affinity"))
+
+    settle(here.scheduler(policy=policy))
+
+    assert failures(here)["r"].startswith("an affinity group needs ServerGroupAffinityFilter")
+    assert "soft" in places(here)
+    assert said(here, CLAIMS, GroupHomeProposed) == []
+
+
+def test_a_dry_run_of_a_group_shows_one_node_and_leaves_no_home() -> None:
+    here = hosts("n1", "n2", "n3")
+    here.request("r", group=TOGETHER, count=3, dry_run=True)
+
+    settle(here.scheduler())
+
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    assert len({decision.chosen for decision in result.decisions}) == 1
+    assert said(here, CLAIMS, GroupHomeProposed, ClaimRequested, ClaimReleased) == []
+
+
+@ENGINES
+@pytest.mark.parametrize("most", [1, 2])
+def test_members_that_stay_apart_are_at_most_as_many_on_a_node_as_the_group_says(engine_name: str, most: int) -> None:
+    here = hosts("n1", "n2", "n3")
+    here.request("r", group=ServerGroup(group_id="g", policy="anti-affinity", max_per_node=most), count=3 * most)
+    here.request("one more", group=ServerGroup(group_id="g", policy="anti-affinity", max_per_node=most))
+
+    settle(here.scheduler(engine_name=engine_name))
+
+    (result,) = said(here, RESULTS, InstancesPlaced)
+    nodes = [placement.node_id for placement in result.placements]
+    assert {node: nodes.count(node) for node in nodes} == dict.fromkeys(("n1", "n2", "n3"), most)
+    assert "ServerGroupAntiAffinityFilter 3" in failures(here)["one more"]
+
+
+@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
+def test_a_soft_policy_refuses_nobody(policy: Any) -> None:
+    here = hosts("n1", "n2", vcpus=2)
+    here.request("r", group=ServerGroup(group_id="g", policy=policy), count=4)
+
+    settle(here.scheduler())
+
+    assert places(here) == {"r": {"n1", "n2"}}
+    assert said(here, CLAIMS, GroupHomeProposed) == []

@@ -1,0 +1,206 @@
+"""A request that changes hands stays where it is held: nobody hears that there is no room because one instance held two nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.claims import ClaimRequested, NodeObserved
+from schemas.inventory import Hypervisor, NumaCell
+from schemas.requests import NumaWant, ServerGroup
+from schemas.results import Decision, InstancesPlaced, PlacementFailed
+from schemas.topics import CLAIMS, RESULTS
+from streams.log.base import Lease
+from streams.scheduler import Scheduler
+from streams.scheduling.explain import funnel
+from streams.scheduling.explain import rerun as made_again
+from streams.scheduling.filters.restrict import HELD_NODES
+from streams.scheduling.policy import DEFAULT
+from tests.scheduling_world import At, World, world, wrongs
+from tests.unit.placement.test_placement import LIKELY_TURNS, held, nothing, said, settle
+from tests.unit.scheduling.test_explain import claimed, ledgers_at
+from tests.unit.streams.test_scheduler import Far
+
+APART = ServerGroup(group_id="apart", policy="anti-affinity")
+ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])
+
+
+def tight(*names: str, vcpus: int = 8, claims: int = 3) -> World:
+    here = world(claims=claims, requests=1)
+    for name in names:
+        here.host(name, vcpus=vcpus)
+    return here
+
+
+def successor(here: World, engine_name: str = "auto") -> Scheduler:
+    return here.scheduler("new", log=At(here.log, nothing, owns_all=True), engine_name=engine_name)
+
+
+def placed_on(here: World) -> dict[str, list[str]]:
+    return {result.request_id: [each.node_id for each in result.placements] for result in said(here, RESULTS, InstancesPlaced)}
+
+
+def claimed_on(here: World) -> dict[str, list[str]]:
+    """The nodes of the claims that are held, by request."""
+    found: dict[str, list[str]] = {}
+    for ledger in here.ledgers():
+        for claim in ledger.claims.values():
+            found.setdefault(claim.request_id, []).append(claim.node_id)
+    return found
+
+
+def all_of(nodes: dict[str, list[str]]) -> list[str]:
+    return sorted(node_id for several in nodes.values() for node_id in several)
+
+
+def decided(here: World, request_id: str) -> list[Decision]:
+    return [decision for result in said(here, RESULTS, InstancesPlaced) if result.request_id == request_id for decision in result.decisions]
+
+
+@ENGINES
+def test_a_group_that_just_fits_is_placed_though_its_requests_change_hands(engine_name: str) -> None:
+    here = tight("n0", "n1", "n2", "n3", "n4", "n5")
+    for number in range(5):
+        here.request(f"r{number}", group=APART)
+    here.scheduler("old", engine_name=engine_name).turn()
+    before = claimed_on(here)
+    here.request("r5", group=APART)  # It comes behind those that were claimed, and finds their nodes taken but one.
+
+    settle(successor(here, engine_name))
+
+    assert len(before) == 5
+    assert said(here, RESULTS, PlacementFailed) == []
+    assert {name: nodes for name, nodes in placed_on(here).items() if name in before} == before
+    assert all_of(placed_on(here)) == ["n0", "n1", "n2", "n3", "n4", "n5"]
+    assert wrongs(here) == []
+
+
+@ENGINES
+def test_a_fleet_without_room_for_two_claims_of_anybody_is_filled_to_the_end(engine_name: str) -> None:
+    here = tight("n0", "n1", "n2", "n3", vcpus=2)
+    here.request("three", vcpus=2, count=3)
+    here.scheduler("old", engine_name=engine_name).turn()
+    before = claimed_on(here)["three"]
+    here.request("one", vcpus=2)
+
+    settle(successor(here, engine_name))
+
+    assert said(here, RESULTS, PlacementFailed) == []
+    assert sorted(placed_on(here)["three"]) == sorted(before)
+    assert len(held(here)) == 4
+    assert wrongs(here) == []
+
+
+def test_pinned_cpus_of_the_former_claim_are_its_own_instances() -> None:
+    here = world(claims=1, requests=1)
+    cell = NumaCell(cell_id=0, cpus=(0, 1, 2, 3), dedicated_cpus=(0, 1, 2, 3), memory_mib=4096)
+    for name in ("n0", "n1"):
+        has = Hypervisor(vcpus=4, pcpus=4, memory_mib=4096, disk_mib=1024, numa_cells=(cell,))
+        seen = NodeObserved(node_id=name, producer=name, epoch=1, counter=1, taken_at_ms=1, mono_ms=1, hypervisor=has, instances=())
+        here.say(CLAIMS, seen)
+    for name in ("r0", "r1"):
+        here.request(name, vcpus=4, numa=(NumaWant(pinned_cpus=(0, 1, 2, 3), memory_mib=512, cpu_policy="dedicated"),))
+    here.scheduler("old").turn()
+    before = claimed_on(here)
+
+    settle(successor(here))
+
+    assert all_of(before) == ["n0", "n1"]
+    assert placed_on(here) == before
+    assert wrongs(here) == []
+
+
+@ENGINES
+def test_the_evidence_says_that_the_node_was_held_and_gives_the_same_choice_again(engine_name: str) -> None:
+    here = tight("n0", "n1", "n2", "n3")
+    request = here.request("r", count=2)
+    here.scheduler("old", engine_name=engine_name).turn()
+    before = claimed_on(here)["r"]
+
+    settle(successor(here, engine_name))
+
+    for index, decision in enumerate(decided(here, "r")):
+        (line,) = [line for line in funnel(decision) if line.filter == HELD_NODES]
+        assert (line.entered, line.left, decision.passed) == (4, 1, 1)
+        assert line.example.endswith(f": held already, by an earlier claim of this request, on {decision.chosen}")
+        done = made_again(ledgers_at(here, decision.cut), request, index, decision, claimed(here), DEFAULT)
+        assert (done.again.chosen in before, done.differences) == (True, ())
+
+
+@ENGINES
+def test_where_a_filter_no_longer_lets_the_held_node_pass_another_one_is_chosen(engine_name: str) -> None:
+    here = tight("n0", "n1")
+    request = here.request("r")
+    here.scheduler("old", engine_name=engine_name).turn()
+    ((dead,),) = claimed_on(here).values()
+    here.set_status(dead, "disabled")
+
+    settle(successor(here, engine_name))
+
+    (decision,) = decided(here, "r")
+    done = made_again(ledgers_at(here, decision.cut), request, 0, decision, claimed(here), DEFAULT)
+    assert placed_on(here) == {"r": [({"n0", "n1"} - {dead}).pop()]}
+    assert HELD_NODES not in {line.filter for line in funnel(decision)}
+    assert done.differences == ()
+    assert wrongs(here) == []
+
+
+def test_what_a_guest_leaves_and_keeps_is_no_place_for_it_to_go() -> None:
+    here = tight("n0", "n1", "n2")
+    here.request("r")
+    settle(here.scheduler("first"))
+    ((source,),) = placed_on(here).values()
+    guest = here.requests[0].instance(0)
+    here.request("move", action="migrate", source_node=source, instance_ids=(guest,))
+    here.scheduler("old", log=At(here.log, nothing, owns_all=True)).turn()
+    went = [node for node in claimed_on(here)["move"] if node != source]
+
+    settle(successor(here))
+
+    assert placed_on(here)["move"] == went
+    assert wrongs(here) == []
+
+
+class Shared(Far):
+    """A log that takes records without being waited for, and of which the scheduler owns the requests as it is told."""
+
+    owned: frozenset[int] = frozenset({0})
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
+        del group, topic, member, timeout_seconds
+        return self
+
+    def partitions(self) -> frozenset[int]:
+        return self.owned
+
+    def release(self) -> None:
+        self.owned = frozenset()
+
+
+def test_whoever_is_given_a_partition_back_waits_for_its_own_claims_that_are_still_on_their_way() -> None:
+    here = tight("n0", "n1", "n2", "n3")
+    log = Shared(here)
+    scheduler = here.scheduler("s", log=log)
+    for _ in range(3):
+        scheduler.turn(1.0)
+    for number in range(3):
+        here.request(f"r{number}", group=APART)
+    log.holds = True
+    scheduler.turn()
+    for owned in (frozenset[int](), frozenset({0})):
+        log.owned = owned
+        scheduler.turn()
+    waiting = scheduler.placer.counters.decisions
+    here.request("r3", group=APART)
+    log.holds = False
+
+    for _ in range(LIKELY_TURNS):
+        scheduler.turn(1.0)
+
+    claims: list[Any] = said(here, CLAIMS, ClaimRequested)
+    assert waiting == 3, "nothing is decided again before its claims are read back"
+    assert said(here, RESULTS, PlacementFailed) == []
+    assert len(claims) == 3 + 3 + 1
+    assert all_of(placed_on(here)) == ["n0", "n1", "n2", "n3"]
+    assert wrongs(here) == []
