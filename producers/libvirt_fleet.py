@@ -170,8 +170,8 @@ class Fleet:
             self._put(f"{host.node_id}: the audit failed, which is published: {record.reason}")
             return
         self.answered += 1
-        unknown = f", {len(record.unknown_instances)} of them do not answer" if record.unknown_instances else ""
-        self._put(f"{host.node_id}: audited, {len(record.instances or ())} domains{unknown}, {host.events_published} life-cycle events")
+        unknown = f" ({len(record.unknown_instances)} of them do not answer)" if record.unknown_instances else ""
+        self._put(f"{host.node_id}: audited; domains: {len(record.instances or ())}{unknown}, life-cycle events: {host.events_published}")
 
     def _publish(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
         self._put(Said(topic, key, value, headers))

@@ -35,8 +35,8 @@ from streams.scheduling.select import Practice, engine
 GROUP = "schedulers"
 """The group whose lease and committed offsets share `placement-requests`."""
 RECORDS_PER_READ = 2000
-# Records of `claims` folded in one turn: a second or so, so that a scheduler that catches up still renews its lease.
-FOLDED_PER_TURN = 20_000
+# Records of `claims` folded, and results read to take partitions over, in one turn: a second or so, since the lease is renewed between turns.
+FOLDED_PER_TURN = RESULTS_PER_TURN = 20_000
 # Requests kept unanswered in memory; the rest waits in the log.
 OPEN_MAX = 4000
 # Committing is a write of its own and only saves a new owner some reading.
@@ -127,6 +127,8 @@ class Scheduler:
         """How long its turns have waited for something to do, in all."""
         self._new: list[tuple[int, Asked | Cancel]] = []
         """Requests that were read and not told to the placer yet, because the ends of `claims` may be asked for afterwards."""
+        self._beginning: set[int] = set()
+        """Partitions that are its own now, whose results are not all read yet."""
         self._taken_over: set[int] = set()
         """Partitions whose losers nobody has looked for yet."""
 
@@ -157,7 +159,7 @@ class Scheduler:
         said = self.outbox.send()
         moved += said
         is_there = said > 0 and not self.outbox.is_far
-        has_more = is_there or self._is_behind or self.placer.may_act() or self.placer.wants_ends
+        has_more = is_there or self._is_behind or bool(self._beginning) or self.placer.may_act() or self.placer.wants_ends
         if self.placer.wants_ends:
             self.placer.ends_are(self._claims_ends())
             self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
@@ -214,24 +216,31 @@ class Scheduler:
             self.placer.disown(partition)
             self._new = [each for each in self._new if each[0] != partition]
         fresh = sorted(mine - self.partitions)
+        self._beginning.intersection_update(fresh)
         if not fresh and not self._taken_over:
             return 0
         read = 0
         committed = self._log.committed(GROUP, REQUESTS)
         for partition in fresh:
-            if (stored := committed.get(partition, 0)) > (end := self._log.end(REQUESTS, partition)):
+            stored = committed.get(partition)
+            if stored is not None and stored > (end := self._log.end(REQUESTS, partition)):
                 # All results are read in any case, so requests read again are known to be answered.
-                committed = {number: offset for number, offset in committed.items() if number != partition}
-                place = f"{REQUESTS}/{partition}"
-                self._tell(f"{place}: {rewound(GROUP, stored, end)}; the stored offset is discarded, it is read again from its start")
-            placements = begun(self._log, partition, committed.get(partition), self._placements.get(partition), self._tell)
+                if partition not in self._beginning:
+                    what = f"{rewound(GROUP, stored, end)}; the stored offset is discarded, it is read again from its start"
+                    self._tell(f"{REQUESTS}/{partition}: {what}")
+                stored = None
+            self._beginning.add(partition)
+            placements = begun(self._log, partition, stored, self._placements.get(partition), self._tell)
             self._placements[partition] = placements
             # Every result up to the end is known before anything is done (DESIGN section 3).
-            while records := self._read(RESULTS, partition, placements.results_next, RECORDS_PER_READ):
+            while read < RESULTS_PER_TURN and (records := self._read(RESULTS, partition, placements.results_next, RECORDS_PER_READ)):
                 for record in records:
                     placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 read += len(records)
-            self.placer.own(partition, placements, self._claims_ends(), committed.get(partition, 0))
+            if read >= RESULTS_PER_TURN:
+                break
+            self._beginning.discard(partition)
+            self.placer.own(partition, placements, self._claims_ends(), stored or 0)
             self._taken_over.add(partition)
         self.placer.look_for_losers(self._taken_over)
         self._taken_over.clear()

@@ -25,7 +25,7 @@ from streams.cli.state import State
 from streams.log.base import Log, LogDamaged, Partition, Position, Record, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
-from streams.topology import WATCHED_TOPICS, check_topics
+from streams.topology import LATER_TOPICS, WATCHED_TOPICS, check_topics
 
 # A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
 ROWS_BEHIND_MAX = 5_000
@@ -92,7 +92,11 @@ def topic_set(log: Log) -> Check:
         check_topics(log)
     except TopicMismatch as problem:
         return Check("fail", "topics", str(problem), "`claimlog run` makes what is missing")
-    return Check("ok", "topics", f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests")
+    said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
+    if later := sorted(LATER_TOPICS - there.keys()):
+        said += f"; {', '.join(later)} is missing, so each start of a scheduler reads all results"
+        return Check("warn", "topics", said, "`claimlog topics apply` makes it; then start schedulers and workers again")
+    return Check("ok", "topics", said)
 
 
 def ledger_opened(log: Log) -> Check:

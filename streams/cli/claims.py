@@ -46,6 +46,7 @@ COLUMNS = [
     Column(name="group_id", title="group", shown=lambda group: group or "-", wide=True),
     Column(name="position", wide=True),
 ]
+_LIKE = dict.fromkeys([*(column.name for column in COLUMNS), *RESOURCES, "granted_ms", "confirmed_ms", "resize", "forced", "keep"])
 
 
 @app.command(name="list")
@@ -76,7 +77,7 @@ def list_(
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
-    write(Answer(columns=COLUMNS, items=items, cut=folded.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.

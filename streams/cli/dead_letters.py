@@ -39,6 +39,7 @@ COLUMNS = [
     Column(name="key", wide=True),
     Column(name="cut_short", wide=True),
 ]
+_LIKE = dict.fromkeys(("letter", "time_ms", "original", "topic", "kind", "size_bytes", "reason", "key", "cut_short"))
 
 
 @app.command(name="list")
@@ -62,7 +63,7 @@ def list_(
             for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
-    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=COLUMNS, items=items, cut=cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
 
 

@@ -16,26 +16,30 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 Scenario = Literal["story", "tempest-leak"]
+NODES = 12
 
 
 def demo(
     *,
     directory: Annotated[Path, Parameter(help="Where the log is made; an earlier demonstration's is replaced.")] = Path("demo-data"),
     seed: Annotated[int, Parameter(help="Of the fleet and the requests.")] = 7,
-    nodes: Annotated[int, Parameter(help="Number of simulated hypervisors.")] = 12,
+    nodes: Annotated[int | None, Parameter(show_default=False, help=f"Number of simulated hypervisors; default: {NODES}.")] = None,
     scenario: Annotated[Scenario, Parameter(help="tempest-leak: a published case, down to the instance.")] = "story",
 ) -> int:
     """Hypervisors, requests and three schedulers on one log; one scheduler is killed, a leak found, explained and healed."""
+    from streams.cli.exits import UsageProblem
+
     began = time.monotonic()
     if scenario == "tempest-leak":
+        if nodes is not None:
+            raise UsageProblem(f"--nodes {nodes}: it goes with the story alone; the case that was published has one host")
         print("claimlog demo: a host that has room and a tracker that says it has none", flush=True)
         path = _fresh(directory)
         from streams.cli.demo_tempest import RUN_MS, RUNS, play
 
         return play(path, seed, time.time_ns() // 1_000_000 - (RUNS + 1) * RUN_MS)
+    nodes = NODES if nodes is None else nodes
     if not 4 <= nodes <= 99:
-        from streams.cli.exits import UsageProblem
-
         raise UsageProblem(f"--nodes: expected 4 to 99, got {nodes}")
     print(f"claimlog demo: {nodes} simulated hypervisors and three schedulers on one log, {directory}/ledger.sqlite", flush=True)
     path = _fresh(directory)

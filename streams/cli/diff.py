@@ -66,7 +66,8 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
     found = [change for change in changes.found if change.node_id in chosen]
     items = list(_items(chosen, before, after, found, last, why=why))
     summary = {"from": {"cut": str(first.cut)}, "to": {"cut": str(last.cut)}}
-    write(Answer(columns=columns(), items=items, cut=last.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    answer = Answer(columns=columns(), items=items, cut=last.cut, summary=summary, like=_item("change", "", "", {}))
+    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     differs = any(item["kind"] == "change" and (not item["resource"] or any(item["delta"].values())) for item in items)
     return Exit.FINDINGS if differs else Exit.DONE
 

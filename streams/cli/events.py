@@ -33,6 +33,7 @@ READ_RECORDS = 2_000
 WAIT_SECONDS = 1.0
 MIXED = ("record",)
 """Every type of record has its own parts."""
+_LIKE = dict.fromkeys(("time_ms", "position", "type", "key", "node_id", "summary", "record"))
 
 Chosen = Callable[[Record, Any], bool]
 
@@ -85,7 +86,7 @@ def events(
             items = [record_item(record) for record in records if chosen(record, None)]
             if subject is not None and not items:
                 check_named(source, subject)
-            write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED), show.style(sys.stdout), sys.stdout, sys.stderr)
+            write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0
 

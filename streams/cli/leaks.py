@@ -24,6 +24,9 @@ from streams.cli.units_in import duration_ms
 app = App(name="leaks")
 
 OpenRecord = LeakSuspected | LeakConfirmed
+_LIKE = LeakSuspected(
+    finding_id="", kind="orphan-claim", node_id="", partition=0, offset=0, time_ms=0, since_ms=0, suspected_ms=0
+)
 KINDS: tuple[str, ...] = get_args(FindingKind)
 
 NodeFlag = Annotated[tuple[str, ...], Parameter(name="--node", negative=(), show_default=False, help="Only of this node; repeatable.")]
@@ -103,7 +106,8 @@ def leaks(
         sys.stderr.write(f"{state.cut}\n")
     else:
         items = [finding_item(finding, state.as_of_ms) for finding in found]
-        write(Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found)), style, sys.stdout, sys.stderr)
+        answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
+        write(answer, style, sys.stdout, sys.stderr)
     if style.format in {"table", "wide"}:
         sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE

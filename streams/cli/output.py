@@ -69,7 +69,8 @@ class Column(Struct, frozen=True, kw_only=True):
 class Answer(Struct, frozen=True, kw_only=True):
     """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document.
 
-    `mixed` are keys whose values have other parts from item to item.
+    `mixed` are keys whose values have other parts from item to item. `like` is an item as any of them would be: where there is none,
+    it says which columns there are, so that what a script asks for is wrong today and not on the day of the first leak.
     """
 
     columns: Sequence[Column]
@@ -77,6 +78,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     cut: Cut | None = None
     summary: Item | None = None
     mixed: tuple[str, ...] = ()
+    like: Item | None = None
 
 
 class Style(Struct, frozen=True, kw_only=True):
@@ -113,9 +115,10 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
     items = iter(answer.items)
     first = list(islice(items, 1))
-    style = _by_name(style, answer.columns, first[0] if first else {})
-    if first:  # Of no item nobody knows what it would have.
-        _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer, first[0])
+    known = first[0] if first else answer.like
+    style = _by_name(style, answer.columns, known or {})
+    if known is not None:  # Of no item nobody knows what it would have.
+        _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer, known)
     items = chain(first, items)
     if style.sort:
         items = iter(_sorted(items, style.sort))

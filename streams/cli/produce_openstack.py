@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, opened
 from streams.cli.open_log import open_log
+from streams.cli.units import counted
 from streams.clock import SystemClock
 from streams.topology import open_ledger
 
@@ -109,8 +110,8 @@ def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
 
 def _told(feed: Feed) -> str:
     tally, reach = feed.tally, feed.follower.reach()
-    written = f"{tally.events} life-cycle events, {tally.configured} settings of nodes, {tally.dead_letters} dead letters"
-    lines = [f"{tally.notifications} notifications: {written}"]
+    written = f"{counted(tally.events, 'life-cycle event')}, {counted(tally.configured, 'node setting')}"
+    lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
     if reach.too_late:
         lines.append(
             f"{reach.too_late} messages came too late to be put in order with the others of their instances, and count for nothing"

@@ -88,6 +88,8 @@ def set_(
 
     Partitions that have it already are left alone: after an interruption the same command does the rest.
     """
+    if version < min(RULES_KNOWN):
+        raise UsageProblem(f"rules set {version}: versions of rules begin with {min(RULES_KNOWN)}; this claimlog knows {_versions()}")
     if version not in RULES_KNOWN:
         raise UsageProblem(f"rules set {version}: this claimlog knows {_versions()}; upgrade it here and wherever else it runs first")
     with opened(log) as source:

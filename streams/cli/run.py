@@ -54,7 +54,9 @@ class Pace(NamedTuple):
 
 
 def _fits(_type: type[str], name: str) -> None:
-    """Raises ValueError for a name that leaves no room in an id: what nobody can read is no answer."""
+    """Raises ValueError for no name, and for one that leaves no room in an id: what nobody can read is no answer."""
+    if not name:
+        raise ValueError("expected a name; leave it out for one of the host's and the process id")
     if len(name) > PROCESS_CHARACTERS_MAX:
         raise ValueError(f"expected at most {PROCESS_CHARACTERS_MAX} characters, got {len(name)}: claims' ids have it beside the request's")
 

@@ -29,6 +29,7 @@ from streams.cli.records import Range, cut_of, records_of
 from streams.cli.state import READ_RECORDS
 from streams.cli.state_at import moment_of, state_at
 
+_LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 
 
@@ -64,7 +65,7 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
         within = Range(start, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
-    write(Answer(columns=columns(), items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not about.entries:
         sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
     return 0

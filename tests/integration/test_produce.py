@@ -47,7 +47,7 @@ def test_one_look_at_a_real_libvirt_host_is_on_the_log(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (0, "")
-    assert err.endswith(": audited, 1 domains, 1 life-cycle events\n")
+    assert err.endswith(": audited; domains: 1, life-cycle events: 1\n")
     (audit,) = records(tmp_path / "l.sqlite", AUDITS)
     assert isinstance(audit, HypervisorAudited)
     assert audit.hypervisor is not None

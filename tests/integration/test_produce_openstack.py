@@ -57,8 +57,8 @@ def test_a_file_is_followed_and_read_again_it_says_nothing(tmp_path: Path, capsy
 
     assert (first, second) == (0, 0)
     assert said.startswith(f"{len(messages) + 1} notifications: ")
-    assert said.endswith(" 0 settings of nodes, 1 dead letters\n")
-    assert again == f"{len(messages) + 1} notifications: 0 life-cycle events, 0 settings of nodes, 1 dead letters\n"
+    assert said.endswith(" 0 node settings, 1 dead letter\n")
+    assert again == f"{len(messages) + 1} notifications: 0 life-cycle events, 0 node settings, 1 dead letter\n"
     assert tracked(spec, capsys) == cloud.usage()
     assert run(["dead-letters", "list", "--log", spec]) == 0
     assert f"file:{file}/0@{len(messages) + 1}" in capsys.readouterr().out

@@ -13,8 +13,10 @@ from schemas.claims import ClaimReleased
 from schemas.codec import encode
 from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed
-from schemas.topics import AUDITS, CLAIMS, DIGESTS, RESULTS
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
+from streams import topology
 from streams.log.base import Message
+from streams.topology import topic_specs
 from tests.cli_log import FleetLog, Said
 
 
@@ -42,6 +44,22 @@ def test_a_sound_log_is_ok_from_the_checksums_to_the_digests(fleet: FleetLog, ca
     assert {"log", "integrity", "topics", "ledger", "clock", "reconciler", "schedulers", "findings", "digests", "sqlite"} <= found.keys()
     assert "every checksum fits" in says(said, "integrity")
     assert said.json["cut"].startswith("cut:")
+
+
+def test_a_topic_that_an_earlier_version_did_not_make_is_a_warning_with_the_command_that_makes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(topology, "topic_specs", lambda *counts: [spec for spec in topic_specs(*counts) if spec.name != ANSWERED])
+        fleet = FleetLog(tmp_path)
+
+    before = fleet.run(capsys, "doctor", "-o", "json")
+    made = fleet.run(capsys, "topics", "apply")
+    after = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert (before.code, statuses(before)["topics"]) == (0, "warn")
+    assert "answered-requests is missing, so each start of a scheduler reads all results / `claimlog topics" in says(before, "topics")
+    assert (made.code, statuses(after)["topics"]) == (0, "ok")
 
 
 def test_who_is_behind_is_named_with_what_to_do(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

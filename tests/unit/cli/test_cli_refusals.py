@@ -53,6 +53,8 @@ def fleet(tmp_path: Path) -> FleetLog:
         (("node", "retire", "--unheard-for", "0s"), "--unheard-for 0s: every node is unheard of for no time"),
         (("archive", "", "--below", "now"), "DIRECTORY '': expected the folder"),
         (("copy", ""), "TARGET '': expected sqlite:PATH"),
+        (("rules", "set", "0"), "rules set 0: versions of rules begin with 1"),
+        (("run", "--name", ""), "expected a name; leave it out"),
         (("topics", "apply", "--ledger-partitions", "8"), "--ledger-partitions 8: claims has 2 here, and that never changes"),
         (("topics", "apply", "--request-partitions", "8"), "--request-partitions 8: placement-requests has 2 here"),
     ],

@@ -13,7 +13,7 @@ from projections.placements import Placements
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
 from schemas.inventory import Aggregate, OperatorFields
-from schemas.results import InstancesPlaced, SchedulerStarted
+from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, Record
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
@@ -147,6 +147,41 @@ def test_who_takes_over_knows_all_results_before_it_owns_whatever_a_log_gives_at
 
     assert known == {partition: end for partition, end in here.log.ends(RESULTS).items() if partition not in mine}
     assert any(known.values())
+
+
+def test_who_takes_over_reads_a_long_past_in_many_turns_renews_its_lease_between_them_and_answers_nothing_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, told = world(requests=1), list[str]()
+    here.host("n1")
+    first = here.scheduler("first")
+    settle(first)
+    for number in range(10):
+        here.request(f"r{number}")
+        settle(first)
+    first.close()
+    here.log.commit(GROUP, REQUESTS, {0: 99})  # It was rewound, too: all is read from the start.
+    here.request("new")
+    results = here.log.end(RESULTS, 0)
+    monkeypatch.setattr("streams.scheduler.RECORDS_PER_READ", 2)
+    monkeypatch.setattr("streams.scheduler.RESULTS_PER_TURN", 2)
+
+    second, other = here.scheduler("second", tell=told.append), here.scheduler("other")
+    turns = 0
+    while not second.partitions:
+        assert here.log.end(RESULTS, 0) <= results + 2, "only their starts are said"
+        assert second.turn(60.0)  # It does not wait for news meanwhile.
+        here.clock.now_ms += 9_000  # A lease that was not renewed would be lost in the next turn but one.
+        assert not other.partitions
+        other.turn()
+        turns += 1
+    settle(second)
+
+    assert turns > 5
+    assert len(told) == 1
+    found = [decode(RESULTS, record.value) for record in here.records(RESULTS, 0)]
+    answered = [each.request_id for each in found if isinstance(each, InstancesPlaced | PlacementFailed)]
+    assert sorted(answered) == ["new", *(f"r{n}" for n in range(10))]
 
 
 def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
