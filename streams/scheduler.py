@@ -35,7 +35,7 @@ from streams.scheduling.select import Practice, engine
 GROUP = "schedulers"
 """The group whose lease and committed offsets share `placement-requests`."""
 RECORDS_PER_READ = 2000
-# Records of `claims` folded, and results read to take partitions over, in one turn: a second or so, since the lease is renewed between turns.
+# Records of `claims` folded, and results read to take partitions over, in one turn: a second or so, as the lease is renewed between them.
 FOLDED_PER_TURN = RESULTS_PER_TURN = 20_000
 # Requests kept unanswered in memory; the rest waits in the log.
 OPEN_MAX = 4000

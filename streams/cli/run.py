@@ -53,8 +53,10 @@ class Pace(NamedTuple):
     recovery_seconds: float
 
 
-def _fits(_type: type[str], name: str) -> None:
+def _fits(_type: object, name: str | None) -> None:
     """Raises ValueError for no name, and for one that leaves no room in an id: what nobody can read is no answer."""
+    if name is None:
+        return
     if not name:
         raise ValueError("expected a name; leave it out for one of the host's and the process id")
     if len(name) > PROCESS_CHARACTERS_MAX:
@@ -68,7 +70,7 @@ def run(
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
     policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = "auto",
-    name: Annotated[str, Parameter(help=NAME_HELP, validator=_fits)] = "",
+    name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
     recovery_deadline: Annotated[
@@ -114,7 +116,7 @@ def run(
             print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
-            _workers_share(opened, home, name, series, health, timing, pace, stopped, only=only, until_idle=until_idle)
+            _workers_share(opened, home, name or "", series, health, timing, pace, stopped, only=only, until_idle=until_idle)
             return 0
         engines: list[Engine] = []
         if only != "scheduler":
