@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import msgspec
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
@@ -21,7 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
 
 from producers.load import Fleet
 from schemas import topics
-from schemas.results import ClaimOutcome
 from streams.cli.exits import Exit
 from streams.log.base import Log
 from streams.log.kafka import KafkaLog
@@ -31,7 +29,7 @@ from streams.topology import open_ledger, topic_specs
 from tests.faults import checkers
 from tests.faults.harness import CLAIMLOG, Site, until
 from tests.faults.harness import site as processes
-from tests.faults.test_kafka_rewound import are_placed, ask, carry_all, folded_nodes, report
+from tests.faults.test_kafka_rewound import are_placed, ask, carry_all, folded_nodes, is_published, report
 from tests.kafka_broker import started
 from tests.kafka_brokers import Brokers
 
@@ -103,13 +101,6 @@ def all_end(site: Site) -> None:
         assert "Traceback" not in process.said()
 
 
-def is_published(log: Log) -> bool:
-    """Whether all is out that the fold says. Rows alone do not tell: those of what was lost may be the same. (Verdicts on that stay.)"""
-    fold = checkers.folded(log)
-    published = {msgspec.json.encode(outcome) for _, outcome in checkers.readable(log, topics.VERDICTS, ClaimOutcome)}
-    return fold.outcomes.keys() <= published and checkers.rows_wrong(log, fold) == []
-
-
 @pytest.mark.parametrize("written_on", [False, True], ids=["shorter", "written on"])
 def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_anew(tmp_path: Path, written_on: bool) -> None:
     with started(Brokers(tmp_path / "brokers")) as brokers, processes(tmp_path) as site:
@@ -152,7 +143,9 @@ def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_ane
             start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
             place(log, "then", 5)
             until(lambda: DISCARDED in site.processes["w"].said_since_start(), PATIENCE_SECONDS, "the worker folds anew")
-            until(lambda: is_published(log), PATIENCE_SECONDS, "verdicts and rows are those of this ledger")
+            # Rows alone do not tell that it has come to the end: those of what was lost may be the same.
+            until(lambda: is_published(log), PATIENCE_SECONDS, "all that follows is published")
+            until(lambda: checkers.rows_wrong(log, checkers.folded(log)) == [], PATIENCE_SECONDS, "the rows are those of this ledger")
             site.stop_all()
             fold = checkers.folded(log)
             assert checkers.tables_wrong(tmp_path / "w", fold) == []
