@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog
     from streams.metrics import Health, Metrics
     from streams.runner import Engine
+    from streams.scheduling.policy import Policy
 
 ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
@@ -106,6 +107,8 @@ def run(
         raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
     timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
+    # Read before a log is made: how many partitions its topics have never changes.
+    chosen = None if only == "processor" else _policy(policy, engine)
     with ExitStack() as stack:
         opened, stopped = _opened(stack, log, timing)
         open_ledger(opened, ledger_partitions=ledger_partitions)
@@ -121,9 +124,9 @@ def run(
         engines: list[Engine] = []
         if only != "scheduler":
             engines += _processor(opened, state or _state_folder(log), process, series, timing, pace)
-        if only != "processor":
+        if chosen is not None:
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
-            engines.append(_scheduler(opened, process, policy, engine, timing, series, lease_timeout))
+            engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
@@ -203,19 +206,24 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
     ]
 
 
-def _scheduler(log: Log, process: str, policy: Path | None, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
+def _policy(policy: Path | None, engine: str) -> Policy:
+    """What a scheduler chooses by. Raises UsageProblem, also for an engine that nobody knows."""
     from streams.scheduling.loading import PolicyError, named
     from streams.scheduling.policy import DEFAULT
     from streams.scheduling.select import ENGINES
-    from streams.scheduling_engine import SchedulerEngine
 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     try:
-        chosen = DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text(encoding="utf-8"))
+        return DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text(encoding="utf-8"))
     except PolicyError as problem:
         raise UsageProblem(f"--policy: {problem}") from None
-    return SchedulerEngine(log, process, chosen, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version())
+
+
+def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
+    from streams.scheduling_engine import SchedulerEngine
+
+    return SchedulerEngine(log, process, policy, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version())
 
 
 def _state_folder(log: str | None) -> Path:

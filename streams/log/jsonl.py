@@ -63,7 +63,8 @@ def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | 
     """A read-only log of the records in `lines`; `name` says in messages where they are from.
 
     `tell` hears that a first line promises more records than there are: who pipes lines through `head` wants so many. Without it that
-    raises LogCutShort. Raises LogDamaged for a line that is no record, or if the offsets of a partition do not rise.
+    raises LogCutShort, as does such a file that ends within a line. Raises LogDamaged for a line that is no record, or if the offsets of
+    a partition do not rise.
     """
     head = _Head(claimlog=1)
     records: list[Record] = []
@@ -74,6 +75,8 @@ def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | 
             else:
                 records.append(_record(_decode_line(line)))
         except (msgspec.DecodeError, binascii.Error, ValueError) as problem:
+            if head.ends and tell is None and not line.endswith(b"\n"):
+                raise LogCutShort(f"{name}: it was cut short within line {number}. Copy it again") from problem
             raise LogDamaged(f"{name}:{number}: {problem}. Expected a record as `kcat -J` or `rpk topic consume` prints it") from problem
     records = _without_prefix(records)
     counts = {spec.name: spec.partitions for spec in head.topics}

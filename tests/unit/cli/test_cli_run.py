@@ -46,13 +46,14 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--clock", "x2"], "--clock:"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_was_expected(
+def test_what_makes_no_sense_is_refused_with_what_was_expected_and_makes_no_log(
     flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["run", "--until-idle", "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}", *flags])
 
     assert code == 2
     assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

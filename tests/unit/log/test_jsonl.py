@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.log.base import LogDamaged, LogReadOnly, Message, Partition, Record, TopicSpec
+from streams.log.base import LogCutShort, LogDamaged, LogReadOnly, Message, Partition, Record, TopicSpec
 from streams.log.jsonl import read_jsonl, write_jsonl
 from streams.log.memory import MemoryLog
 
@@ -96,6 +96,18 @@ def test_what_is_written_is_read_back_byte_for_byte(parts: list[tuple[bytes, byt
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
         read_jsonl([KCAT, line], "x.jsonl")
+
+
+def test_a_file_of_ours_that_ends_within_a_line_was_cut_short_and_is_not_damaged() -> None:
+    stream = io.BytesIO()
+    records = [Record("claims", 0, offset, 1700000000123, b"n1", b"{}", ()) for offset in range(2)]
+    write_jsonl(records, stream, [TopicSpec("claims", 1)], ends={"claims": {0: 2}})
+    head, first, last = stream.getvalue().splitlines(keepends=True)
+
+    with pytest.raises(LogCutShort, match=r"x\.jsonl: it was cut short within line 3"):
+        read_jsonl([head, first, last[:-5]], "x.jsonl")
+    with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
+        read_jsonl([head, first[:-5] + b"\n", last], "x.jsonl")
 
 
 def test_offsets_must_rise() -> None:
