@@ -6,6 +6,8 @@ and what it has not looked at lately is not known to be gone. Pure; whoever writ
 
 from __future__ import annotations
 
+from shlex import quote
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -80,7 +82,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
         return Remedy(finding, says, (_claim(item, place, stamp),))
     if finding.kind in {"ghost-instance", "missing-claim"}:
-        adopt = f"`claimlog leaks adopt {finding.finding_id}` claims what it uses"
+        adopt = f"`claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS` claims what it uses"
         return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
     if finding.kind == "stranded-member":
         return Remedy(finding, f"evacuate or delete {finding.instance_id} first, and then: {finding.fix}")

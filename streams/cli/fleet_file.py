@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
@@ -113,7 +113,16 @@ def _table(table: Mapping[str, Any], kind: type[_Table], place: str) -> _Table:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as problem:
-        raise UsageProblem(f"{place}: {str(problem).replace('`$.', '`').replace('Object contains', 'it has the')}") from None
+        said = str(problem).replace("`$.", "`").replace("Object contains", "it has the")
+        raise UsageProblem(f"{place}: {said}{_known(said, kind)}") from None
+
+
+def _known(said: str, kind: type) -> str:
+    """The fields there are where the unknown one stands; empty if something else is wrong."""
+    inside = said.partition(" - at `")[2].rstrip("`")
+    if "unknown field" not in said or inside not in ("", *RESOURCES):
+        return ""
+    return f"; there are: {', '.join(field.name for field in fields(ResourceTable if inside else kind))}"
 
 
 def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:

@@ -69,8 +69,8 @@ def leaks(
     """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
 
     With --explain each has the events that made it, oldest first with their places in the log, the event that should be there and is
-    not, and the command that mends it. With --heal each has the event that would make up for the missing one, as far as one can, and
-    --yes writes it; the newest report of the host is looked at first.
+    not, and the command that mends it, if there is one. With --heal each has the event that would make up for the missing one, as far as
+    one can, and --yes writes it; the newest report of the host is looked at first.
     """
     if heal and (explain or at != "now"):
         raise UsageProblem("--heal is about the present and prints what it does: leave out --explain and --at")
@@ -202,7 +202,8 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
     if finding.missing:
         lines.append(f"  missing   {finding.missing}")
     if finding.fix:
-        lines.append(f"  to mend   {finding.fix}")
+        # Some are mended on the host alone; the note says how, and the command only shows what happened.
+        lines.append(f"  {'see also' if finding.fix.startswith('claimlog timeline') else 'to mend '}  {finding.fix}")
     return "\n".join(printable(line) for line in lines if line) + "\n\n"
 
 

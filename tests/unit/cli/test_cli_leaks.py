@@ -76,6 +76,14 @@ def test_explain_tells_the_events_at_places_where_they_stand(fleet: FleetLog, ca
     assert "ghost" not in told
 
 
+def test_a_command_that_only_shows_what_happened_is_not_said_to_mend(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    told = fleet.run(capsys, "leaks", "--explain", "--node", "c02").out
+
+    assert "delete the guest on its host, or claim what it uses" in told
+    assert "  see also  claimlog timeline ghost\n" in told
+    assert "to mend" not in told
+
+
 def test_the_command_that_it_prints_mends_the_orphan_and_its_gap(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     command = fleet.run(capsys, "leaks", "--kind", "orphan-claim", "-o", "json").json["items"][0]["fix"]
 

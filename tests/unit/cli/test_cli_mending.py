@@ -161,7 +161,7 @@ def test_a_guest_that_came_back_since_keeps_its_claim(fleet: FleetLog, capsys: p
 
 
 def test_healing_says_what_it_would_write_and_writes_nothing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    strange(fleet)
+    finding = strange(fleet)
     before = len(claims(fleet))
 
     said = fleet.run(capsys, "leaks", "--heal", *LONG, "-o", "json")
@@ -171,6 +171,7 @@ def test_healing_says_what_it_would_write_and_writes_nothing(fleet: FleetLog, ca
     (item,) = said.json["items"]
     assert item["action"] == "left alone"
     assert "delete the guest there" in item["what"]
+    assert f"`claimlog leaks adopt {finding} --reason WORDS`" in item["what"]
     assert len(claims(fleet)) == before
 
 
