@@ -345,7 +345,7 @@ class Scheduler:
         for desk in desks:
             file_away(desk, self._ledgers, claims_ends, max(FILED_PER_TURN // len(desks), 1))
             if self._says_answered:
-                self.outbox.add(said(desk, self._sender, self._clocks.wall_ms()))
+                self.outbox.add(said(self._log, desk, self._sender, self._clocks.wall_ms()))
             else:
                 desk.placements.filed.due.clear()
 

@@ -14,7 +14,7 @@ from projections.ledger import Ledger
 from schemas.codec import decode
 from schemas.results import RequestsAnswered
 from schemas.topics import ANSWERED, RESULTS
-from streams.log.base import Log, Message
+from streams.log.base import Log, Message, between
 from streams.placement.messages import Sender
 from streams.placement.work import Desk, Filing
 
@@ -25,17 +25,17 @@ FILED_PER_TURN: Final = 20_000
 SAID_PER_TURN: Final = 4
 """Records of 107 kB. Who files a long log away for the first time has thousands, and requests wait meanwhile."""
 
+RECORDS_PER_READ: Final = 100
+
 
 def known(log: Log, partition: int) -> Filed:
     """What the log says of a partition's requests, as far as its results are those that it was said of."""
     if ANSWERED not in log.topics():
         return Filed()
-    records: list[RequestsAnswered] = []
-    offset = log.start(ANSWERED, partition)
-    while found := log.read(ANSWERED, partition, offset):
-        offset = found[-1].offset + 1
-        events = [decode(ANSWERED, record.value) for record in found]
-        records += [event for event in events if isinstance(event, RequestsAnswered) and event.partition == partition]
+    # Not beyond the end: on Kafka who has read there is sent what comes from then on, and cannot go on when the topic is deleted.
+    start, end = log.start(ANSWERED, partition), log.end(ANSWERED, partition)
+    events = [decode(ANSWERED, record.value) for record in between(log, ANSWERED, partition, start, end, RECORDS_PER_READ)]
+    records = [event for event in events if isinstance(event, RequestsAnswered) and event.partition == partition]
     return filed_by(records, lambda newest: _is_there(log, newest))
 
 
@@ -78,9 +78,11 @@ def file_away(desk: Desk, ledgers: Sequence[Ledger], claims_ends: Callable[[], t
         desk.filing = None
 
 
-def said(desk: Desk, send: Sender, now_ms: int) -> Iterator[Message]:
-    """What is to be written of it now."""
+def said(log: Log, desk: Desk, send: Sender, now_ms: int) -> Iterator[Message]:
+    """What is to be written of it now. Nothing where the topic was deleted meanwhile: then a start reads more, as before it was made."""
     due = desk.placements.filed.due
+    if due and ANSWERED not in log.topics():
+        due.clear()
     for record in due[:SAID_PER_TURN]:
         yield send.answered(record, now_ms)
     del due[:SAID_PER_TURN]

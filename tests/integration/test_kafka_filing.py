@@ -1,0 +1,69 @@
+"""Schedulers that file answers away on a real broker, and what becomes of the topic meanwhile."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from projections import filed
+from schemas.topics import ANSWERED
+from streams import scheduler as scheduling
+from streams.log import kafka
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
+from streams.placement import filing
+from streams.scheduler import Scheduler
+from streams.topology import open_ledger
+from tests.kafka_broker import bootstrap
+from tests.scheduling_world import Clock, World
+
+PATIENCE_SECONDS = 60.0
+LANDS_SECONDS = 10.0
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> KafkaSettings:
+    """Answers are filed away in each turn, and each two are a record; that a topic is gone is believed soon."""
+    monkeypatch.setattr(filing, "KEPT_MS", 0)
+    monkeypatch.setattr(filed, "SAID_REQUESTS", 2)
+    monkeypatch.setattr(scheduling, "COMMIT_EVERY_MS", 0)
+    monkeypatch.setattr(kafka, "TOPICS_SECONDS", 0.0)
+    monkeypatch.setattr(kafka, "VANISHED_SECONDS", 0.1)
+    return KafkaSettings(bootstrap=bootstrap(), prefix=f"filing-{uuid4().hex[:12]}", single_broker=True)
+
+
+def place(here: World, scheduler: Scheduler, count: int) -> None:
+    """So many requests, one after the other, so that each is older than the next."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    for _ in range(count):
+        placed = scheduler.placer.counters.placed
+        here.request(f"r{len(here.requests)}", memory_mib=64)
+        while scheduler.placer.counters.placed == placed:
+            assert time.monotonic() < until, "requests are not answered"
+            scheduler.turn(0.02)
+
+
+def test_a_scheduler_goes_on_where_the_topic_of_what_is_filed_away_is_deleted_under_it(settings: KafkaSettings) -> None:
+    with KafkaLog.open(settings) as log, KafkaLog.open(settings) as asking:
+        open_ledger(log, ledger_partitions=1, request_partitions=1)
+        here = World(asking, Clock())
+        here.host("n1", vcpus=64)
+        scheduler = Scheduler(log, "s", lease_timeout_seconds=6.0)
+        place(here, scheduler, 10)
+        assert asking.end(ANSWERED, 0) > 0
+        admin, name = AdminClient({"bootstrap.servers": settings.bootstrap}), settings.topic(ANSWERED)
+        admin.delete_topics([name])[name].result()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while name in admin.list_topics(timeout=10).topics:
+            assert time.monotonic() < until, "the topic is not deleted"
+            time.sleep(0.05)
+        filed_before = len(scheduler.placer.desks[0].placements.filed)
+
+        place(here, scheduler, 10)
+
+        assert len(scheduler.placer.desks[0].placements.filed) > filed_before + 2
+        assert scheduler.outbox.finish(LANDS_SECONDS), "something was said that can stand nowhere"
+        scheduler.close()
