@@ -129,7 +129,7 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
         ("[nodes.c01]\nvcpus = { step_size = 0 }\n", "vcpus.step_size: expected 1 or more, got 0"),
         ("[nodes.c01]\nvcpus = { min_unit = 5, max_unit = 2 }\n", "c01: vcpus: min_unit 5 is above max_unit 2"),
         ("[defaults]\nvcpus = { max_unit = 2 }\n[nodes.c01]\nvcpus = { min_unit = 5 }\n", "c01: vcpus: min_unit 5 is above max_unit 2"),
-        ("[nodes.c01]\nvcpus = { ration = 1 }\n", 'nodes."c01": it has the unknown field `ration` - at `vcpus`; there are: reserved, ratio'),
+        ("[nodes.c01]\nvcpus = { ration = 1 }\n", 'nodes."c01": it has the unknown field `ration` - at `vcpus`; there are: reserved'),
         ("[nodes.c01]\nmemory_mib = { reserved = -1 }\n", 'nodes."c01": Expected `int` >= 0 - at `memory_mib.reserved`'),
         ("[nodes.c01]\nmemory = 1\n", 'nodes."c01": it has the unknown field `memory`; there are: vcpus, pcpus, memory_mib'),
         ("[aggregates.ssd]\nnode = ['c01']\nnodes = []\n", "aggregates.ssd: it has the unknown field `node`; there are: nodes, metadata"),
