@@ -38,6 +38,8 @@ HEARTBEAT_SECONDS: Final = 1.0
 REBALANCE_SECONDS: Final = 60.0
 """How long a rebalance waits for a worker that still closes its tables: longer than a turn that waits for a broker (`patience_ms`)."""
 POLL_SECONDS_MAX: Final = 300.0
+METADATA_SECONDS: Final = 10.0
+"""How often Faust's client asks which partitions there are. Who shares out right behind a broker's start may be told of none."""
 STOP_SECONDS: Final = 10.0
 """How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
 FAUST_STOP_SECONDS: Final = 4.0
@@ -145,6 +147,7 @@ class FaustHost:
         self._joining_since: float | None = time.monotonic()
         self._member: Any = None
         """The part of Faust's client that is a member of the group; the broker that keeps it is `coordinator_id`, None while unknown."""
+        self._member_loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._watchdog = Watchdog(
             lambda: None if self._current is None else self._current.share,
@@ -157,6 +160,7 @@ class FaustHost:
             recovery_seconds=recovery_seconds,
             overdue=lambda: mark_overdue(home),
             in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
+            share_anew=self._share_anew,
             out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )
 
@@ -255,6 +259,7 @@ class FaustHost:
             broker_heartbeat_interval=HEARTBEAT_SECONDS,
             broker_rebalance_timeout=REBALANCE_SECONDS,
             broker_max_poll_interval=POLL_SECONDS_MAX,
+            consumer_metadata_max_age_ms=round(METADATA_SECONDS * 1000),
             worker_redirect_stdouts=False,
         )
         name = settings.topic(STREAM_PARTITIONS)
@@ -274,7 +279,7 @@ class FaustHost:
         async def assigned(_app: Any, partitions: Any, **_: Any) -> None:
             # No heartbeats are sent while this runs: whatever takes time is done in the engines' thread.
             await self._close()
-            self._joining_since, self._member = None, _member(app)
+            self._joining_since, (self._member, self._member_loop) = None, _member(app)
             self._begin(frozenset(place.partition for place in partitions if place.topic == name), ended)
 
         # The types that mode gives its handlers fit no coroutine function.
@@ -303,6 +308,12 @@ class FaustHost:
         if current.failure is not None:
             self._failure = current.failure
 
+    def _share_anew(self) -> None:
+        """Have the group share out again; the group does so for the member that it takes for its leader, and no other."""
+        rejoin, loop = getattr(self._member, "request_rejoin", None), self._member_loop
+        if rejoin is not None and loop is not None:
+            loop.call_soon_threadsafe(rejoin)
+
     def _give_up(self, reason: str, code: int = 1) -> None:
         """End the process now. Nothing is lost: what was under way is done again by whoever has the partitions next."""
         failure = self._failure or (self._current.failure if self._current is not None else None)
@@ -310,10 +321,10 @@ class FaustHost:
         os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else code)
 
 
-def _member(app: faust.App) -> Any:
-    """Faust says nothing of a group that is out of reach, so its client is asked; None from a Faust that is built in another way."""
-    consumer = getattr(getattr(app.consumer, "_thread", None), "_consumer", None)
-    return getattr(consumer, "_coordinator", None)
+def _member(app: faust.App) -> tuple[Any, Any]:
+    """Faust says nothing of its group, so its client is asked: the member, and the loop it runs in. None from a Faust built otherwise."""
+    thread = getattr(app.consumer, "_thread", None)
+    return getattr(getattr(thread, "_consumer", None), "_coordinator", None), getattr(thread, "thread_loop", None)
 
 
 def _say_seldom(err: TextIO) -> None:

@@ -20,11 +20,15 @@ GROUP_SECONDS: Final = 10.0
 
 
 class Members(Struct, frozen=True):
-    """A consumer group: the state that its coordinator gives it, and the clients in it by name; none for a group that nobody has joined."""
+    """A consumer group: the state that its coordinator gives it, and the clients in it by name; none for a group that nobody has joined.
+
+    `assigned` are the ledger's partitions that one of them has.
+    """
 
     group: str
     state: str
     clients: tuple[str, ...]
+    assigned: frozenset[Partition] = frozenset()
 
 
 class Cluster(Struct, frozen=True):
@@ -76,12 +80,12 @@ def members(clients: Clients, groups: Sequence[str]) -> tuple[Members, ...]:
     """Who is in these groups, by their names on the cluster. Raises LogError."""
     def ask(admin: AdminClient, timeout: float) -> list[Members]:
         futures = admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
-        return [_described(group, futures[group]) for group in groups]
+        return [_described(group, futures[group], clients.settings.own) for group in groups]
 
     return tuple(clients.administer(ask, "asking who is in its groups"))
 
 
-def _described(group: str, future: Future[Any]) -> Members:
+def _described(group: str, future: Future[Any], own: Callable[[str], str | None]) -> Members:
     """Raises KafkaException, but for a group that does not exist: nobody has ever joined it."""
     try:
         found = future.result()
@@ -89,4 +93,6 @@ def _described(group: str, future: Future[Any]) -> Members:
         if problem.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
             raise
         return Members(group, "missing", ())
-    return Members(group, found.state.name.lower(), tuple(sorted(member.client_id for member in found.members)))
+    places = [place for member in found.members if member.assignment is not None for place in member.assignment.topic_partitions]
+    assigned = frozenset([Partition(name, place.partition) for place in places if (name := own(place.topic))])
+    return Members(group, found.state.name.lower(), tuple(sorted(member.client_id for member in found.members)), assigned)

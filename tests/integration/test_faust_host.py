@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -45,9 +45,9 @@ class Site:
         self.asked: set[str] = set()
         self.workers: dict[str, Process] = {}
 
-    def start(self, name: str, *options: str) -> Process:
+    def start(self, name: str, *options: str, program: Sequence[str] = CLAIMLOG) -> Process:
         spec = f"{self.settings.place}?single-broker=true"
-        command = [*CLAIMLOG, "run", "--only", "processor", "--log", spec, "--state", str(self.folder / name), *options]
+        command = [*program, "run", "--only", "processor", "--log", spec, "--state", str(self.folder / name), *options]
         worker = self.workers.setdefault(name, Process(name, command, self.folder / f"{name}.err"))
         worker.start()
         return worker
@@ -187,6 +187,41 @@ def test_workers_share_the_partitions_and_one_takes_over_from_one_that_is_killed
 
     assert (left, code) == (everything, 0)
     assert [stand(site.table("b", partition)) for partition in range(PARTITIONS)] == [stand(each) for each in folded.values()]
+
+
+def told_of_no_topic(while_there: Path) -> list[str]:
+    """A worker whose client is told of no topic as long as a file is there, as by a broker that has just begun to start."""
+    while_there.touch()
+    blind = f"""
+import os
+from aiokafka.cluster import ClusterMetadata
+known = ClusterMetadata.partitions_for_topic
+ClusterMetadata.partitions_for_topic = lambda self, topic: None if os.path.exists({str(while_there)!r}) else known(self, topic)
+"""
+    return [CLAIMLOG[0], "-c", f"{blind}\n{CLAIMLOG[-1]}"]
+
+
+def test_who_shared_out_when_it_was_told_of_no_topic_does_so_again_soon_after_it_is(site: Site) -> None:
+    blind = site.folder / "blind"
+    first = site.start("a", program=told_of_no_topic(blind))
+    until(lambda: "partitions none for now" in first.said(), PATIENCE_SECONDS, "it has shared out nothing")
+
+    blind.unlink()
+
+    until(lambda: share(first) == set(range(PARTITIONS)), PATIENCE_SECONDS, "it has all partitions")
+
+
+def test_who_is_started_again_after_it_had_shared_out_nothing_has_it_shared_out_anew(site: Site) -> None:
+    """The group keeps what a worker shared out before it was killed, and does not ask it again when it is back under its name."""
+    blind = site.folder / "blind"
+    first = site.start("a", program=told_of_no_topic(blind))
+    until(lambda: "partitions none for now" in first.said(), PATIENCE_SECONDS, "it has shared out nothing")
+    first.kill()
+    blind.unlink()
+
+    first.start()
+
+    until(lambda: share(first) == set(range(PARTITIONS)), PATIENCE_SECONDS, "it has all partitions")
 
 
 def test_an_engine_that_fails_ends_the_process_with_the_reason(site: Site) -> None:
