@@ -11,6 +11,7 @@ import pytest
 
 from projections import filed
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
+from streams import scheduler as scheduling
 from streams.log.base import LogUnreachable, Message, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.placement import filing
@@ -28,7 +29,7 @@ class Driver:
     def __init__(self, here: World, rng: random.Random, weather: Weather, *, schedulers: int, owns_all: bool, cancels: float) -> None:
         self.here, self.rng, self.weather = here, rng, weather
         self.owns_all, self.cancels = owns_all, cancels
-        self.kills = self.lost = 0
+        self.kills = self.lost = self.midway = 0
         self.busy: set[str] = set()
         self.policy = rng.choice([SPREAD, PACK, PACK])
         """Who packs meets others: they all want the same node."""
@@ -51,6 +52,7 @@ class Driver:
         self.busy.add(name)
         try:
             self.schedulers[name].turn()
+            self.midway += bool(self.schedulers[name]._beginning)
         except Killed:
             self.kills += 1
             self.schedulers[name] = self.start(name)
@@ -180,10 +182,14 @@ def test_everything_at_once(seed: int) -> None:
         assert wrongs(here) == [], f"seed {each}"
 
 
-def test_everything_at_once_where_answers_are_filed_away_within_seconds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_at_once_where_answers_are_filed_away_within_seconds_and_taking_over_takes_many_turns(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(filing, "KEPT_MS", 1000)
     monkeypatch.setattr(filed, "SAID_REQUESTS", 2)
-    filed_away = said = 0
+    monkeypatch.setattr(scheduling, "RESULTS_PER_TURN", 2)
+    monkeypatch.setattr(scheduling, "RECORDS_PER_READ", 2)
+    filed_away = said = midway = 0
     for each in seeds(seed, 12):
         here = world(claims=3, requests=2)
 
@@ -193,6 +199,8 @@ def test_everything_at_once_where_answers_are_filed_away_within_seconds(seed: in
         desks = [desk for scheduler in driver.schedulers.values() for desk in scheduler.placer.desks.values()]
         filed_away += sum(len(desk.placements.filed) for desk in desks)
         said += sum(here.log.ends(ANSWERED).values())
+        midway += driver.midway
+    assert midway > 0
     assert filed_away > 0
     assert said > 0
 
