@@ -101,10 +101,7 @@ def run(
     for flag, seconds in given:
         if not 0 < seconds <= SECONDS_MAX:
             raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
-    if metrics is not None and not 0 <= metrics <= PORT_MAX:
-        raise UsageProblem(f"--metrics {metrics}: expected a port, 0 (any that is free) to {PORT_MAX}")
-    if not metrics_address:
-        raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
+    _check_served(metrics, metrics_address)
     timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
     # Read before a log is made: how many partitions its topics have never changes.
@@ -131,6 +128,14 @@ def run(
         host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
     return 0
+
+
+def _check_served(port: int | None, address: str) -> None:
+    """Raises UsageProblem for a port or an address at which nothing can be served."""
+    if port is not None and not 0 <= port <= PORT_MAX:
+        raise UsageProblem(f"--metrics {port}: expected a port, 0 (any that is free) to {PORT_MAX}")
+    if not address:
+        raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
 
 
 def _clock(text: str) -> Clock:
