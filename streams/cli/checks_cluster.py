@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from schemas.topics import REQUESTS
+from schemas.topics import REQUESTS, STREAM_PARTITIONS
 from streams.cli.checks import Check
 from streams.cli.topics import differences
 from streams.engines import WATCHERS
@@ -39,6 +39,11 @@ class Members(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """The members by name."""
+        ...
+
+    @property
+    def assigned(self) -> frozenset[Partition]:
+        """The partitions that one of them has."""
         ...
 
 
@@ -105,6 +110,8 @@ def of_cluster(log: Log) -> Iterator[Check]:
     workers, schedulers, *places_kept = log.members([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
+    for group, topic in ((workers, STREAM_PARTITIONS), (schedulers, REQUESTS)):
+        yield from nobodys(group, [Partition(topic, number) for number in range(log.topics().get(topic, 0))])
     yield from namesakes(schedulers)
     yield from strangers(places_kept)
 
@@ -158,6 +165,14 @@ def members(name: str, group: Members, fix: str) -> Check:
     if group.state != "stable":
         return Check("warn", name, f"{said}, which is {group.state.replace('_', ' ')}", "look again in a moment; workers come and go")
     return Check("ok", name, said)
+
+
+def nobodys(group: Members, places: Sequence[Partition]) -> Iterator[Check]:
+    """Nothing where each partition that the group shares out is somebody's, nobody is there, or it shares out just now."""
+    lacking = [place for place in places if place not in group.assigned]
+    if lacking and group.clients and group.state == "stable":
+        said = f"{_named(lacking)}: nobody's, though there are {len(group.clients)} in group {group.group}"
+        yield Check("warn", "shares", said, "look again in a minute: it is shared out anew; else start all of them again")
 
 
 def strangers(groups: Sequence[Members]) -> Iterator[Check]:

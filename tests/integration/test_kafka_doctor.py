@@ -111,6 +111,21 @@ def test_a_program_of_others_in_a_group_that_keeps_offsets_is_named() -> None:
     ]
 
 
+def test_partitions_that_are_nobodys_though_somebody_is_there_are_a_warning() -> None:
+    places = [Partition("stream-partitions", number) for number in range(2)]
+    groups = [
+        Members("g", "stable", ("a",), frozenset(places)),
+        Members("g", "empty", ()),
+        Members("g", "preparing_rebalancing", ("a",)),
+        Members("g", "stable", ("a", "b"), frozenset(places[:1])),
+    ]
+
+    found = [list(checks_cluster.nobodys(group, places)) for group in groups]
+
+    assert found[:3] == [[], [], []]
+    assert [(check.status, check.says) for check in found[3]] == [("warn", "stream-partitions/1: nobody's, though there are 2 in group g")]
+
+
 def test_schedulers_of_one_name_are_told() -> None:
     found = [list(checks_cluster.namesakes(Members("fleet.lease", "stable", names))) for names in (("s1", "s2"), ("s1", "s1", "s2"))]
 
