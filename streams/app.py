@@ -121,7 +121,8 @@ class FaustHost:
     `home` is the worker's own directory, locked by `streams.worker_directory`, and `worker_id` what that gave. `make_engines` is called in
     the engines' thread with their log, anew for each assignment. `partitions` is how many `stream-partitions` has. With `until_idle` the
     worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work,
-    `recovery_seconds` how long their first turn may take. `stopped` says whether a signal came before `run` listens for them itself.
+    `recovery_seconds` how long their first turn may take. `stopped` says whether a signal came before `run` listens for them itself,
+    `exit_code` with what a process that hangs ends that something had ended before.
     """
 
     def __init__(
@@ -138,8 +139,9 @@ class FaustHost:
         stall_seconds: float = 60.0,
         recovery_seconds: float = RECOVERY_SECONDS,
         stopped: Callable[[], bool] = lambda: False,
+        exit_code: Callable[[BaseException], int] = lambda _: 1,
     ) -> None:
-        self._stopped = stopped
+        self._stopped, self._exit_code = stopped, exit_code
         self.settings, self.home, self.worker_id, self.partitions = settings, home, worker_id, partitions
         self.make_engines, self.health, self.err, self.until_idle = make_engines, health, err, until_idle
         self._current: _EngineThread | None = None
@@ -318,7 +320,7 @@ class FaustHost:
         """End the process now. Nothing is lost: what was under way is done again by whoever has the partitions next."""
         failure = self._failure or (self._current.failure if self._current is not None else None)
         self.tell(f"claimlog: {reason}" + (f"; before that: {str(failure) or repr(failure)}" if failure is not None else ""))
-        os._exit(UNREACHABLE if isinstance(failure, LogUnreachable) else code)
+        os._exit(code if failure is None else self._exit_code(failure))
 
 
 def _member(app: faust.App) -> tuple[Any, Any]:

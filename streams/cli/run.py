@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 
 from schemas.topics import STREAM_PARTITIONS
-from streams.cli.exits import UsageProblem
+from streams.cli.exits import UsageProblem, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.open_log import ENVIRONMENT, open_log
 from streams.cli.units_in import whole
@@ -178,7 +178,7 @@ def _workers_share(
         try:
             FaustHost(
                 settings, home, worker_id, partitions, engines, health, sys.stderr,
-                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, stopped=stopped,
+                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, stopped=stopped, exit_code=exit_of,
             ).run()  # fmt: skip
         except SettingsProblem as problem:
             raise UsageProblem(str(problem)) from None
