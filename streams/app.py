@@ -150,6 +150,8 @@ class FaustHost:
         self._member: Any = None
         """The part of Faust's client that is a member of the group; the broker that keeps it is `coordinator_id`, None while unknown."""
         self._member_loop: asyncio.AbstractEventLoop | None = None
+        self._is_new = True
+        """It was given nothing to do yet, nor told that there is nothing."""
         self._stopping = threading.Event()
         self._watchdog = Watchdog(
             lambda: None if self._current is None else self._current.share,
@@ -162,7 +164,6 @@ class FaustHost:
             recovery_seconds=recovery_seconds,
             overdue=lambda: mark_overdue(home),
             in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
-            share_anew=self._share_anew,
             out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )
 
@@ -283,6 +284,9 @@ class FaustHost:
             await self._close()
             self._joining_since, (self._member, self._member_loop) = None, _member(app)
             self._begin(frozenset(place.partition for place in partitions if place.topic == name), ended)
+            if self._is_new and not partitions:
+                asyncio.get_running_loop().call_later(METADATA_SECONDS, self._ask_again)
+            self._is_new = False
 
         # The types that mode gives its handlers fit no coroutine function.
         signals: Any = app
@@ -310,10 +314,15 @@ class FaustHost:
         if current.failure is not None:
             self._failure = current.failure
 
-    def _share_anew(self) -> None:
-        """Have the group share out again; the group does so for the member that it takes for its leader, and no other."""
+    def _ask_again(self) -> None:
+        """Who was given nothing at its start joins once more, a while later; for others than the group's leader that changes nothing.
+
+        A leader that was started again is given what it had shared out before, as if it had never gone, and is not told to share out. If
+        that was nothing, as brokers that had just begun to start knew of no topic, nobody else would see to it.
+        """
         rejoin, loop = getattr(self._member, "request_rejoin", None), self._member_loop
-        if rejoin is not None and loop is not None:
+        is_in_reserve = self._current is None and self._joining_since is None
+        if is_in_reserve and not self._stopping.is_set() and rejoin is not None and loop is not None:
             loop.call_soon_threadsafe(rejoin)
 
     def _give_up(self, reason: str, code: int = 1) -> None:

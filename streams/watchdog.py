@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
@@ -22,32 +22,7 @@ GROUP: Final = "stream-processor"
 """The group of the workers, which shares out `stream-partitions`."""
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
-SHARED_SECONDS: Final = 10.0
-"""How often it is looked whether each partition is somebody's."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
-
-
-class Group(Protocol):
-    """Who is in a group, and what of the ledger they have."""
-
-    @property
-    def state(self) -> str:
-        """`stable` while nothing is being shared out."""
-        ...
-
-    @property
-    def assigned(self) -> frozenset[Partition]:
-        """The partitions that are somebody's."""
-        ...
-
-
-@runtime_checkable
-class Grouped(Protocol):
-    """A log whose partitions groups share out: Kafka."""
-
-    def members(self, groups: Sequence[str]) -> Sequence[Group]:
-        """Who is in these groups."""
-        ...
 
 
 class Share:
@@ -114,7 +89,7 @@ class Watchdog:
     answered. `give_up` is called with the reason, and must end the process; `out_of_reach` the same, where that is the log.
     `recovery_seconds` is how long the first turn may take, which loads the tables; then `overdue` marks those that are still being loaded,
     for the next start to make anew, and returns their names. `in_touch` says whether the group's client knows who keeps the group: one that
-    knows brokers only that are gone never finds out. `share_anew` has the group share out once more.
+    knows brokers only that are gone never finds out.
     """
 
     def __init__(
@@ -130,7 +105,6 @@ class Watchdog:
         recovery_seconds: float = RECOVERY_SECONDS,
         overdue: Callable[[], Sequence[str]] = tuple,
         in_touch: Callable[[], bool] = lambda: True,
-        share_anew: Callable[[], None] = lambda: None,
         out_of_reach: Callable[[str], None] | None = None,
     ) -> None:
         self._recovery_seconds, self._overdue = recovery_seconds, overdue
@@ -139,7 +113,6 @@ class Watchdog:
         self._out_of_reach, self._failing_since = out_of_reach or give_up, math.inf
         self._stopped = threading.Event()
         self._in_touch, self._apart_since = in_touch, math.inf
-        self._share_anew, self._shared_seen, self._nobodys = share_anew, -math.inf, frozenset[int]()
         self._watched: Share | None = None
         self._began = self._said = 0.0
         self._standstill = Standstill(stall_seconds)
@@ -202,25 +175,6 @@ class Watchdog:
             apart = f"the group was out of reach for {now - self._apart_since:.0f} s, though the log answers"
             self._give_up(f"{apart}; others may have this worker's partitions: start it again")
 
-    def _judge_shared(self, log: Log) -> None:
-        """Each partition is somebody's while the group is at rest. Else, seen twice, it is shared out anew.
-
-        The worker that shares out asks brokers what there is, and one that has just begun to start knows of nothing. The next answer mends
-        that, unless the worker was started again meanwhile: the group takes it for who it was, and does not say that it is to share out.
-        """
-        now = time.monotonic()
-        if now - self._shared_seen < SHARED_SECONDS or not isinstance(log, Grouped):
-            return
-        self._shared_seen = now
-        (workers,) = log.members([GROUP])
-        before, self._nobodys = self._nobodys, frozenset[int]()
-        if workers.state == "stable":
-            assigned = {place.number for place in workers.assigned if place.topic == STREAM_PARTITIONS}
-            self._nobodys = frozenset(range(log.topics().get(STREAM_PARTITIONS, 0))) - assigned
-        if lacking := sorted(before & self._nobodys):
-            self._tell(f"partitions {', '.join(map(str, lacking))} are nobody's: the workers are asked to share them out anew")
-            self._share_anew()
-
     def _in_reserve(self, log: Log) -> None:
         """That is well while there is something to share out: of a topic that went Faust hears nothing more."""
         if STREAM_PARTITIONS not in log.topics():
@@ -228,7 +182,6 @@ class Watchdog:
             return
         log.ends(STREAM_PARTITIONS)
         self._judge_touch(log)
-        self._judge_shared(log)
         self._health.waits = False
 
     def _give_time(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import LogError, LogUnreachable, Message, Partition, TopicSpec
-from streams.log.kafka_health import Members
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
 from streams.watchdog import Share, Standstill, Watchdog, recovery
@@ -152,53 +150,6 @@ def test_a_worker_whose_group_stays_out_of_reach_while_the_log_answers_ends(shar
 
     assert before == []
     assert [said.partition(" for")[0] for said in given_up] == ["the group was out of reach"]
-
-
-class Sharing(MemoryLog):
-    """A log whose groups say what they are told to."""
-
-    group = Members("g", "stable", ("w",))
-
-    def members(self, groups: Sequence[str]) -> Sequence[Members]:
-        assert groups == ["stream-processor"]
-        return [self.group]
-
-
-@pytest.mark.parametrize(
-    ("seen", "shares_anew"),
-    [
-        ([("stable", (0, 1, 2))] * 3, 0),
-        ([("stable", ())], 0),
-        ([("stable", ())] * 2, 1),
-        ([("stable", ())] * 3, 2),
-        ([("stable", (0,)), ("preparing_rebalance", ()), ("stable", (0,)), ("stable", (0, 1, 2))], 0),
-        ([("stable", (0, 1)), ("stable", (0, 2)), ("stable", (0, 1))], 0),
-        ([("stable", (1,)), ("stable", (0, 1))], 1),
-    ],
-)
-def test_what_nobody_has_while_the_group_is_at_rest_is_shared_out_anew_once_it_was_seen_twice(
-    seen: list[tuple[str, tuple[int, ...]]], shares_anew: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streams.watchdog.SHARED_SECONDS", 0.0)
-    log, told, asked = Sharing(), list[str](), list[None]()
-    log.create([TopicSpec(CLAIMS, 3), TopicSpec(STREAM_PARTITIONS, 3)])
-    watchdog = Watchdog(
-        lambda: None,
-        lambda: None,
-        lambda: log,
-        Health(time.monotonic),
-        told.append,
-        told.append,
-        stall_seconds=60.0,
-        share_anew=lambda: asked.append(None),
-    )
-
-    for state, numbers in seen:
-        log.group = Members("g", state, ("w",), frozenset(Partition(STREAM_PARTITIONS, number) for number in numbers))
-        watchdog._look(log)
-
-    assert len(asked) == shares_anew
-    assert [said.endswith(" nobody's: the workers are asked to share them out anew") for said in told] == [True] * shares_anew
 
 
 def joining() -> float | None:
