@@ -2,13 +2,14 @@
 
 A log that is far away (Kafka) takes records without being waited for, through its method `begin`: a loop reads and decides on while what it
 said is on its way. The embedded log takes them at once and, through `append_early`, does not wait for its disk. On any other log `send` is
-`append`. What was not acknowledged is kept and goes first the next time, byte for byte, so that every fold knows the copy.
+`append`. What was not acknowledged is kept and goes first the next time, byte for byte, so that every fold knows the copy. Only what
+was said in a topic that may go is left out once it has gone: it could stand nowhere, and all behind it would wait for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from streams.log.base import Log, LogError, Message, Partition
@@ -29,10 +30,10 @@ class Appending(Protocol):
 
 
 class Outbox:
-    """Messages for one log. See the module."""
+    """Messages for one log. `may_go` are topics that may be deleted under it. See the module."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, may_go: Collection[str] = ()) -> None:
+        self._log, self._may_go = log, may_go
         self._begin: Callable[[Sequence[Message]], Appending] | None = getattr(log, "begin", None)
         self._append: Callable[[Sequence[Message]], list[int]] = getattr(log, "append_early", log.append)
         self._waiting: list[Message] = []
@@ -46,6 +47,7 @@ class Outbox:
     def send(self) -> int:
         """Send what waits; returns how many messages that were. Raises what the log raises, also of what was sent before."""
         self._settle()
+        self._leave_out()
         count = len(self._waiting)
         if count:
             if self._begin is None:
@@ -78,6 +80,11 @@ class Outbox:
         self.send()
         self._settle(timeout_seconds)
         return not self._under_way
+
+    def _leave_out(self) -> None:
+        if any(message.topic in self._may_go for message in self._waiting):
+            there = self._log.topics()
+            self._waiting = [message for message in self._waiting if message.topic in there or message.topic not in self._may_go]
 
     def _settle(self, timeout_seconds: float = 0.0) -> None:
         try:

@@ -115,7 +115,7 @@ class Scheduler:
         fleet, select = Fleet(self._ledgers), engine(engine_name)
         self.placer = Placer(process_id, self.epoch, fleet, policy, select, self._request_partitions)
         self._practice = Practice(select, fleet, policy, digest(policy))
-        self.outbox = Outbox(log)
+        self.outbox = Outbox(log, may_go={ANSWERED})
         """What it says; others of this process may add to it."""
         self.outbox.add([self._sender.started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
         self.each_digest: Callable[[Ledger], None] | None = None
@@ -345,7 +345,7 @@ class Scheduler:
         for desk in desks:
             file_away(desk, self._ledgers, claims_ends, max(FILED_PER_TURN // len(desks), 1))
             if self._says_answered:
-                self.outbox.add(said(self._log, desk, self._sender, self._clocks.wall_ms()))
+                self.outbox.add(said(desk, self._sender, self._clocks.wall_ms()))
             else:
                 desk.placements.filed.due.clear()
 

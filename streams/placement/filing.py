@@ -78,11 +78,9 @@ def file_away(desk: Desk, ledgers: Sequence[Ledger], claims_ends: Callable[[], t
         desk.filing = None
 
 
-def said(log: Log, desk: Desk, send: Sender, now_ms: int) -> Iterator[Message]:
-    """What is to be written of it now. Nothing where the topic was deleted meanwhile: then a start reads more, as before it was made."""
+def said(desk: Desk, send: Sender, now_ms: int) -> Iterator[Message]:
+    """What is to be written of it now. It is left out where the topic was deleted: then a start reads more, as before it was made."""
     due = desk.placements.filed.due
-    if due and ANSWERED not in log.topics():
-        due.clear()
     for record in due[:SAID_PER_TURN]:
         yield send.answered(record, now_ms)
     del due[:SAID_PER_TURN]

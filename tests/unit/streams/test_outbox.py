@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streams.log.base import LogFull, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.base import LogFull, LogUnreachable, Message, Partition, TopicMismatch, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.outbox import Outbox
 
@@ -134,6 +134,22 @@ def test_what_a_log_at_hand_refuses_is_kept_too() -> None:
 
     assert box.send() == 1
     assert values(log) == [b"a"]
+
+
+def test_what_was_said_in_a_topic_that_may_go_is_left_out_once_it_has_gone_and_what_was_said_elsewhere_is_not() -> None:
+    log = MemoryLog([TopicSpec("one", 1)])
+    box = Outbox(log, may_go={"gone"})
+    gone = Message("gone", b"k", b"g", partition=0)
+    box.add([message("a"), gone, message("b")])
+
+    assert box.send() == 2
+    assert box.send() == 0
+    assert values(log) == [b"a", b"b"]
+    box.add([gone, Message("lost", b"k", b"l", partition=0)])
+    with pytest.raises(TopicMismatch, match="lost"):
+        box.send()
+    with pytest.raises(TopicMismatch, match="lost"):
+        box.send()
 
 
 def test_who_leaves_waits_for_what_it_said_last() -> None:
