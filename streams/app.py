@@ -168,7 +168,7 @@ class FaustHost:
         )
 
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT. Raises what ended an engine or Faust; a process that hangs is ended with exit code 1."""
+        """Work until SIGTERM or SIGINT. Raises what ended an engine or Faust; a process that hangs is ended at once."""
         _say_seldom(self.err)
         threads_say, threading.excepthook = threading.excepthook, self._thread_ended
         try:

@@ -85,7 +85,8 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         adopt = f"`claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS` claims what it uses"
         return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
     if finding.kind == "stranded-member":
-        return Remedy(finding, f"evacuate or delete {finding.instance_id} first, and then: {finding.fix}")
+        then = f" first, and then: {finding.fix}" if finding.claim_id else f" on {finding.node_id}; see also: {finding.fix}"
+        return Remedy(finding, f"evacuate or delete {finding.instance_id}{then}")
     return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
 
 

@@ -344,3 +344,23 @@ def test_a_drifted_size_is_claimed_with_the_devices_that_the_claim_had() -> None
     history.append(message.key or b"", message.value, at_s=130)
     claim = max(history.node().claims["i"], key=lambda claim: claim.offset)
     assert (claim.amounts[2], claim.pci_addresses, history.used()) == (6, ("a",), 6)
+
+
+@pytest.mark.parametrize(
+    ("claim_id", "fix", "says"),
+    [
+        ("c", "claimlog claims release c", "evacuate or delete i first, and then: claimlog claims release c"),
+        ("", "claimlog timeline i", "evacuate or delete i on n1; see also: claimlog timeline i"),
+    ],
+)
+def test_who_was_left_behind_by_its_group_is_moved_and_only_a_claim_of_it_is_released_then(claim_id: str, fix: str, says: str) -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    stranded = LeakConfirmed(
+        finding_id="stranded-member/n1/i", kind="stranded-member", node_id="n1", instance_id="i", claim_id=claim_id, fix=fix,
+        partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0,
+    )  # fmt: skip
+
+    mends = remedy(stranded, Place(history.node(), 1, NodeView()), Stamp("x", START_MS + 10_000), report_age_ms=60_000)
+
+    assert (mends.messages, mends.says) == ((), says)
