@@ -47,7 +47,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
             left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
-    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=columns(), items=items, cut=state.cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):
         sys.stderr.write("nothing was written; --yes writes it\n")
     done = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
@@ -94,6 +94,9 @@ def columns() -> list[Column]:
         Column(name="what"),
         Column(name="position", shown=lambda place: place or "-"),
     ]
+
+
+_LIKE = dict.fromkeys(("finding_id", "kind", "node_id", "instance_id", "action", "what", "position"))
 
 
 def _item(mends: Remedy, action: str, position: Position | None) -> dict[str, Any]:

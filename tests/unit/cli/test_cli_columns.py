@@ -15,6 +15,7 @@ from tests.cli_log import FleetLog
 
 ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("leaks",), ("leaks", "--kind", "double-claim")),
+    (("leaks", "--heal"), ("leaks", "--heal", "--kind", "double-claim")),
     (("events",), ("events", "--until", "2001-01-01T00:00:00Z")),
     (("timeline", "node/c01"), ("timeline", "node/c01", "--since", "2025-12-01")),
     (("diff", "--at", "2025-11-21T09:09:10Z"), ("diff", "--at", "now", "--at", "now")),
@@ -37,7 +38,7 @@ def fleet(tmp_path: Path) -> FleetLog:
     return fleet
 
 
-@pytest.mark.parametrize(("full", "empty"), ASKED, ids=[asked[0][0] for asked in ASKED])
+@pytest.mark.parametrize(("full", "empty"), ASKED, ids=[" ".join(asked[0][:2]) for asked in ASKED])
 def test_an_answer_without_items_knows_the_columns_of_one_with_items(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], full: tuple[str, ...], empty: tuple[str, ...]
 ) -> None:
