@@ -97,7 +97,13 @@ def patiently(log: KafkaLog, messages: list[Message]) -> list[int]:
             assert time.monotonic() < end, "the log is out of reach although the network is fine"
 
 
-@pytest.mark.parametrize("weather", [Weather(holds_to_client=True), Weather(holds_to_server=True)], ids=["no answers", "no questions"])
+@pytest.mark.parametrize(
+    "weather",
+    [
+        pytest.param(Weather(holds_to_client=True), id="no answers"),
+        *([pytest.param(Weather(holds_to_server=True), id="no questions")] * SOAKS),
+    ],
+)
 def test_a_record_given_up_that_lands_all_the_same_is_a_copy_that_changes_nothing(here: Proxied, weather: Weather) -> None:
     name = "answers" if weather.holds_to_client else "questions"
     wanted = [f"{name}-{number}" for number in range(100) if here.log.partition(topics.REQUESTS, f"{name}-{number}".encode()) == 0]

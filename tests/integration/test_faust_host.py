@@ -190,11 +190,13 @@ def test_workers_share_the_partitions_and_one_takes_over_from_one_that_is_killed
 
 
 def told_of_no_topic(while_there: Path) -> list[str]:
-    """A worker whose client is told of no topic as long as a file is there, as by a broker that has just begun to start."""
+    """A worker whose client is told of no topic as long as a file is there, as by a broker that has just begun to start. Its 10 s are 2."""
     while_there.touch()
     blind = f"""
 import os
 from aiokafka.cluster import ClusterMetadata
+import streams.app
+streams.app.METADATA_SECONDS = 2.0
 known = ClusterMetadata.partitions_for_topic
 ClusterMetadata.partitions_for_topic = lambda self, topic: None if os.path.exists({str(while_there)!r}) else known(self, topic)
 """
