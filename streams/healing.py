@@ -53,6 +53,11 @@ class Place(Struct, frozen=True):
     view: NodeView
 
 
+def mends(command: str) -> bool:
+    """Whether a finding's command mends it. Where only somebody on its host can, it shows what happened."""
+    return not command.startswith("claimlog timeline ")
+
+
 def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: int) -> Remedy:
     """How to mend a finding. `stamp` is the id and time of what is written.
 
@@ -85,7 +90,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         adopt = f"`claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS` claims what it uses"
         return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
     if finding.kind == "stranded-member":
-        then = f" first, and then: {finding.fix}" if finding.claim_id else f" on {finding.node_id}; see also: {finding.fix}"
+        then = f" first, and then: {finding.fix}" if mends(finding.fix) else f" on {finding.node_id}; see also: {finding.fix}"
         return Remedy(finding, f"evacuate or delete {finding.instance_id}{then}")
     return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
 

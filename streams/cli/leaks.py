@@ -20,6 +20,7 @@ from streams.cli.output import Answer, Column, write
 from streams.cli.printable import printable
 from streams.cli.state_at import moment_of, state_at
 from streams.cli.units_in import duration_ms
+from streams.healing import mends
 
 app = App(name="leaks")
 
@@ -202,8 +203,7 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
     if finding.missing:
         lines.append(f"  missing   {finding.missing}")
     if finding.fix:
-        # Some are mended on the host alone; the note says how, and the command only shows what happened.
-        lines.append(f"  {'see also' if finding.fix.startswith('claimlog timeline') else 'to mend '}  {finding.fix}")
+        lines.append(f"  {'to mend ' if mends(finding.fix) else 'see also'}  {finding.fix}")
     return "\n".join(printable(line) for line in lines if line) + "\n\n"
 
 
