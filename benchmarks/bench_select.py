@@ -35,9 +35,9 @@ from schemas.requests import Flavor, Image, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import Decision
 from streams import collector
-from streams.scheduling.engine import ProfileEngine
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import POLICIES, Policy, digest
+from streams.scheduling.profiles.engine import ProfileEngine
 from streams.scheduling.select import engine
 
 FLAVORS = (

@@ -14,7 +14,7 @@ from schemas.codec import decode
 from schemas.results import NodeResources, ResourceRow
 from schemas.topics import NODE_RESOURCES
 from streams.cli.exits import guarded
-from streams.cli.open_log import open_log
+from streams.cli.reading.open_log import open_log
 from streams.log.base import Log, Partition
 
 

@@ -32,8 +32,8 @@ from schemas.codec import decode
 from schemas.results import InstancesPlaced, Placement
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import guarded
-from streams.cli.open_log import open_log
-from streams.cli.producing import last_epoch, publisher
+from streams.cli.produce.publishing import last_epoch, publisher
+from streams.cli.reading.open_log import open_log
 from streams.clock import SystemClock
 from streams.log.base import Log, Partition
 from streams.operator import Stamp, renew

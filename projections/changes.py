@@ -78,9 +78,7 @@ class Changes:
         for node_id in sorted({*at, *self._last}):
             deltas = difference(figures(at[node_id]) if node_id in at else {}, self._last.get(node_id, {}))
             if deltas:
-                self.found.append(
-                    Change(time_ms=time_ms, partition=-1, offset=-1, event="", node_id=node_id, deltas=deltas, summary=why)
-                )
+                self.found.append(Change(time_ms=time_ms, partition=-1, offset=-1, event="", node_id=node_id, deltas=deltas, summary=why))
 
 
 def figures(row: NodeResources) -> Figures:

@@ -116,9 +116,7 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
     return found
 
 
-def nothing_wrong(
-    node: Node, instances: Iterable[str], time_ms: int, view: NodeView | None, closed: Mapping[str, Closed] | None
-) -> bool:
+def nothing_wrong(node: Node, instances: Iterable[str], time_ms: int, view: NodeView | None, closed: Mapping[str, Closed] | None) -> bool:
     """Whether the common case of `of_instances` and `of_node` holds: then there is no difference, and no look is needed to say so.
 
     An instance has one claim and is as claimed, or it is gone in every respect: `view` is what life cycles say of the node, `closed` has

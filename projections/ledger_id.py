@@ -41,6 +41,4 @@ def check_cut(log: Readable, cut: Cut, topics: Collection[str] | None = None) ->
             continue
         at_hand = log.end(topic, number) if number < there.get(topic, 0) else 0
         if end > at_hand:
-            raise HistoryMissing(
-                f"the cut includes {topic}/{number} up to {end}, this log ends at {at_hand}: it is the cut of another log"
-            )
+            raise HistoryMissing(f"the cut includes {topic}/{number} up to {end}, this log ends at {at_hand}: it is the cut of another log")

@@ -63,15 +63,11 @@ class Readable(Protocol):
 class ReadsBare(Protocol):
     """A log that can leave out what no fold reads, the headers of records, and is quicker without."""
 
-    def read_bare(
-        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
-    ) -> Sequence[Recorded]:
+    def read_bare(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Recorded]:
         """As `read`; the records have no headers."""
         ...
 
-    def read_lazily(
-        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
-    ) -> Iterator[Recorded]:
+    def read_lazily(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Iterator[Recorded]:
         """As `read_bare`, one after the other: quicker where thousands are read and none is kept."""
         ...
 

@@ -97,9 +97,7 @@ def _unpacked(data: bytes) -> bytes:
     return unpacked
 
 
-def chunks_of(
-    ledger: Ledger, chunk_bytes: int = CHUNK_BYTES, *, extras: Iterable[tuple[bytes, bytes]] = ()
-) -> list[SnapshotChunk]:
+def chunks_of(ledger: Ledger, chunk_bytes: int = CHUNK_BYTES, *, extras: Iterable[tuple[bytes, bytes]] = ()) -> list[SnapshotChunk]:
     """The ledger, and rows beside it, as records of `ledger-snapshots`, in order. Raises ValueError before its first record."""
     if not ledger.next_offset:
         raise ValueError(f"{CLAIMS}/{ledger.partition}: nothing is folded yet, so there is nothing to keep; fold its first record first")

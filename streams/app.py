@@ -365,9 +365,7 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ssl.ca.location"))
         if "ssl.certificate.location" in options:
-            context.load_cert_chain(
-                options["ssl.certificate.location"], options.get("ssl.key.location"), options.get("ssl.key.password")
-            )
+            context.load_cert_chain(options["ssl.certificate.location"], options.get("ssl.key.location"), options.get("ssl.key.password"))
     except OSError as problem:
         raise SettingsProblem(f"ssl.ca.location, ssl.certificate.location, ssl.key.location: {problem}") from None
     if options.get("ssl.endpoint.identification.algorithm") == "none":

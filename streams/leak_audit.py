@@ -102,10 +102,7 @@ def _message(record: NodeSilent, partition: int) -> Message:
 
 def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[Message]:
     """The messages of findings for `leak-findings`, in the partition of the ledger they come from."""
-    return [
-        Message(FINDINGS, record.finding_id.encode(), encode(record), to_headers(_envelope(record)), partition)
-        for record in records
-    ]
+    return [Message(FINDINGS, record.finding_id.encode(), encode(record), to_headers(_envelope(record)), partition) for record in records]
 
 
 def _envelope(record: FindingRecord) -> Envelope:

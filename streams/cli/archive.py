@@ -14,15 +14,15 @@ from cyclopts import Parameter
 from projections.cut import Cut
 from projections.ledger_id import check_cut
 from schemas.topics import CLAIMS, FOLDED
-from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
-from streams.cli.history import identified
-from streams.cli.output import Answer, Column, write
-from streams.cli.progress import Progress
+from streams.cli.given.timegrammar import Instant
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.progress import Progress
+from streams.cli.reading.history import identified
+from streams.cli.reading.state_at import state_at
 from streams.cli.snapshot import ensure_snapshot, every_step
-from streams.cli.state_at import state_at
-from streams.cli.timegrammar import Instant
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition
 from streams.reconciler import CARRIERS, SOURCES

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from schemas.results import InstancesPlaced
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.answers import Answer, Asked, asked, awaited, not_at_hand
 from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.flags import LogFlag, opened
-from streams.cli.printable import printable
+from streams.cli.printed.printable import printable
+from streams.cli.reading.answers import Answer, Asked, asked, awaited, not_at_hand
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log
 from streams.operator import cancel as cancel_message

@@ -12,13 +12,13 @@ from cyclopts import App, Parameter
 
 from schemas.codec import UNREADABLE_KINDS, Unreadable
 from schemas.topics import DEAD_LETTERS, TOPICS
-from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
-from streams.cli.records import Range, cut_of, records_of
-from streams.cli.state_at import moment_of
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.records import Range, cut_of, records_of
+from streams.cli.reading.state_at import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive
 from streams.log.base import Log, Message, Record
 

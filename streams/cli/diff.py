@@ -13,15 +13,15 @@ from projections.changes import VIEWS, Change, Changes, Figures, difference, fig
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
-from streams.cli import units
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.nodes import unknown_node
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import teller
-from streams.cli.state import State, begun_at
-from streams.cli.state_at import moment_of, state_at
-from streams.cli.timegrammar import GRAMMAR
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import teller
+from streams.cli.reading.state import State, begun_at
+from streams.cli.reading.state_at import moment_of, state_at
 from streams.log.base import Log
 
 CARRIED_LATER = "was in the answer at the first moment already, carried into the ledger later"

@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import TextIO
 
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
-from streams.cli.printable import printable_lines
-from streams.cli.stdout import NAME
+from streams.cli.printed.printable import printable_lines
+from streams.cli.printed.stdout import NAME
 from streams.log.base import LogCutShort, LogError, LogUnreachable, OffsetOutOfRange
 from streams.scheduling.custom_error import CustomError
 

@@ -18,11 +18,10 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.cli import units
-from streams.cli.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
 from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
-from streams.cli.funnel import (
+from streams.cli.printed import units
+from streams.cli.printed.funnel import (
     decision_item,
     funnel_lines,
     matrix_lines,
@@ -32,12 +31,13 @@ from streams.cli.funnel import (
     weight_lines,
     without_lines,
 )
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
-from streams.cli.relief import relief_lines, reliefs
-from streams.cli.rerun import Again, Reruns
-from streams.cli.state import State
-from streams.cli.state_at import moment_of, state_at
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
+from streams.cli.reading.relief import relief_lines, reliefs
+from streams.cli.reading.rerun import Again, Reruns
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import moment_of, state_at
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix

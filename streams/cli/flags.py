@@ -20,12 +20,12 @@ from typing import Annotated, Any, TextIO, cast
 
 from cyclopts import Parameter
 
-from streams.cli import units
 from streams.cli.exits import AnswerIncomplete, UsageProblem
-from streams.cli.open_log import open_log
-from streams.cli.output import Format, Style
-from streams.cli.stdout import is_terminal
-from streams.cli.timegrammar import GRAMMAR, Instant, Moment, MomentError, parse
+from streams.cli.given.timegrammar import GRAMMAR, Instant, Moment, MomentError, parse
+from streams.cli.printed import units
+from streams.cli.printed.output import Format, Style
+from streams.cli.printed.stdout import is_terminal
+from streams.cli.reading.open_log import open_log
 from streams.log.base import Log
 
 LogFlag = Annotated[

@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple
 
 from streams.cli.interrupts import imports_spared
-from streams.cli.stdout import named, unheard
+from streams.cli.printed.stdout import named, unheard
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -35,17 +35,17 @@ class Verb(NamedTuple):
 
 
 VERBS = (
-    Verb("demo", "streams.cli.demo:demo", "the whole system in a quarter of a minute, with nothing but Python"),
+    Verb("demo", "streams.cli.demo.verb:demo", "the whole system in a quarter of a minute, with nothing but Python"),
     Verb("run", "streams.cli.run:run", "the long-running process: carry observations, fold, publish, place"),
     Verb("nodes", "streams.cli.nodes:nodes", "every node: limit, reported, tracked, claimed, gap and free"),
-    Verb("node", "streams.cli.node:app", "one node in full; enable, disable, drain or withdraw it"),
+    Verb("node", "streams.cli.node.verb:app", "one node in full; enable, disable, drain or withdraw it"),
     Verb("claims", "streams.cli.claims:app", "the claims that are held; hold one for longer, give one back"),
-    Verb("leaks", "streams.cli.leaks:app", "where claims, life cycles and audits do not agree, and which events made it so"),
+    Verb("leaks", "streams.cli.leaks.verb:app", "where claims, life cycles and audits do not agree, and which events made it so"),
     Verb("timeline", "streams.cli.timeline:timeline", "what happened to an instance, a node or a request, and what each record changed"),
     Verb("diff", "streams.cli.diff:diff", "what changed between two moments, and which records made each change"),
     Verb("events", "streams.cli.events:events", "the records themselves, of every topic; -w as they come"),
-    Verb("produce", "streams.cli.produce:app", "facts from libvirt, OpenStack's notifications, a generated load, or a trace"),
-    Verb("fleet", "streams.cli.fleet:app", "apply ratios, zones, aggregates and traits from a file; show them"),
+    Verb("produce", "streams.cli.produce.verb:app", "facts from libvirt, OpenStack's notifications, a generated load, or a trace"),
+    Verb("fleet", "streams.cli.fleet.verb:app", "apply ratios, zones, aggregates and traits from a file; show them"),
     Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),
     Verb("snapshot", "streams.cli.snapshot:app", "the snapshots that a start begins at: list and verify them, write one"),
     Verb("archive", "streams.cli.archive:archive_verb", "move history below a verified snapshot into files"),
@@ -54,9 +54,9 @@ VERBS = (
     Verb("cancel", "streams.cli.cancel:cancel", "take a request back"),
     Verb("explain", "streams.cli.explain:explain", "why an instance went where it went, or nowhere"),
     Verb("what-if", "streams.cli.what_if:what_if", "the same with other ratios, nodes, policies or numbers; nothing is written"),
-    Verb("capacity", "streams.cli.capacity:capacity_verb", "how many more of each flavor fit, where, and what runs out first"),
-    Verb("shadow", "streams.cli.shadow:shadow", "a cloud's requests through our scheduler: where Nova chose otherwise, and why"),
-    Verb("doctor", "streams.cli.doctor:doctor", "is everything as it should be, and if not, what to do"),
+    Verb("capacity", "streams.cli.capacity.verb:capacity_verb", "how many more of each flavor fit, where, and what runs out first"),
+    Verb("shadow", "streams.cli.shadow.verb:shadow", "a cloud's requests through our scheduler: where Nova chose otherwise, and why"),
+    Verb("doctor", "streams.cli.doctor.verb:doctor", "is everything as it should be, and if not, what to do"),
     Verb("dead-letters", "streams.cli.dead_letters:app", "messages that count for nothing, why, and their way back"),
     Verb("topics", "streams.cli.topics:app", "make the topics of a ledger, and say where those of a cluster differ"),
     Verb("rules", "streams.cli.rules:app", "which rules the ledger follows; move it to the next version"),
@@ -114,7 +114,7 @@ def assembled(verbs: Sequence[Verb]) -> App:
 def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
     """Run one command line and return its exit code; nothing is raised but SystemExit from a verb's own `sys.exit`."""
     from streams.cli.exits import guarded
-    from streams.cli.open_log import with_settings
+    from streams.cli.reading.open_log import with_settings
 
     def dispatch() -> int | None:
         _check_text(arguments)

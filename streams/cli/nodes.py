@@ -12,12 +12,12 @@ from msgspec import to_builtins
 
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
-from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
-from streams.cli.output import Answer, Column, plain, write
-from streams.cli.state import State
-from streams.cli.state_at import moment_of, state_at
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, plain, write
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import moment_of, state_at
 
 MEMORY = ("memory_mib", "disk_mib")
 VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")

@@ -15,20 +15,20 @@ from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli import units
-from streams.cli.answers import Answer as Found
-from streams.cli.answers import asked, awaited, decided_at
-from streams.cli.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.funnel import decision_item, funnel_lines, miss_line, request_text
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
-from streams.cli.records import READ_RECORDS
-from streams.cli.relief import relief_lines
-from streams.cli.rerun import Reruns
-from streams.cli.state_at import state_at
-from streams.cli.units_in import duration_ms
+from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
+from streams.cli.given.units_in import duration_ms
+from streams.cli.printed import units
+from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.answers import Answer as Found
+from streams.cli.reading.answers import asked, awaited, decided_at
+from streams.cli.reading.records import READ_RECORDS
+from streams.cli.reading.relief import relief_lines
+from streams.cli.reading.rerun import Reruns
+from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, LogUnreachable, Position, between
 from streams.operator import ask

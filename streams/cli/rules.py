@@ -24,11 +24,11 @@ from schemas.codec import decode
 from schemas.topics import CLAIMS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import teller
-from streams.cli.progress import Progress
-from streams.cli.state_at import ledger_partitions
-from streams.cli.units_in import whole
+from streams.cli.given.units_in import whole
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import teller
+from streams.cli.printed.progress import Progress
+from streams.cli.reading.state_at import ledger_partitions
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log
 from streams.operator import change_rules

@@ -19,8 +19,8 @@ from cyclopts import Parameter
 from schemas.topics import STREAM_PARTITIONS
 from streams.cli.exits import UsageProblem, exit_of
 from streams.cli.flags import LogFlag
-from streams.cli.open_log import ENVIRONMENT, open_log
-from streams.cli.units_in import whole
+from streams.cli.given.units_in import whole
+from streams.cli.reading.open_log import ENVIRONMENT, open_log
 from streams.clock import Clock, parse
 from streams.log.base import Log
 

@@ -18,16 +18,16 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS
-from streams.cli import units
 from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
-from streams.cli.never_named import check_named
 from streams.cli.nodes import TITLES, amount_text
-from streams.cli.output import Answer, Column, write
-from streams.cli.printable import printable
-from streams.cli.records import Range, cut_of, records_of
-from streams.cli.state import READ_RECORDS
-from streams.cli.state_at import moment_of, state_at
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.never_named import check_named
+from streams.cli.reading.records import Range, cut_of, records_of
+from streams.cli.reading.state import READ_RECORDS
+from streams.cli.reading.state_at import moment_of, state_at
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]

@@ -14,9 +14,9 @@ from schemas.codec import decode
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
-from streams.cli.open_log import with_settings
-from streams.cli.output import Answer, Column, write
-from streams.cli.units_in import whole
+from streams.cli.given.units_in import whole
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.reading.open_log import with_settings
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
 

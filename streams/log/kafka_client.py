@@ -148,9 +148,7 @@ class Clients:
         """From now on nothing is waited for longer than these seconds, in all; what waits already as well."""
         self._latest = time.monotonic() + seconds
 
-    def patiently(
-        self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None, *, was_there: bool = False
-    ) -> T:
+    def patiently(self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None, *, was_there: bool = False) -> T:
         """What `ask(timeout_seconds)` returns, asked again while brokers are away, for `patience_seconds`. Raises LogError.
 
         With `was_there` it is about a topic that was known before; see `log_error`.
@@ -170,6 +168,7 @@ class Clients:
 
     def metadata(self, patience_seconds: float | None = None) -> ClusterMetadata:
         """Brokers, topics and partitions as the cluster has them now."""
+
         def ask(timeout: float) -> ClusterMetadata:
             found: ClusterMetadata = self.asker.list_topics(timeout=timeout)
             return found
@@ -199,9 +198,7 @@ class Clients:
                 for topic in {place.topic for place in asked}:
                     self.asker.list_topics(topic, timeout=timeout)
             seconds = min(timeout, TRY_SECONDS_FIRST * 1.5**failed)
-            answers = {
-                (answer.topic, answer.partition): answer for answer in self.asker.offsets_for_times(list(asked), timeout=seconds)
-            }
+            answers = {(answer.topic, answer.partition): answer for answer in self.asker.offsets_for_times(list(asked), timeout=seconds)}
             found = [answers[place.topic, place.partition] for place in asked]
             for answer in found:
                 if answer.error is not None:
@@ -229,4 +226,3 @@ class Clients:
         own = [] if self._asker is None else [self._asker]
         self._asker = self._admin = None
         self.aside.leave([*consumers, *own], READERS_LEAVE_SECONDS)
-

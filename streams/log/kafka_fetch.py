@@ -263,4 +263,3 @@ def _headers(given: list[Any]) -> list[Headers]:
     if None in map(_second, chain.from_iterable(found)):
         return [tuple([(name, value or b"") for name, value in headers]) for headers in found]
     return found
-

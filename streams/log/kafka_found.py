@@ -38,9 +38,7 @@ def found(
     return complete
 
 
-def _last_below(
-    read: Callable[[str, int, int, int], Sequence[Record]], place: Partition, start: int, below: int, message: Message
-) -> int:
+def _last_below(read: Callable[[str, int, int, int], Sequence[Record]], place: Partition, start: int, below: int, message: Message) -> int:
     """The offset of the last record with these bytes that stands below an offset, and not below the log's start. Raises LogUnreachable."""
     lowest = max(below - BACK_RECORDS_MAX, start)
     while below > lowest:

@@ -78,6 +78,7 @@ def troubled(topics: Iterable[tuple[str, TopicMetadata]]) -> tuple[tuple[Partiti
 
 def members(clients: Clients, groups: Sequence[str]) -> tuple[Members, ...]:
     """Who is in these groups, by their names on the cluster. Raises LogError."""
+
     def ask(admin: AdminClient, timeout: float) -> list[Members]:
         futures = admin.describe_consumer_groups(list(groups), request_timeout=min(timeout, GROUP_SECONDS))
         return [_described(group, futures[group], clients.settings.own) for group in groups]

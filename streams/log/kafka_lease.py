@@ -52,9 +52,7 @@ class KafkaLease:
         self._mine: frozenset[int] = frozenset()
         self._answered = False
         self._looked = 0.0
-        self._consumer.subscribe(
-            [clients.settings.topic(topic)], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken
-        )
+        self._consumer.subscribe([clients.settings.topic(topic)], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
 
     def partitions(self) -> frozenset[int]:
         """See the contract. The first call waits for the group's answer; the share of a member that joins others grows as they let go."""

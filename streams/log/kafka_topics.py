@@ -192,9 +192,7 @@ class Catalog:
 
         # One broker has said that they are there; the one that is asked now may learn of it a moment later.
         results = self._clients.administer(ask, "asking for the settings of topics", was_there=True)
-        return {
-            topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)
-        }
+        return {topic: {name: str(entry.value) for name, entry in result.items()} for topic, result in zip(resources, results, strict=True)}
 
     def in_sync_min(self, topics: Iterable[str]) -> dict[str, int]:
         """How many copies in step an append to these topics takes."""

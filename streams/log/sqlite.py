@@ -167,15 +167,11 @@ class SqliteLog:
         """See the contract."""
         return self._reader.records(opened, self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
-    def read_bare(
-        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
-    ) -> list[BareRecord]:
+    def read_bare(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[BareRecord]:
         """As `read`, in a third of the time: the records come without headers."""
         return self._reader.records(opened_bare, self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
-    def read_early(
-        self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
-    ) -> list[BareRecord]:
+    def read_early(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[BareRecord]:
         """As `read_bare`, but of records that a power failure may still take away, and what this process appended last is not fetched.
 
         For who says what follows from them in this log and nowhere else: that stands behind them, and is taken away with them.

@@ -99,9 +99,7 @@ class Reader:
         """As `Log.read`: what `opening` makes of the blocks. Raises as it does."""
         return self._records(opening, place, offset, records_max, bytes_max, early=False)
 
-    def _records(
-        self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int, *, early: bool
-    ) -> list[Any]:
+    def _records(self, opening: Opening, place: Place, offset: int, records_max: int, bytes_max: int, *, early: bool) -> list[Any]:
         with self._file.guarded(f"{place.topic}/{place.number}"):
             while True:
                 end = self._end_for(place, offset) if early else self._durable_end_for(place, offset, records_max)

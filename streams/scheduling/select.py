@@ -17,7 +17,7 @@ Engine = Callable[[Fleet, Ask, Policy, str], Decision]
 
 def profile_select(fleet: Fleet, ask: Ask, policy: Policy, policy_digest: str) -> Decision:
     """See `engine.profile_select`; imported when first asked, because numpy takes longer to load than most verbs to answer."""
-    from streams.scheduling.engine import profile_select as select
+    from streams.scheduling.profiles.engine import profile_select as select
 
     return select(fleet, ask, policy, policy_digest)
 

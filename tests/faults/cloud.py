@@ -20,7 +20,7 @@ from schemas.claims import ClaimReleased
 from schemas.codec import encode
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
-from streams.cli.driving import request_message
+from streams.cli.produce.driving import request_message
 from streams.log.base import LogUnreachable, Message, Partition
 from tests.faults.checkers import Acknowledged, hash_of
 from tests.faults.harness import ROOT

@@ -23,7 +23,7 @@ from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import Granted, InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.clock import Clock
 from streams.log.base import Log, Message
 from tests.faults.demanding_hosts import GIB, Guest, Host, hypervisors, truly_wrong

@@ -19,7 +19,7 @@ from schemas.claims import ClaimItem, ClaimRequested, GroupHomeProposed, NodeCon
 from schemas.inventory import NumaCell
 from schemas.results import ClaimOutcome, Decision, Granted, InstancesPlaced
 from schemas.topics import CLAIMS
-from streams.cli.rerun import Reruns
+from streams.cli.reading.rerun import Reruns
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from tests.faults.checkers import CLOSING, counting, records, requests

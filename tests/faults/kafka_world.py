@@ -26,7 +26,7 @@ from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from schemas.results import ClaimOutcome, InstancesPlaced
-from streams.cli.driving import Driver
+from streams.cli.produce.driving import Driver
 from streams.clock import SystemClock
 from streams.log.base import Log, LogUnreachable, Message, Record
 from streams.log.kafka import KafkaLog

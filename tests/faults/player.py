@@ -31,7 +31,7 @@ from schemas.requests import Flavor, PlacementCancelled, PlacementRequested, Ser
 from schemas.resources import Resources
 from schemas.results import Placement
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.clock import Clock, parse
 from streams.log.base import Log, Message, Partition
 from streams.log.sqlite import SqliteLog

@@ -14,7 +14,7 @@ from schemas import topics
 from schemas.codec import Unreadable, decode_keyed
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced
-from streams.cli.driving import request_message
+from streams.cli.produce.driving import request_message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
 from streams.scheduling_engine import materialized

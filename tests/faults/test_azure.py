@@ -9,7 +9,7 @@ from producers.load import Fleet
 from producers.source import said
 from producers.traces import trace
 from schemas.topics import AUDITS, CLAIMS, REQUESTS, RESULTS
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from tests.faults.checkers import everything_wrong, limits, records
 from tests.faults.cloud import KINDS, Cloud, data
 from tests.faults.harness import site, until_known

@@ -9,7 +9,7 @@ from random import Random
 from producers.load import Fleet
 from producers.source import said
 from schemas import topics
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.scheduler import Scheduler
 from tests.faults.checkers import dead_letters, everything_wrong
 from tests.faults.garbage import KEYED, fault_of, valid_records

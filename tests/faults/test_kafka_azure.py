@@ -21,7 +21,7 @@ from producers.source import said
 from producers.traces import trace
 from schemas.topics import AUDITS, CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.log.base import Log, LogUnreachable
 from tests.faults import checkers
 from tests.faults.checkers import everything_wrong, limits, records

@@ -13,7 +13,7 @@ from schemas import topics
 from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
 from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, verdicts_wrong

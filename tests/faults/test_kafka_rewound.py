@@ -25,10 +25,10 @@ from schemas import topics
 from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, NodeResources
-from streams.cli.driving import request_message
 from streams.cli.exits import Exit
 from streams.cli.main import run
-from streams.cli.producing import message
+from streams.cli.produce.driving import request_message
+from streams.cli.produce.publishing import message
 from streams.engines import Carrier
 from streams.log.base import Log, Message
 from tests.faults import checkers

@@ -21,8 +21,8 @@ from schemas import topics
 from schemas.codec import decode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, SchedulerStarted
-from streams.cli.driving import request_message
-from streams.cli.producing import message
+from streams.cli.produce.driving import request_message
+from streams.cli.produce.publishing import message
 from streams.log.base import Log
 from tests.faults import checkers, wheels
 from tests.faults.harness import Process, until, until_known

@@ -12,7 +12,7 @@ from projections.rules import RULES_KNOWN
 from schemas.claims import RulesChanged
 from schemas.codec import encode
 from schemas.topics import AUDITS, CLAIMS
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.log.base import Log, Message
 from streams.topology import own_key
 from tests.faults.harness import Process, site, until_known

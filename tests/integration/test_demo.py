@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from schemas.topics import CLAIMS, REQUESTS
-from streams.cli.demo_stage import FACTOR, Stage
+from streams.cli.demo.stage import FACTOR, Stage
 from streams.log import sqlite_wal
 from streams.log.base import Message
 from streams.log.sqlite import SqliteLog

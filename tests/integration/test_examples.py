@@ -24,8 +24,8 @@ from schemas.resources import Resources
 from schemas.results import Placement
 from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES
 from streams.cli.main import run
-from streams.cli.open_log import open_log
-from streams.cli.state_at import state_at
+from streams.cli.reading.open_log import open_log
+from streams.cli.reading.state_at import state_at
 from streams.log.base import Log
 from streams.operator import Stamp, ask, configure
 from tests.cli_log import FleetLog

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from producers.load import Fleet
 from producers.source import said
 from schemas import topics
-from streams.cli import checks_cluster
+from streams.cli.doctor import cluster as checks_cluster
 from streams.cli.main import run
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.log.base import Log, Partition
 from streams.log.kafka_health import Cluster, Members
 from tests.faults.harness import until

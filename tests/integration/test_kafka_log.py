@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
-from streams.cli.open_log import open_log
+from streams.cli.reading.open_log import open_log
 from streams.log import kafka_send
 from streams.log.base import (
     Lease,

@@ -270,7 +270,7 @@ def test_what_was_said_before_a_broker_could_be_reached_is_there_when_it_can(tmp
 
 def test_one_look_waits_in_the_spool_if_the_log_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, spool = f"sqlite:{tmp_path}/none/l.sqlite", tmp_path / "spool"
-    program = "import streams.cli.libvirt_hosts as h; h.DRAIN_SECONDS_MAX = 0.5; from streams.cli.main import main; main()"
+    program = "import streams.cli.produce.libvirt_hosts as h; h.DRAIN_SECONDS_MAX = 0.5; from streams.cli.main import main; main()"
     command = [sys.executable, "-c", program, "produce", "libvirt", "--once", "--log", log, "--spool", str(spool)]
 
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))

@@ -25,7 +25,7 @@ from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
-from streams.cli.producing import last_epoch, publisher
+from streams.cli.produce.publishing import last_epoch, publisher
 from tests.cli_log import FleetLog
 from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
 from tests.libvirt_reporting import Reporting

@@ -11,10 +11,10 @@ from schemas.claims import PartitionOpened
 from schemas.codec import encode, key_of
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
+from streams.cli.given.timegrammar import Instant
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import state_at
 from streams.cli.snapshot import ensure_snapshot, every_step
-from streams.cli.state import State
-from streams.cli.state_at import state_at
-from streams.cli.timegrammar import Instant
 from streams.log.base import Log, Message, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.topology import own_key

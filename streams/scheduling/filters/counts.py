@@ -56,8 +56,10 @@ def _io_ops(most: Callable[[Room], int]) -> Check:
 def _num_instances(ask: Ask, most: Callable[[Room], int]) -> Check:
     own = ask.instance_id
     return per_node(
-        lambda room: f"instances: {len(room.instances)} of at most {most(room)} are there"
-        if len(room.instances) >= most(room) and own not in room.instances
-        else None,
+        lambda room: (
+            f"instances: {len(room.instances)} of at most {most(room)} are there"
+            if len(room.instances) >= most(room) and own not in room.instances
+            else None
+        ),
         lambda room: Limits(instances_max=nearest_amount(most(room))),
     )

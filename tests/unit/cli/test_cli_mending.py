@@ -18,8 +18,8 @@ from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
-from streams.cli.mending import heal
-from streams.cli.state_at import state_at
+from streams.cli.leaks.mending import heal
+from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
 from streams.log.base import BareRecord, Message, Record
 from streams.log.sqlite import SqliteLog

@@ -16,8 +16,8 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Resources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
-from streams.cli.driving import START_WITHIN_MS, Driver
-from streams.cli.producing import Persistent, last_epoch, last_epochs, publisher, wait_until_carried
+from streams.cli.produce.driving import START_WITHIN_MS, Driver
+from streams.cli.produce.publishing import Persistent, last_epoch, last_epochs, publisher, wait_until_carried
 from streams.engines import Carrier
 from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
@@ -203,7 +203,7 @@ def test_an_epoch_that_is_too_far_back_to_be_found_is_none_of_the_future(monkeyp
     for second in range(0, 100, 10):
         world.at(second * 1_000)
     number = world.log.partition(AUDITS, b"n0")
-    monkeypatch.setattr("streams.cli.producing.TAIL_RECORDS", 2)
+    monkeypatch.setattr("streams.cli.produce.publishing.TAIL_RECORDS", 2)
 
     stands_for_it = last_epoch(world.log, "libvirt")(AUDITS, "n0")
 

@@ -41,7 +41,7 @@ def greet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Verb, ...]:
         "import sys\n"
         "from cyclopts import App\n"
         "from streams.cli.flags import SHOW, MomentFlag, Show\n"
-        "from streams.cli.output import Answer, Column, write\n"
+        "from streams.cli.printed.output import Answer, Column, write\n"
         "def greet(*names: str, at: MomentFlag = 'now', show: Show = SHOW) -> int:\n"
         "    '''Greet people.'''\n"
         "    items = [{'name': name, 'at': at} for name in names]\n"
@@ -188,7 +188,7 @@ def test_an_interrupt_while_the_command_itself_is_imported_ends_with_130_too() -
         "main()"
     )
 
-    for module in ("streams.cli.main", "streams.cli.stdout"):
+    for module in ("streams.cli.main", "streams.cli.printed.stdout"):
         ran = python(interrupts, module)
 
         assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

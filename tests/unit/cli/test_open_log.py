@@ -9,7 +9,7 @@ import pytest
 
 from streams.cli.exits import Exit, UsageProblem, exit_of
 from streams.cli.main import run
-from streams.cli.open_log import ENVIRONMENT, open_log
+from streams.cli.reading.open_log import ENVIRONMENT, open_log
 from streams.log.base import LogReadOnly, LogUnreachable, Message, TopicSpec
 
 NOTHING = io.BytesIO()

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from streams.cli.flags import SHOW
-from streams.cli.progress import Progress
+from streams.cli.printed.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -16,7 +16,7 @@ from schemas.inventory import Hypervisor, OperatorFields, ResourceRule, Supporte
 from schemas.pinning import wants
 from schemas.resources import Resources
 from streams.cli.main import run
-from streams.cli.shadowing import Given, Outcome, Row, Shadow, given, history, outcomes
+from streams.cli.shadow.shadowing import Given, Outcome, Row, Shadow, given, history, outcomes
 from streams.log.base import Record
 from streams.scheduling.loading import named
 from streams.scheduling.select import ENGINES

@@ -11,8 +11,8 @@ from producers import history_load
 from projections.companions import Doubles, all_rows
 from projections.snapshots import chunks_of
 from streams.cli.main import run
-from streams.cli.state import State
-from streams.cli.state_at import state_at
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import state_at
 from streams.log.sqlite import SqliteLog
 
 RECORDS = 12_000

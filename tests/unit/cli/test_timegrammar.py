@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from projections.cut import OFFSET_MAX, Cut
-from streams.cli.timegrammar import Instant, Moment, MomentError, parse, written
+from streams.cli.given.timegrammar import Instant, Moment, MomentError, parse, written
 
 NOW_MS = 1_795_257_727_113  # 2026-11-21T10:42:07.113Z
 YEAR_9999_MS = 253_402_300_799_999

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.cli import timegrammar, units
+from streams.cli.given import timegrammar
+from streams.cli.printed import units
 
 MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
 

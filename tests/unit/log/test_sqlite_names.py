@@ -88,9 +88,7 @@ def test_a_log_that_is_mounted_without_its_folder_is_not_opened(mounted: Path) -
 
 @pytest.mark.parametrize("gone", ["-wal", "-shm"])
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_log_with_a_part_taken_away_takes_nothing_more_and_what_it_has_goes_into_the_log(
-    path: Path, gone: str, is_moved: bool
-) -> None:
+def test_a_log_with_a_part_taken_away_takes_nothing_more_and_what_it_has_goes_into_the_log(path: Path, gone: str, is_moved: bool) -> None:
     with SqliteLog.open(path) as log:
         log.append(said(b"second"))
         part = path.with_name(path.name + gone)

@@ -17,7 +17,7 @@ from schemas.audits import AuditFailed
 from schemas.codec import encode
 from schemas.topics import AUDITS
 from streams.cli.exits import UsageProblem
-from streams.cli.spooling import Forwarder, SqliteShelf
+from streams.cli.produce.spooling import Forwarder, SqliteShelf
 from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.scheduling.leaders import KEPT, Leaders
+from streams.scheduling.profiles.leaders import KEPT, Leaders
 
 NOBODY = float("-inf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.scheduling.profiles import Key, Profiles
+from streams.scheduling.profiles.profile import Key, Profiles
 
 KEYS = st.tuples(st.integers(0, 2), st.integers(0, 4))
 MARKS = [0x9E3779B97F4A7C15 * (number + 1) % 2**64 for number in range(200)]

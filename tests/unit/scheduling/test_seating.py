@@ -11,7 +11,7 @@ from msgspec import structs
 from projections.numa_node import lacking
 from schemas.claims import ClaimItem
 from schemas.guests import NumaWant, PciWant
-from streams.scheduling.seating import Seating
+from streams.scheduling.profiles.seating import Seating
 from tests.properties.test_engine_is_reference import Cloud
 
 GUESTS: tuple[tuple[NumaWant, ...], ...] = (

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.scheduling.profiles import Profiles
-from streams.scheduling.ring import greatest
-from streams.scheduling.spans import LEADING, Spans
+from streams.scheduling.profiles.profile import Profiles
+from streams.scheduling.profiles.ring import greatest
+from streams.scheduling.profiles.spans import LEADING, Spans
 
 LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
 

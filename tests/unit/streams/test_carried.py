@@ -6,7 +6,7 @@ from producers.load import Fleet
 from producers.source import said
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 from streams.carried import first_to_carry
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.engines import Carrier
 from streams.log.base import Message
 from streams.log.memory import MemoryLog

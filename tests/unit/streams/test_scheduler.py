@@ -17,8 +17,8 @@ from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, Record
 from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
-from streams.scheduling.engine import ProfileEngine
 from streams.scheduling.policy import NOVA, Policy
+from streams.scheduling.profiles.engine import ProfileEngine
 from tests.scheduling_world import At, World, world
 
 

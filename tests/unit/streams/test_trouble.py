@@ -19,7 +19,7 @@ from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Resources
 from streams import runner
-from streams.cli.producing import message
+from streams.cli.produce.publishing import message
 from streams.clock import SystemClock
 from streams.engines import Carrier, Watcher
 from streams.folder import Folder

@@ -1,0 +1,1 @@
+"""`claimlog capacity`, and the flavors it counts."""

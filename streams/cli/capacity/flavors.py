@@ -1,0 +1,149 @@
+"""What `capacity` counts: flavors from a file in one of two forms, a request in a file, or what was asked for on a log.
+
+    [flavors.small]                 # TOML: whole numbers, or amounts such as "4GiB"
+    vcpus = 2
+    memory = "4GiB"
+    disk = "40GiB"
+    extra_specs = { "hw:cpu_policy" = "dedicated" }
+
+or the list that `openstack flavor list --long -f json` prints: Name, VCPUs, RAM (MiB), Disk and Ephemeral (GiB), Swap (MiB), Properties.
+A request has what instances may take beside their flavor: cells, devices, a root on a volume, an image that wants cells of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from projections.node import amounts_of
+from schemas.codec import decode_keyed
+from schemas.pinning import WantsError, wants
+from schemas.requests import Flavor, Image, PlacementRequested
+from schemas.topics import REQUESTS
+from streams.cli.exits import UsageProblem
+from streams.cli.given.asking import from_text
+from streams.cli.given.documents import read_json, read_toml
+from streams.cli.given.units_in import amount_gib, amount_mib
+from streams.cli.nodes import sized
+from streams.log.base import Log
+
+READ_RECORDS = 2_000
+LOOKED_BACK = 20_000
+"""So many of the last records of each partition of requests are looked at for flavors."""
+OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_specs")
+OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ephemeral", "swap": "Swap"}
+
+
+def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
+    """The flavors of a file by name, in its order, or the request in it; `-` is stdin. Raises UsageProblem."""
+    name = "stdin" if path == "-" else path
+    try:
+        text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    if text.lstrip().startswith("{"):
+        return from_text(text, name, None)
+    found = _from_openstack(text, name) if text.lstrip().startswith(("[{", "[\n", "[ ")) else _from_toml(text, name)
+    if not found:
+        raise UsageProblem(f"{name}: expected flavors, it has none")
+    return found
+
+
+def asked_for(log: Log) -> dict[str, PlacementRequested]:
+    """What the last requests on a log asked for, one instance of each kind, the most asked for first.
+
+    A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
+    its flavor's name, one without by its size; kinds that share a name are numbered.
+    """
+    counts: dict[bytes, int] = {}
+    for number in range(log.topics().get(REQUESTS, 0)):
+        end = log.end(REQUESTS, number)
+        at = max(log.start(REQUESTS, number), end - LOOKED_BACK)
+        while at < end and (records := log.read(REQUESTS, number, at, READ_RECORDS)):
+            for record in records:
+                event = decode_keyed(REQUESTS, record.key, record.value)
+                if isinstance(event, PlacementRequested):
+                    text = msgspec.json.encode(_kind(event))
+                    counts[text] = counts.get(text, 0) + event.count
+            at = records[-1].offset + 1
+    named: dict[str, PlacementRequested] = {}
+    for text in sorted(counts, key=lambda text: (-counts[text], text)):
+        kind = msgspec.json.decode(text, type=PlacementRequested)
+        name = kind.flavor.name or sized(amounts_of(kind.resources))
+        named.setdefault(name if name not in named else _another(name, named), kind)
+    return named
+
+
+def _kind(request: PlacementRequested) -> PlacementRequested:
+    """What one instance of a request takes, and nothing else. An image counts only if it changes that."""
+    return PlacementRequested(
+        request_id="-",
+        flavor=request.flavor,
+        image=request.image if _wants(request.flavor, request.image) != _wants(request.flavor, Image()) else Image(),
+        numa=request.numa,
+        pci=request.pci,
+        boot_from_volume=request.boot_from_volume,
+    )
+
+
+def _wants(flavor: Flavor, image: Image) -> object:
+    try:
+        return wants(flavor, image)
+    except WantsError as error:
+        return str(error)
+
+
+def _another(name: str, known: Mapping[str, object]) -> str:
+    return next(text for number in count(2) if (text := f"{name} ({number})") not in known)
+
+
+def _from_toml(text: str, name: str) -> dict[str, Flavor]:
+    data = read_toml(text, name)
+    tables = data.get("flavors", {})
+    if set(data) - {"flavors"} or not isinstance(tables, dict):
+        raise UsageProblem(f"{name}: expected tables such as [flavors.small], and nothing else")
+    return {flavor: _flavor(flavor, table, f"{name}: flavors.{flavor}") for flavor, table in tables.items()}
+
+
+def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
+    rows = read_json(text, name, list[dict[str, Any]])
+    found: dict[str, Flavor] = {}
+    for at, row in enumerate(rows):
+        flavor = row.get("Name")
+        if not isinstance(flavor, str) or not flavor:
+            raise UsageProblem(f"{name}: item {at}: expected a Name, as `openstack flavor list -f json` has it")
+        table = {key: row[theirs] for key, theirs in OPENSTACK.items() if row.get(theirs)}
+        properties = row.get("Properties") or {}
+        if isinstance(properties, dict):
+            table["extra_specs"] = {key: str(value) for key, value in properties.items()}
+        found[flavor] = _flavor(flavor, table, f"{name}: item {at} ({flavor})")
+    return found
+
+
+def _flavor(name: str, table: object, place: str) -> Flavor:
+    if not isinstance(table, Mapping):
+        raise UsageProblem(f"{place}: expected a table with some of {', '.join(OWN_KEYS)}")
+    if unknown := sorted(set(table) - set(OWN_KEYS)):
+        raise UsageProblem(f"{place}: {unknown[0]!r} is not known; known: {', '.join(OWN_KEYS)}")
+    said = {
+        "name": name,
+        "vcpus": table.get("vcpus", 0),
+        "pcpus": table.get("pcpus", 0),
+        "memory_mib": amount_mib(str(table.get("memory", 0)), f"{place}.memory"),
+        "root_gib": amount_gib(str(table.get("disk", 0)), f"{place}.disk"),
+        "ephemeral_gib": amount_gib(str(table.get("ephemeral", 0)), f"{place}.ephemeral"),
+        "swap_mib": amount_mib(str(table.get("swap", 0)), f"{place}.swap"),
+        "extra_specs": table.get("extra_specs", {}),
+    }
+    try:
+        flavor = msgspec.convert(said, Flavor)
+    except msgspec.ValidationError as problem:
+        raise UsageProblem(f"{place}: {problem}") from None
+    if flavor == Flavor(name=name):
+        raise UsageProblem(f"{place}: it asks for nothing; expected some of {', '.join(OWN_KEYS)}")
+    return flavor

@@ -1,0 +1,172 @@
+"""`claimlog capacity`: how many more instances of each flavor fit, on which nodes, and what runs out first. Nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from projections.node import amounts_of
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import RESOURCES
+from streams.cli.capacity.flavors import asked_for, from_file
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.given.asking import ASKING, Asking, file_or_stdin
+from streams.cli.given.changing import CHANGING, Changing
+from streams.cli.nodes import TITLES, sized
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.answers import started_by
+from streams.cli.reading.state_at import moment_of, state_at
+from streams.placement.checks import unkept
+from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import digest
+from streams.scheduling.what_if import CannotChange, change
+
+NO_ZONE = "-"
+OWNER = "capacity"
+FlavorsFile = Annotated[
+    str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; or a request as JSON; - is stdin.")
+]
+
+
+def capacity_verb(
+    flavors: FlavorsFile = "",
+    /,
+    *,
+    asking: Asking = ASKING,
+    changing: Changing = CHANGING,
+    at: MomentFlag = "now",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """How many more of each flavor fit, each flavor by itself, by zone and by node, and what runs out first.
+
+    Flavors are those of a file, the one that the flags give, or else all that were asked for on this log, with the cells and devices that
+    requests had beside them; --flavor picks one of them by its name. A node takes the least of what is free by what one instance needs of
+    each resource, and what limits and groups leave; -o wide and -o json say how many on which node. With --ratio, --drain, --add and so on:
+    if that were so. Instances of one flavor leave less for the next, so numbers of several flavors do not add up.
+    """
+    with opened(log) as source:
+        requests = _requests(asking, flavors, lambda: asked_for(source))
+        moment = moment_of(at)
+        state = state_at(source, moment, views=False)
+        policy, origin = changing.policy(source, started_by(source, moment, state.as_of_ms))
+        ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
+        try:
+            change(ledgers, changing.changes())
+        except CannotChange as problem:
+            raise UsageProblem(str(problem)) from None
+    fleet = Fleet(ledgers)
+    asking.check_nodes({room.node.node_id for room in fleet.rooms()})
+    zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
+    items = [_item(name, request, capacity(fleet, request, policy, unkept(request, policy)), zones) for name, request in requests.items()]
+    summary = {"changes": changing.told(), "policy_digest": digest(policy), "policy_source": origin, "nodes_known": len(fleet.rooms())}
+    write(Answer(columns=_columns(zones), items=items, cut=state.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if show.output in {"table", "wide"} and changing.told():
+        sys.stderr.write(f"if {', '.join(changing.told())}\n")
+    for item in items:
+        if item["unusable"]:
+            sys.stderr.write(printable(f"{item['flavor']}: no node will ever do: {item['unusable']}") + "\n")
+        if item["at_least"]:
+            sys.stderr.write(printable(f"{item['flavor']}: {TRIALS_MAX} or more on a node: no more than that are tried out there") + "\n")
+    return 0
+
+
+def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:
+    """By the flavor's name a request for one instance of each kind, with all else that the flags say. Raises UsageProblem."""
+    for name in ("count", "instance", "ttl"):
+        if getattr(asking, name) != getattr(ASKING, name):
+            raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
+    if asking.has_sizes:
+        if file:
+            raise UsageProblem("give a file of flavors or the sizes of one as flags, not both")
+        return {asking.flavor or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
+    found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
+    if isinstance(found, PlacementRequested):
+        asking.only()
+        return {found.flavor.name or "-": replace(found, request_id=OWNER, count=1, instance_ids=())}
+    if asking.flavor and asking.flavor not in found:
+        raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
+    found = {asking.flavor: found[asking.flavor]} if asking.flavor else found
+    if not found:
+        raise UsageProblem("no flavor is known: none was asked for on this log; give --vcpus, --memory, --disk, or a file of flavors")
+    return {name: _one_of(kind, asking) for name, kind in found.items()}
+
+
+def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementRequested:
+    """A request for one instance of a kind, where the flags let it go. Raises UsageProblem."""
+    if isinstance(kind, Flavor):
+        return replace(asking.request(OWNER, sizes=kind), count=1, instance_ids=())
+    there = asking.request(OWNER, sizes=kind.flavor)
+    volume = kind.boot_from_volume or there.boot_from_volume
+    return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)
+
+
+def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:
+    """One flavor: its sizes, how many fit, by zone and by node, and what bounds how many nodes."""
+    bounds = Counter(node.bound for node in found.nodes if node.bound)
+    resources = request.resources
+    best = found.nodes[0] if found.nodes else None
+    return {
+        "flavor": name,
+        "size": ", ".join([sized(amounts_of(resources)), *(f"{want.count} {want.alias or 'PCI device'}" for want in found.pci)]),
+        **{name: getattr(resources, name) for name in RESOURCES},
+        "fits": found.fits,
+        "at_least": found.at_least,
+        "unlimited": any(node.fits is None for node in found.nodes),
+        "nodes": len(found.nodes),
+        "nodes_known": found.nodes_known,
+        "most": None if best is None else {"node_id": best.node_id, "fits": best.fits, "at_least": best.at_least},
+        "zones": {zone: total([node for node in found.nodes if (node.zone or NO_ZONE) == zone], together=found.together) for zone in zones},
+        "zones_at_least": sorted({node.zone or NO_ZONE for node in found.nodes if node.at_least}),
+        "bounds": dict(bounds.most_common()),
+        "rejected": found.rejected,
+        "tried": found.tried,
+        "numa": to_builtins(found.numa),
+        "pci": to_builtins(found.pci),
+        "unusable": found.unusable,
+        "where": [to_builtins(node) for node in found.nodes],
+    }
+
+
+def _columns(zones: Sequence[str]) -> list[Column]:
+    return [
+        Column(name="flavor"),
+        Column(name="size"),
+        Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda number: number == 0),
+        *(Column(name=f"zones.{zone}", title=zone, right=True, told=partial(_in_zone, zone)) for zone in zones if zones != [NO_ZONE]),
+        Column(name="nodes", right=True),
+        Column(name="most", title="most on one", shown=_most),
+        Column(name="bounds", title="runs out first (on nodes)", shown=_bounds),
+        Column(name="rejected", title="kept away by (nodes)", shown=_bounds),
+        Column(name="where", shown=_where, wide=True),
+    ]
+
+
+def _number(number: int | None, *, more: bool = False) -> str:
+    return "no limit" if number is None else f"{units.count(number)} or more" if more else units.count(number)
+
+
+def _in_zone(zone: str, item: Mapping[str, Any]) -> str:
+    return _number(item["zones"][zone], more=zone in item["zones_at_least"])
+
+
+def _most(most: Mapping[str, Any] | None) -> str:
+    return "-" if most is None else f"{_number(most['fits'], more=most['at_least'])} ({most['node_id']})"
+
+
+def _bounds(bounds: Mapping[str, int]) -> str:
+    return ", ".join(f"{TITLES.get(name, name)} {units.count(number)}" for name, number in bounds.items()) or "-"
+
+
+def _where(where: list[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{each['node_id']}={_number(each['fits'], more=each['at_least'])}" for each in where) or "-"

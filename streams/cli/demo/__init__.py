@@ -1,0 +1,1 @@
+"""`claimlog demo`, and what it is played on."""

@@ -1,0 +1,1 @@
+"""`claimlog doctor`, and its checks."""

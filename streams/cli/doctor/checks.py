@@ -1,0 +1,304 @@
+"""The checks of `claimlog doctor`: each looks at one thing and says ok, warn or fail, what it saw, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal
+
+from msgspec import Struct
+
+from projections.digests import Published, read_digests
+from projections.ledger import Ledger
+from projections.ledger_state import Step
+from projections.observed import Observed
+from projections.rules import SKEW_MS
+from projections.snapshots import damaged_at, newest_chunk
+from schemas.claims import PartitionOpened
+from schemas.codec import decode, decode_keyed
+from schemas.findings import LeakConfirmed
+from schemas.results import NodeResources
+from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
+from streams.cli.printed import units
+from streams.cli.reading.state import State
+from streams.log.base import Log, LogDamaged, Partition, Position, Record, TopicMismatch
+from streams.reconciler import CARRIERS, SOURCES
+from streams.scheduler import GROUP as SCHEDULERS
+from streams.topology import LATER_TOPICS, WATCHED_TOPICS, check_topics
+
+# A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
+ROWS_BEHIND_MAX = 5_000
+SNAPSHOT_BEHIND_MAX = 20_000
+AUDIT_LATE_MS = 60_000
+"""An audit is in the ledger within seconds of the look; a minute is what a worker that starts has to catch up with."""
+LIBRARIES = ("apsw", "msgspec", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
+# A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew (see DESIGN, "Embedded").
+SQLITE_SOUND = (3, 51, 3)
+
+Status = Literal["ok", "warn", "fail"]
+
+
+class Check(Struct, frozen=True):
+    """One line: how it stands, what was looked at, what was seen, and the way to mend it."""
+
+    status: Status
+    check: str
+    says: str
+    fix: str = ""
+
+
+def integrity(log: Log, progress: Callable[[int], None]) -> Check:
+    """Every record but those of snapshots, read and checked; `progress` hears how many more are done."""
+    verify = getattr(log, "verify", None)
+    if verify is None:
+        return Check("ok", "integrity", "this kind of log checks what it reads; there is nothing of its own to check")
+    seen: dict[Partition, int] = {}
+
+    def told(partition: Partition, offset: int, _: int) -> None:
+        progress(offset - seen.get(partition, log.start(*partition)))
+        seen[partition] = offset
+
+    try:
+        count = verify(told, without=(SNAPSHOTS,))
+    except LogDamaged as problem:
+        fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
+        return Check("fail", "integrity", str(problem), fix)
+    return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+
+
+def file_topics(log: Log) -> Check:
+    """Topics of a file: whoever wrote it chose some, so those that are there have to belong together and no more."""
+    there = log.topics()
+    known = [there[topic] for topic in FOLDED if topic in there]
+    if not known:
+        says = f"neither {CLAIMS} nor observations are in it, so nothing can be folded"
+        return Check("fail", "topics", says, "`claimlog copy FILE.jsonl` writes a whole history")
+    other = sorted(there.keys() - TOPICS.keys())
+    says = f"{len(there)} of {len(TOPICS)} topics, as it is a file" + (f"; none of ours: {', '.join(other)}" if other else "")
+    return Check("ok", "topics", f"{says}; {max(known)} partitions of the ledger")
+
+
+def file_lags() -> Check:
+    """What there is to say of who is behind in a file: nothing."""
+    says = "nobody works on a file: who is behind, published rows and snapshots do not apply"
+    return Check("ok", "work", says)
+
+
+def topic_set(log: Log) -> Check:
+    """All topics, with numbers of partitions that belong together."""
+    there = log.topics()
+    try:
+        check_topics(log)
+    except TopicMismatch as problem:
+        return Check("fail", "topics", str(problem), "`claimlog run` makes what is missing")
+    said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
+    if later := sorted(LATER_TOPICS - there.keys()):
+        said += f"; {', '.join(later)} is missing, so each start of a scheduler reads all results"
+        return Check("warn", "topics", said, "`claimlog topics apply` makes it; then start schedulers and workers again")
+    return Check("ok", "topics", said)
+
+
+def ledger_opened(log: Log) -> Check:
+    """Record 0 of each partition of `claims` says which ledger it is of, and all say the same."""
+    count, ids = log.topics().get(CLAIMS, 0), set()
+    for number in range(count):
+        place = f"{CLAIMS}/{number}"
+        if log.start(CLAIMS, number) > 0:
+            continue
+        records = log.read(CLAIMS, number, 0, 1)
+        opened = decode(CLAIMS, records[0].value) if records else None
+        if not isinstance(opened, PartitionOpened):
+            what = "its first record is not partition-opened" if records else "it is empty"
+            fix = "`claimlog run` opens an empty partition; any other is no ledger"
+            return Check("fail", "ledger", f"{place} is not opened: {what}", fix)
+        if (opened.partition, opened.partitions) != (number, count):
+            said = f"opened as partition {opened.partition} of {opened.partitions}, it is {number} of {count}"
+            return Check("fail", "ledger", f"{place}: {said}", "the topic was made anew or renamed; restore it")
+        ids.add(opened.ledger_id)
+    if len(ids) > 1:
+        fix = "restore all partitions from one backup"
+        return Check("fail", "ledger", f"partitions of {len(ids)} ledgers: {', '.join(sorted(ids))}", fix)
+    if not count:
+        return Check("ok", "ledger", f"{CLAIMS} is not in it: observations are folded as they would be carried")
+    return Check("ok", "ledger", f"opened, id {next(iter(ids), 'archived')}")
+
+
+def clock(log: Log, now_ms: int) -> Check:
+    """The newest append time must not be ahead of this machine's clock."""
+    lasts = [records[0] for topic in (CLAIMS, REQUESTS, RESULTS) for records in _last_of(log, topic)]
+    if not lasts:
+        return Check("ok", "clock", "nothing is appended yet")
+    newest = max(lasts, key=lambda record: record.time_ms)
+    if newest.time_ms > now_ms + SKEW_MS:
+        place, ahead = Position(newest.topic, newest.partition, newest.offset), units.span(newest.time_ms - now_ms)
+        said = f"the newest record, {place}, is {ahead} ahead of this machine's clock"
+        # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
+        until = f"; until {units.moment(newest.time_ms)} claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
+        return Check("warn", "clock", said, "check NTP on all writers and here" + (until if newest.topic == CLAIMS else ""))
+    return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
+
+
+def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -> Check:
+    """How many records of `topics` a group has still to read."""
+    lag, oldest = 0, None
+    for topic in topics:
+        if topic not in log.topics():
+            continue
+        committed = log.committed(group, topic)
+        for number, end in log.ends(topic).items():
+            first = max(committed.get(number, 0), log.start(topic, number))
+            if first < end:
+                lag += end - first
+                try:
+                    oldest_ms = log.read(topic, number, first, 1)[0].time_ms
+                except LogDamaged:
+                    if topic != SNAPSHOTS:
+                        raise
+                    continue  # told as damage to snapshots
+                oldest = oldest_ms if oldest is None else min(oldest, oldest_ms)
+    if not lag:
+        return Check("ok", name, "has read everything")
+    since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
+    return Check("warn", name, f"{units.counted(lag, 'record')} behind{since}", fix)
+
+
+def lags(log: Log) -> Iterator[Check]:
+    """Who is behind."""
+    run = "is `claimlog run` on? it carries on where it stopped"
+    yield behind(log, "reconciler", CARRIERS, SOURCES, run)
+    yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`")
+    yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run)
+    rows = {}
+    for records in _last_of(log, NODE_RESOURCES):
+        event = decode_keyed(NODE_RESOURCES, records[-1].key, records[-1].value)
+        if isinstance(event, NodeResources):
+            rows[records[-1].partition] = event.offset
+    yield _published(log, "node rows", rows, ROWS_BEHIND_MAX, run)
+
+
+def snapshots(log: Log, *, quick: bool) -> Check:
+    """Snapshots can be read, and are not far behind. Ask last: a log may serve nothing beyond damage that it has met."""
+    newest, damaged = {}, list[str]()
+    for number in range(log.topics().get(SNAPSHOTS, 0)):
+        if (chunk := newest_chunk(log, number, damaged.append)) is not None:
+            newest[number] = chunk.offset
+        if not quick and (place := damaged_at(log, number)) and not any(said.startswith(f"{place} ") for said in damaged):
+            damaged.append(f"{place}: the bytes are not what was written; nobody needs this snapshot while the newest is sound")
+    if damaged:
+        fix = "`claimlog snapshot write` writes new ones from the ledger and drops what is damaged"
+        return Check("fail", "snapshots", "; ".join(damaged), fix)
+    starts = {number: log.start(CLAIMS, number) for number in range(log.topics().get(CLAIMS, 0))}
+    gone = [f"{CLAIMS}/{number}@{start}" for number, start in starts.items() if start > newest.get(number, -1) + 1]
+    if gone:
+        fix = "set CLAIMLOG_ARCHIVE; without an archive start a worker that has its tables again: it writes one"
+        return Check("fail", "snapshots", f"none includes what left the log below {', '.join(gone)}, so nobody can begin there", fix)
+    run = "a start folds from the first record; is `claimlog run` on? it carries on where it stopped"
+    return _published(log, "snapshots", newest, SNAPSHOT_BEHIND_MAX, run)
+
+
+def _published(log: Log, name: str, published: Mapping[int, int], behind_max: int, fix: str) -> Check:
+    """How far behind the ledger's ends the newest published rows or snapshots are."""
+    ends = log.ends(CLAIMS) if CLAIMS in log.topics() else {}
+    newest = dict.fromkeys(ends, -1) | dict(published)
+    lag = {number: end - 1 - newest[number] for number, end in ends.items()}
+    worst = max(lag.values(), default=0)
+    if worst <= behind_max:
+        if all(offset < 0 for offset in newest.values()):
+            return Check("ok", name, "none yet, and none is needed yet")
+        return Check("ok", name, f"at most {units.count(max(0, worst))} records of a partition behind")
+    return Check("warn", name, f"{units.count(worst)} records behind {CLAIMS}/{max(lag, key=lag.__getitem__)}", fix)
+
+
+def dead_letters(log: Log) -> Check:
+    """Messages that count for nothing."""
+    if DEAD_LETTERS not in log.topics():
+        return Check("ok", "dead letters", "none")
+    count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics()[DEAD_LETTERS]))
+    if not count:
+        return Check("ok", "dead letters", "none")
+    return Check("warn", "dead letters", f"{units.counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
+
+
+def findings(state: State) -> Check:
+    """Open findings of the leak audit."""
+    found = state.findings()
+    confirmed = sum(isinstance(finding, LeakConfirmed) for finding in found)
+    if not found:
+        return Check("ok", "findings", "claims, life cycles and audits agree")
+    return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
+
+
+def host_clocks(state: State) -> Check:
+    """Audits must not be much older than their records: claims are confirmed, and expire, by the time that they were taken."""
+    late = [
+        (mark.heard_ms - node.audit.taken_at_ms, node_id)
+        for number, leaks in state.leaks.items()
+        for node_id, mark in leaks.marks.items()
+        # A failed audit is heard as well, and what it says is of before.
+        if (node := state.ledgers[number].nodes[node_id]).audit is not None and node.unknown_since_ms is None and node.status != "withdrawn"
+    ]
+    late = [(behind_ms, node_id) for behind_ms, node_id in late if behind_ms > AUDIT_LATE_MS]
+    if not late:
+        return Check("ok", "clocks of hosts", "audits are in the log soon after they were taken")
+    behind_ms, worst = max(late)
+    says = f"the newest audits of {units.counted(len(late), 'node')} are up to {units.span(behind_ms)} older than their records ({worst})"
+    fix = "check NTP where they are audited, or what holds audits up: claims there are confirmed, and expire, as much later"
+    return Check("warn", "clocks of hosts", says, fix)
+
+
+class DigestWatch:
+    """Compares the digests that processes published with a fold of the same records; hand it to `state_at`."""
+
+    def __init__(self, log: Log) -> None:
+        self._published: dict[tuple[int, int], list[Published]] = {}
+        for number in range(log.topics().get(DIGESTS, 0)):
+            for published in read_digests(log, number):
+                self._published.setdefault((number, published.digest.offset), []).append(published)
+        self.compared = 0
+        self.wrong: list[str] = []
+
+    def __call__(self, ledger: Ledger, observed: Observed, step: Step) -> None:
+        """See `state.Each`."""
+        del observed
+        for published in self._published.get((ledger.partition, step.offset), ()):
+            if not published.is_about(step.time_ms):
+                continue
+            self.compared += 1
+            if published.digest.digest != ledger.digest.hex():
+                self.wrong.append(f"{published.who()} at {CLAIMS}/{ledger.partition}@{step.offset}")
+
+    def check(self) -> Check:
+        """How it went."""
+        if self.wrong:
+            who = ", ".join(self.wrong[:3])
+            says = f"{len(self.wrong)} of {self.compared} differ from this fold: {who}"
+            return Check("fail", "digests", says, "stop and start these; they fold anew. claimlog replay --verify says more")
+        return Check("ok", "digests", f"{self.compared} published, all equal to this fold" if self.compared else "none published yet")
+
+
+def installed(sqlite: str) -> Iterator[Check]:
+    """What is installed here."""
+    found = []
+    for library in LIBRARIES:
+        try:
+            found.append(f"{library} {version(library)}")
+        except PackageNotFoundError:
+            yield Check("fail", "libraries", f"{library} is missing", "install claimlog anew: pip install claimlog")
+    yield Check("ok", "libraries", ", ".join(found))
+    sound = tuple(int(part) for part in sqlite.split(".")[:3]) >= SQLITE_SOUND
+    fix = "" if sound else "pip install --upgrade apsw"
+    yield Check("ok" if sound else "fail", "sqlite", f"{sqlite} in apsw" + ("" if sound else ", which may lose acknowledged records"), fix)
+    has = find_spec("libvirt") is not None
+    says = "the module is installed" if has else "not installed; only `claimlog produce libvirt` needs it"
+    yield Check("ok", "libvirt", says, "" if has else "pip install 'claimlog[libvirt]'")
+
+
+def _last_of(log: Log, topic: str) -> Iterator[list[Record]]:
+    """The last record of each partition that has one."""
+    for number in range(log.topics().get(topic, 0)):
+        end = log.end(topic, number)
+        if end > log.start(topic, number):
+            records = log.read(topic, number, end - 1, 1)
+            if records:
+                yield records

@@ -1,0 +1,128 @@
+"""`claimlog doctor`: is everything as it should be, and if not, what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import to_builtins
+
+from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
+from projections.projection import ProjectionError
+from schemas.topics import CLAIMS, SNAPSHOTS
+from streams.cli.doctor import checks
+from streams.cli.doctor.checks import Check
+from streams.cli.doctor.cluster import of_brokers, of_cluster
+from streams.cli.doctor.producers import producers
+from streams.cli.exits import AnswerIncomplete, Exit
+from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.progress import Progress
+from streams.cli.reading.records import ARCHIVED
+from streams.cli.reading.state_at import state_at
+from streams.cli.writing import check_writable
+from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch
+
+COLUMNS = [
+    Column(name="status", alarm=lambda status: status != "ok"),
+    Column(name="check"),
+    Column(name="says"),
+    Column(name="fix", shown=lambda fix: fix or "-"),
+]
+
+
+def doctor(
+    *,
+    quick: Annotated[bool, Parameter(negative=(), help="Leave out what reads the whole log: checksums, findings, digests.")] = False,
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log cannot be opened.
+
+    Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
+    letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers and copies,
+    the settings of topics, and who is in the groups of workers and schedulers. Of a file of JSON lines: all that does not need somebody at
+    work on it.
+    """
+    from streams.log.sqlite_file import sqlite_version
+
+    found = list(checks.installed(sqlite_version()))
+    cut: Cut | None = None
+    code = Exit.DONE
+    try:
+        with opened(log) as source:
+            found.append(Check("ok", "log", "opens"))
+            found.extend(_of_log(source, quick=quick))
+            # Where a check failed the ledger's first record may be what is damaged.
+            sound = all(check.status != "fail" for check in found)
+            ends = {(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()}
+            cut = Cut.of(ends, ledger_id_of(source) if sound else "")
+    except (LogUnreachable, LogDamaged) as problem:
+        found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
+        code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS
+    items = [to_builtins(check) for check in found]
+    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if code is Exit.DONE and any(check.status == "fail" for check in found):
+        return Exit.FINDINGS
+    return code
+
+
+def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
+    yield from of_brokers(log)
+    if not quick:
+        with Progress("check", _records(log), sys.stderr, time.monotonic) as progress:
+            sound = checks.integrity(log, progress.add)
+        yield sound
+        if sound.status == "fail":
+            return
+    is_file = _is_file(log)
+    topics = checks.file_topics(log) if is_file else checks.topic_set(log)
+    yield topics
+    if topics.status == "fail":
+        return
+    yield from of_cluster(log)
+    yield checks.ledger_opened(log)
+    yield checks.clock(log, time.time_ns() // 1_000_000)
+    folded = () if quick else tuple(_folded(log))
+    if is_file:
+        yield checks.file_lags()
+    else:
+        yield from checks.lags(log)
+        yield checks.snapshots(log, quick=quick)
+    yield checks.dead_letters(log)
+    yield from producers(log)
+    yield from folded
+
+
+def _is_file(log: Log) -> bool:
+    """Whether it is lines of JSON, from a file or stdin: what can only be read."""
+    try:
+        check_writable(log)
+    except LogReadOnly:
+        return True
+    return False
+
+
+def _folded(log: Log) -> Iterator[Check]:
+    """What takes a fold of the whole ledger, or of what came after its snapshots where history has been archived, as it should be."""
+    watch = checks.DigestWatch(log)
+    starts = {number: log.start(CLAIMS, number) for number in range(log.topics().get(CLAIMS, 0))}
+    late = ", ".join(f"{CLAIMS}/{number}@{start}" for number, start in starts.items() if start > 0)
+    try:
+        state = state_at(log, each=None if late else watch)
+    except (ProjectionError, OffsetOutOfRange, AnswerIncomplete, TopicMismatch) as problem:
+        yield Check("fail", "fold", str(problem), "claimlog replay --verify says more")
+        return
+    yield checks.host_clocks(state)
+    yield checks.findings(state)
+    yield Check("warn", "digests", f"not compared: the log begins at {late}", ARCHIVED) if late else watch.check()
+
+
+def _records(log: Log) -> int:
+    """How many records there are whose checksums are looked at first."""
+    checked = log.topics().keys() - {SNAPSHOTS}
+    return sum(end - log.start(topic, number) for topic in checked for number, end in log.ends(topic).items())

@@ -1,0 +1,1 @@
+"""`claimlog fleet`, and its file."""

@@ -1,0 +1,271 @@
+"""fleet.toml: the operator's settings of many nodes in one file. Pure: text in, wanted settings and their differences out.
+
+    [defaults]                              # every known node
+    zone = "east"
+    memory_mib = { ratio = 1.5, reserved = 512 }
+
+    [nodes."c0*"]                           # patterns in the order of the file, over the defaults
+    vcpus = { ratio = 16 }
+
+    [nodes.c07]                             # a name alone comes last
+    zone = "west"
+    traits = ["HW_CPU_X86_AVX2"]
+
+    [aggregates.ssd]                        # with an aggregate in the file, these are all there are
+    nodes = ["c0*"]
+    metadata = { disk = "ssd" }
+
+What the file does not mention stays as it is on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import fields, replace
+
+from projections.node import Node
+from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
+from schemas.resources import RESOURCES
+from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
+from streams.cli.exits import UsageProblem
+from streams.cli.given.documents import read_toml
+from streams.cli.printed import units
+
+UNLIMITED = "unlimited"
+SECTIONS = ("defaults", "nodes", "aggregates")
+
+_Table = TypeVar("_Table")
+
+
+class ResourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One resource in the file; `ratio` is a decimal such as 1.5, or "unlimited"."""
+
+    reserved: Amount | UnsetType = UNSET
+    ratio: Any = UNSET
+    min_unit: Count | UnsetType = UNSET
+    max_unit: Count | Literal["unlimited"] | UnsetType = UNSET
+    step_size: Count | UnsetType = UNSET
+
+
+class NodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[defaults]` or one table under `[nodes]`."""
+
+    vcpus: ResourceTable | UnsetType = UNSET
+    pcpus: ResourceTable | UnsetType = UNSET
+    memory_mib: ResourceTable | UnsetType = UNSET
+    disk_mib: ResourceTable | UnsetType = UNSET
+    zone: Text | UnsetType = UNSET
+    traits: tuple[Name, ...] | UnsetType = UNSET
+    pages_reserved: tuple[HugePages, ...] | UnsetType = UNSET
+
+
+class AggregateTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table under `[aggregates]`: its members by name or pattern, and its metadata."""
+
+    nodes: tuple[Name, ...]
+    metadata: dict[Name, Text] = {}
+
+
+class FleetFile(Struct, frozen=True, kw_only=True):
+    """A file that was read and checked; `aggregates` is None if it has none, which is not an empty set of them."""
+
+    name: str
+    defaults: NodeTable
+    nodes: dict[str, NodeTable]
+    aggregates: dict[str, AggregateTable] | None = None
+
+
+class Change(Struct, frozen=True):
+    """One setting of one node that the file has otherwise."""
+
+    node_id: str
+    field: str
+    before: str
+    after: str
+
+
+def read(text: str, name: str) -> FleetFile:
+    """The file `name`, whose text is `text`. Raises UsageProblem, which names the place and what was expected there."""
+    data = read_toml(text, name, parse_float=Decimal)
+    for section, value in data.items():
+        if section not in SECTIONS:
+            raise UsageProblem(f"{name}: there is no section [{section}]; there are: {', '.join(SECTIONS)}")
+        if not isinstance(value, dict):
+            raise UsageProblem(f"{name}: {section} must be a table, not {value!r}")
+        if section != "defaults" and not all(isinstance(table, dict) for table in value.values()):
+            raise UsageProblem(f"{name}: {section} must be a table of tables, such as [{section}.NAME]")
+    aggregates = data.get("aggregates")
+    return FleetFile(
+        name=name,
+        defaults=_node_table(data.get("defaults", {}), f"{name}: defaults"),
+        nodes={node: _node_table(table, f'{name}: nodes."{node}"') for node, table in data.get("nodes", {}).items()},
+        aggregates=None if aggregates is None else {a: _table(t, AggregateTable, f"{name}: aggregates.{a}") for a, t in aggregates.items()},
+    )
+
+
+def _table(table: Mapping[str, Any], kind: type[_Table], place: str) -> _Table:
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as problem:
+        said = str(problem).replace("`$.", "`").replace("Object contains", "it has the")
+        raise UsageProblem(f"{place}: {said}{_known(said, kind)}") from None
+
+
+def _known(said: str, kind: type) -> str:
+    """The fields there are where the unknown one stands; empty if something else is wrong."""
+    inside = said.partition(" - at `")[2].rstrip("`")
+    if "unknown field" not in said or inside not in ("", *RESOURCES):
+        return ""
+    return f"; there are: {', '.join(field.name for field in fields(ResourceTable if inside else kind))}"
+
+
+def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
+    read_table = _table(table, NodeTable, place)
+    for resource in RESOURCES:
+        setting: ResourceTable | UnsetType = getattr(read_table, resource)
+        if setting is UNSET:
+            continue
+        if setting.ratio is not UNSET:
+            ratio_milli(setting.ratio, f"{place}.{resource}.ratio")
+        for name in ("min_unit", "step_size"):
+            if getattr(setting, name) == 0:
+                raise UsageProblem(f"{place}.{resource}.{name}: expected 1 or more, got 0; 1 lets any amount be asked for")
+    return read_table
+
+
+LEAST = Decimal("0.001")
+"""The least ratio, as they are kept in thousandths."""
+
+
+def ratio_milli(ratio: object, place: str) -> int | None:
+    """Thousandths of a ratio, exactly; None for no limit. Raises UsageProblem."""
+    if ratio == UNLIMITED:
+        return None
+    if isinstance(ratio, bool) or not isinstance(ratio, int | Decimal):
+        raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio!r}')
+    given = Decimal(ratio)
+    if not given.is_finite():
+        raise UsageProblem(f'{place}: expected a number such as 1.5, or "{UNLIMITED}", got {ratio}')
+    # Looked at first: what is farther out cannot be multiplied either.
+    if not LEAST <= given <= Decimal(AMOUNT_MAX) / 1000:
+        raise UsageProblem(f'{place}: {ratio} is out of range; expected {LEAST} to {AMOUNT_MAX // 1000}, or "{UNLIMITED}"')
+    exact = given * 1000
+    if exact != int(exact):
+        raise UsageProblem(f"{place}: {ratio} has more than three decimals, and ratios are kept in thousandths")
+    return int(exact)
+
+
+def unknown_names(file: FleetFile, known: Iterable[str]) -> list[str]:
+    """Names and patterns in the file that fit no known node, in the file's order."""
+    there = list(known)
+    named = [*file.nodes, *(name for table in (file.aggregates or {}).values() for name in table.nodes)]
+    return [name for name in dict.fromkeys(named) if name not in there and not any(fnmatchcase(node_id, name) for node_id in there)]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name in the file may fit several nodes."""
+    return any(part in name for part in "*?[")
+
+
+def wanted(file: FleetFile, node: Node) -> OperatorFields:
+    """What the file wants of a node, in full where it says anything of a field: the defaults, then patterns, then the node's own table.
+
+    Raises UsageProblem for limits that let nothing through.
+    """
+    tables = [file.defaults]
+    tables += [table for name, table in file.nodes.items() if name != node.node_id and fnmatchcase(node.node_id, name)]
+    tables += [file.nodes[node.node_id]] if node.node_id in file.nodes else []
+    said: dict[str, Any] = {}
+    for table in tables:
+        for name in ("zone", "traits", "pages_reserved"):
+            if (value := getattr(table, name)) is not UNSET:
+                said[name] = value
+        for resource in RESOURCES:
+            setting: ResourceTable | UnsetType = getattr(table, resource)
+            if setting is not UNSET:
+                rule = said[resource] = _rule(said.get(resource, node.rule(resource)), setting)
+                if rule.max_unit is not None and rule.min_unit > rule.max_unit:
+                    raise UsageProblem(
+                        f"{file.name}: {node.node_id}: {resource}: min_unit {rule.min_unit} is above max_unit {rule.max_unit}: "
+                        "whatever asks for any would fit nowhere"
+                    )
+    if file.aggregates is not None:
+        said["aggregates"] = tuple(
+            Aggregate(name=name, metadata=dict(sorted(table.metadata.items())))
+            for name, table in sorted(file.aggregates.items())
+            if any(fnmatchcase(node.node_id, pattern) or pattern == node.node_id for pattern in table.nodes)
+        )
+    return OperatorFields(**said)
+
+
+def _rule(before: ResourceRule, setting: ResourceTable) -> ResourceRule:
+    """The rule with what the file says of it."""
+    said: dict[str, Any] = {
+        name: value for name in ("reserved", "min_unit", "max_unit", "step_size") if (value := getattr(setting, name)) is not UNSET
+    }
+    if said.get("max_unit") == UNLIMITED:
+        said["max_unit"] = None
+    if setting.ratio is not UNSET:
+        said["ratio_milli"] = ratio_milli(setting.ratio, "ratio")
+    return replace(before, **said)
+
+
+def changes(node: Node, fields: OperatorFields) -> tuple[OperatorFields, list[Change]]:
+    """What of `fields` differs from the node as it is, and the same in words."""
+    different: dict[str, Any] = {}
+    listed: list[Change] = []
+    for name in OperatorFields.__struct_fields__:
+        after, before = getattr(fields, name), getattr(node, name)
+        if after is UNSET or after == before:
+            continue
+        different[name] = after
+        if isinstance(after, ResourceRule):
+            listed += _rule_changes(node.node_id, name, before, after)
+        else:
+            listed.append(Change(node.node_id, name, _said(before), _said(after)))
+    return OperatorFields(**different), listed
+
+
+def _rule_changes(node_id: str, resource: str, before: ResourceRule, after: ResourceRule) -> list[Change]:
+    found = []
+    for name in ResourceRule.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            shown = (units.ratio(old), units.ratio(new)) if name == "ratio_milli" else (_said(old), _said(new))
+            found.append(Change(node_id, f"{resource}.{name.removesuffix('_milli')}", *shown))
+    return found
+
+
+def _said(value: object) -> str:
+    """A setting as people read it."""
+    match value:
+        case None | "" | ():
+            return "none"
+        case tuple():
+            return ", ".join(_said(each) for each in value)
+        case Aggregate(name=name, metadata=metadata):
+            return name + ("" if not metadata else " (" + ", ".join(f"{key}={text}" for key, text in metadata.items()) + ")")
+        case HugePages():
+            return f"{value.reserved} of {value.size_kib} KiB"
+        case _:
+            return str(value)
+
+
+def settings(node: Node) -> dict[str, Any]:
+    """The operator's settings of a node, in plain units."""
+    rules: Sequence[tuple[str, ResourceRule]] = [(resource, node.rule(resource)) for resource in RESOURCES]
+    return {
+        "node_id": node.node_id,
+        "status": node.status,
+        "status_reason": node.status_reason,
+        "zone": node.zone,
+        "aggregates": [{"name": each.name, "metadata": dict(each.metadata)} for each in node.aggregates],
+        "traits": list(node.traits),
+        **{resource: {name: getattr(rule, name) for name in rule.__struct_fields__} for resource, rule in rules},
+    }

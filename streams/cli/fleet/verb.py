@@ -1,0 +1,131 @@
+"""`claimlog fleet`: the operator's settings of all nodes, applied from a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from msgspec import to_builtins
+
+from projections.node import Node
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
+from streams.cli.given.asking import file_or_stdin
+from streams.cli.nodes import NodeNames, matching, unknown_node
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, plain, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.writing import check_readable, new_stamp
+from streams.log.base import Message
+from streams.operator import configure
+
+app = App(name="fleet", help="Ratios, reserved amounts, zones, aggregates and traits of all nodes, from a file.")
+
+CHANGES = [Column(name="node_id", title="node"), Column(name="field"), Column(name="before"), Column(name="after")]
+
+NewFlag = Annotated[bool, Parameter(name="--new", negative=(), help="Write settings of nodes that have not been reported yet, too.")]
+DryRunFlag = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Say what would change and write nothing.")]
+
+
+@app.command
+def apply(
+    file: Annotated[str, file_or_stdin("TOML: [defaults], [nodes.NAME-OR-PATTERN], [aggregates.NAME]; - is stdin.")],
+    /,
+    *,
+    dry_run: DryRunFlag = False,
+    new: NewFlag = False,
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Write what a file wants otherwise than it is, and nothing else; applied twice it changes nothing.
+
+    Sections: [defaults] for every node, [nodes.NAME] or [nodes."c0*"] over it, [aggregates.NAME] with nodes and metadata. Settings:
+    vcpus, pcpus, memory_mib, disk_mib = { ratio, reserved, min_unit, max_unit, step_size }; zone, traits, pages_reserved.
+    ratio is a decimal with up to three places, or "unlimited". What the file does not mention stays as it is.
+    """
+    wants = _file(file)
+    with opened(log) as source:
+        state = state_at(source, views=False, pending=False)
+        # Nodes that are reported but not carried yet are known as well.
+        everyone = state_at(source, views=False)
+        nodes = _nodes(wants, everyone, new=new)
+        messages: list[Message] = []
+        listed: list[Change] = []
+        for node_id in nodes:
+            node = state.node(node_id) or _unheard_of(node_id)
+            fields, found = changes(node, wanted(wants, node))
+            if found:
+                messages.append(configure(node_id, new_stamp(), fields=fields))
+                check_readable(messages[-1])
+                listed += found
+        if messages and not dry_run:
+            source.append(messages)
+    answer = Answer(columns=CHANGES, items=[to_builtins(change) for change in listed], cut=state.cut)
+    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    sys.stderr.write(_summary(len(messages), len(nodes), dry_run=dry_run))
+    return 0
+
+
+@app.command(name="show")
+def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+    """The operator's settings of every node, as they stand in the ledger."""
+    with opened(log) as source:
+        state = state_at(source, moment_of(at), views=False)
+    items = [settings(node) for node_id in matching(state, names) if (node := state.node(node_id)) is not None]
+    write(Answer(columns=_columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    return 0
+
+
+def _columns() -> list[Column]:
+    shown = {"memory_mib": units.mib, "disk_mib": units.mib, "vcpus": units.count, "pcpus": units.count}
+    titles = {"memory_mib": "memory", "vcpus": "vcpus", "disk_mib": "disk", "pcpus": "pcpus"}
+    amounts = []
+    for resource, title in titles.items():
+        is_wide = resource == "pcpus"
+        amounts.append(Column(name=f"{resource}.ratio_milli", title=f"{title} ratio", shown=units.ratio, right=True, wide=is_wide))
+        amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown[resource], right=True, wide=is_wide))
+    return [
+        Column(name="node_id", title="node"),
+        Column(name="status"),
+        Column(name="zone", shown=lambda zone: zone or "-"),
+        *amounts,
+        Column(name="aggregates", shown=lambda aggregates: plain([each["name"] for each in aggregates]) or "-"),
+        Column(name="traits", shown=lambda traits: plain(traits) or "-"),
+    ]
+
+
+def _file(path: str) -> FleetFile:
+    name = "stdin" if path == "-" else path
+    try:
+        return read((sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig"), name)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageProblem(f"{name} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def _nodes(wants: FleetFile, state: State, *, new: bool) -> list[str]:
+    """Whom the file is about: every known node, and with --new those it names. Raises UsageProblem for a name that nobody reported."""
+    known = state.node_ids()
+    unknown = unknown_names(wants, known)
+    for pattern in [name for name in unknown if is_pattern(name)]:
+        sys.stderr.write(f"{printable(wants.name)}: the pattern {pattern!r} fits no node\n")
+    named = [name for name in unknown if not is_pattern(name)]
+    if named and not new:
+        raise UsageProblem(f"{wants.name}: {unknown_node(named[0], known)}; --new writes settings before a node's first report")
+    return sorted({*known, *named})
+
+
+def _unheard_of(node_id: str) -> Node:
+    node = Node(node_id)
+    node.refresh()
+    return node
+
+
+def _summary(changed: int, nodes: int, *, dry_run: bool) -> str:
+    if not changed:
+        return f"nothing to change on {nodes} {'node' if nodes == 1 else 'nodes'}\n"
+    return f"{changed} of {nodes} nodes {'would change; nothing was written (--dry-run)' if dry_run else 'changed'}\n"

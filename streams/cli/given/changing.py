@@ -1,0 +1,119 @@
+"""What would be otherwise, as people write it: ratios, a whole fleet file, nodes drained, enabled or added, and the policy to choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from projections.node import Node
+from schemas.inventory import OperatorFields
+from schemas.results import SchedulerStarted
+from schemas.topics import RESULTS
+from streams.cli.exits import UsageProblem
+from streams.cli.fleet import file as fleet_file
+from streams.cli.reading.answers import newest_start, not_at_hand
+from streams.log.base import Log
+from streams.scheduling.loading import PolicyError, from_text, named
+from streams.scheduling.policy import DEFAULT, POLICIES, Policy
+from streams.scheduling.what_if import Changes, NodesLike
+
+RESOURCE_NAMES = {"vcpus": "vcpus", "pcpus": "pcpus", "memory": "memory_mib", "disk": "disk_mib"}
+NODES_ADDED_MAX = 100_000
+
+Given = Annotated[str, Parameter(show_default=False)]
+Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Changing:
+    """What would be otherwise; nothing of it is written."""
+
+    ratio: Annotated[Many, Parameter(help="A ratio on every node: vcpus=8, memory=1.5, disk=unlimited; repeatable.")] = ()
+    fleet: Annotated[Given, Parameter(help="As if `claimlog fleet apply` had applied this file.")] = ""
+    drain: Annotated[Many, Parameter(help="As if this node took nothing new; repeatable.")] = ()
+    enable: Annotated[Many, Parameter(help="As if this node were enabled; repeatable.")] = ()
+    add: Annotated[Many, Parameter(help="NODE or NODE=COUNT: so many empty nodes more that are like this one; repeatable.")] = ()
+    by: Annotated[Given, Parameter(help=f"Choose by this policy: {', '.join(POLICIES)}, or a TOML file.")] = ""
+
+    def changes(self) -> Changes:
+        """What these flags change. Raises UsageProblem."""
+        for name in self.drain:
+            if name in self.enable:
+                raise UsageProblem(f"--drain {name} and --enable {name}: a node is one or the other")
+        ratios = dict(_ratio(text) for text in self.ratio)
+        if len(ratios) < len(self.ratio):
+            raise UsageProblem(f"--ratio {' --ratio '.join(self.ratio)}: a resource has one ratio; name each once")
+        return Changes(
+            settings=_settings(self.fleet) if self.fleet else None,
+            ratios_milli=ratios,
+            drained=self.drain,
+            enabled=self.enable,
+            added=tuple(_added(text) for text in self.add),
+        )
+
+    def told(self) -> list[str]:
+        """The changes in words, the policy included."""
+        said = [f"{text.partition('=')[0]} ratio {text.partition('=')[2]}" for text in self.ratio]
+        said += [f"{self.fleet} applied"] if self.fleet else []
+        said += [f"{name} drained" for name in self.drain] + [f"{name} enabled" for name in self.enable]
+        said += [f"{each.count} {'node' if each.count == 1 else 'nodes'} like {each.like} added" for each in map(_added, self.add)]
+        return said + ([f"by policy {self.by}"] if self.by else [])
+
+    def policy(self, log: Log, by_ms: int | None = None) -> tuple[Policy, str]:
+        """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
+
+        `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. Raises UsageProblem.
+        """
+        if self.by:
+            try:
+                return named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by
+            except PolicyError as problem:
+                raise UsageProblem(f"--by: {problem}") from None
+        started, then = newest_start(log, by_ms), "" if by_ms is None else " by then"
+        if started is None:
+            return DEFAULT, f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
+        return _of(started), f"that of {started.owner}, which started last{then}"
+
+
+CHANGING = Changing()
+"""Nothing otherwise."""
+
+
+def _of(started: SchedulerStarted) -> Policy:
+    try:
+        return from_text(started.policy)
+    except PolicyError as problem:
+        raise UsageProblem(f"{RESULTS}: the policy of {started.owner} cannot be used: {problem}; name one with --by") from None
+
+
+def _settings(path: str) -> Callable[[Node], OperatorFields]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageProblem(f"--fleet {path}: {getattr(problem, 'strerror', None) or problem}") from None
+    file = fleet_file.read(text, path)
+    return lambda node: fleet_file.wanted(file, node)
+
+
+def _ratio(text: str) -> tuple[str, int | None]:
+    name, separator, value = text.partition("=")
+    if not separator or name not in RESOURCE_NAMES:
+        raise UsageProblem(f"--ratio {text!r}: expected RESOURCE=RATIO, such as memory=1.5; resources: {', '.join(RESOURCE_NAMES)}")
+    try:
+        ratio: object = value if value == fleet_file.UNLIMITED else Decimal(value)
+    except InvalidOperation:
+        raise UsageProblem(f"--ratio {text!r}: expected a number such as 1.5, or {fleet_file.UNLIMITED}") from None
+    return RESOURCE_NAMES[name], fleet_file.ratio_milli(ratio, f"--ratio {name}")
+
+
+def _added(text: str) -> NodesLike:
+    like, number = (text.rpartition("=")[0], text.rpartition("=")[2]) if "=" in text else (text, "1")
+    if not like or not number.isascii() or not number.isdigit() or not 1 <= int(number) <= NODES_ADDED_MAX:
+        raise UsageProblem(f"--add {text!r}: expected NODE or NODE=COUNT, with a count from 1 to {NODES_ADDED_MAX}")
+    return NodesLike(like, int(number))

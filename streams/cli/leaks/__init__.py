@@ -1,0 +1,1 @@
+"""`claimlog leaks`, and what an operator does about findings."""

@@ -1,0 +1,145 @@
+"""`claimlog leaks --heal`, `leaks ignore` and `leaks adopt`: what an operator does about findings, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import LogFlag, Show, opened
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable, teller
+from streams.cli.reading.state import State, begun_at
+from streams.cli.reading.state_at import state_at
+from streams.cli.writing import appended, check_writable, new_stamp
+from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
+from streams.log.base import Log, Message, Position
+
+FindingName = Annotated[str, Parameter(help="Its id, as `claimlog leaks -o json` or -c finding_id names it.")]
+ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")]
+
+
+def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, report_age_ms: int) -> int:
+    """Print what would mend each finding and, with `yes`, write it; what nothing can be written for says why. Returns the exit code.
+
+    All are looked at anew before the first and after each that is written, with all that hosts have reported by then. 0 if nothing is left
+    to do, else 3.
+    """
+    if yes:
+        check_writable(log)
+    items, tell = [], teller(sys.stderr)
+    state = state_at(log, tell=tell)
+    for finding in chosen:
+        now = _found(state, finding.finding_id)
+        if now is None:
+            items.append(_item(Remedy(finding, "it is gone by now"), "resolved", None))
+            continue
+        mends = remedy(now, _place(state, now), new_stamp(), report_age_ms=report_age_ms)
+        if not mends.messages:
+            items.append(_item(mends, "left alone", None))
+        elif not yes:
+            items.append(_item(mends, "would write", None))
+        else:
+            position, outcome = _written(log, mends.messages, state)
+            state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
+            left = _found(state, finding.finding_id)
+            items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
+    write(Answer(columns=columns(), items=items, cut=state.cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
+    if not yes and any(item["action"] == "would write" for item in items):
+        sys.stderr.write("nothing was written; --yes writes it\n")
+    done = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
+    return Exit.DONE if done else Exit.FINDINGS
+
+
+def ignore(
+    finding: FindingName, /, *, reason: ReasonFlag = "", undo: Annotated[bool, Parameter(negative=())] = False, log: LogFlag = None
+) -> int:
+    """Say that a finding is known and may stand: it is shown with --ignored only, until it is resolved. --undo takes that back."""
+    if bool(reason) == undo:
+        raise UsageProblem("leaks ignore needs --reason WORDS, or --undo to let the finding alarm again")
+    with opened(log) as source:
+        check_writable(source)
+        record = _known(state_at(source), finding)
+        position = appended(source, ignored(record, new_stamp(), reason))
+        now = _found(state_at(source), finding)
+    print("resolved" if now is None else "ignored" if now.ignored else "alarms again")
+    sys.stderr.write(f"{printable(finding)}: {position}\n")
+    return Exit.DONE if now is None or now.ignored == reason else Exit.ERROR
+
+
+def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -> int:
+    """Claim what an instance uses that is on its host without a claim, at its reported size. The claim is confirmed by the next audit."""
+    with opened(log) as source:
+        check_writable(source)
+        state = state_at(source)
+        record = _known(state, finding)
+        mends = adopted(record, _place(state, record), new_stamp(), reason)
+        if not mends.messages:
+            sys.stderr.write(printable(mends.says) + "\n")
+            return Exit.ERROR
+        position, outcome = _written(source, mends.messages, state)
+    print(outcome)
+    sys.stderr.write(printable(f"{mends.says}: {position} ({reason})") + "\n")
+    return Exit.DONE if outcome == "granted" else Exit.ERROR
+
+
+def columns() -> list[Column]:
+    """The columns of what was or would be mended."""
+    return [
+        Column(name="finding_id", title="finding"),
+        Column(name="action", alarm=lambda action: "still open" in action),
+        Column(name="what"),
+        Column(name="position", shown=lambda place: place or "-"),
+    ]
+
+
+_LIKE = dict.fromkeys(("finding_id", "kind", "node_id", "instance_id", "action", "what", "position"))
+
+
+def _item(mends: Remedy, action: str, position: Position | None) -> dict[str, Any]:
+    return {
+        "finding_id": mends.finding.finding_id,
+        "kind": mends.finding.kind,
+        "node_id": mends.finding.node_id,
+        "instance_id": mends.finding.instance_id,
+        "action": action,
+        "what": mends.says,
+        "position": str(position) if position is not None else None,
+    }
+
+
+def _found(state: State, finding_id: str) -> OpenRecord | None:
+    return next((finding for finding in state.findings() if finding.finding_id == finding_id), None)
+
+
+def _known(state: State, finding_id: str) -> OpenRecord:
+    """The open finding of that id. Raises UsageProblem if there is none."""
+    found = _found(state, finding_id)
+    if found is None:
+        names = [finding.finding_id for finding in state.findings()]
+        raise UsageProblem(f"there is no open finding {finding_id!r}; open are: {', '.join(names[:10]) or 'none'}")
+    return found
+
+
+def _place(state: State, finding: OpenRecord) -> Place:
+    ledger = state.ledger_of(finding.node_id)
+    if ledger is None:
+        raise UsageProblem(f"node {finding.node_id!r} of the finding is not known")
+    view = state.observed[ledger.partition].view(finding.node_id)
+    return Place(ledger.nodes[finding.node_id], state.ends[ledger.partition] - 1, view)
+
+
+def _written(log: Log, messages: Sequence[Message], state: State) -> tuple[Position, str]:
+    """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did.
+
+    `state` is what it was before, and is folded on if it can be: what was laid on the end is not in the log.
+    """
+    state = state_at(log, views=False, pending=False) if state.laid else state
+    position, outcome = appended(log, *messages), ""
+    for step in state.follow(log, position.partition, position.offset + 1):
+        if step.offset == position.offset:
+            outcome = ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
+    return position, outcome

@@ -1,0 +1,233 @@
+"""`claimlog leaks`: where claims, life cycles and audits do not agree, what each difference holds, and the events that made it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
+
+from cyclopts import App, Parameter
+from msgspec import to_builtins
+
+from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
+from schemas.resources import RESOURCES, Resources
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.given.units_in import duration_ms
+from streams.cli.leaks import mending
+from streams.cli.nodes import sized, unknown_node
+from streams.cli.printed import units
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
+from streams.cli.reading.state_at import moment_of, state_at
+from streams.healing import mends
+
+app = App(name="leaks")
+
+OpenRecord = LeakSuspected | LeakConfirmed
+_LIKE = LeakSuspected(finding_id="", kind="orphan-claim", node_id="", partition=0, offset=0, time_ms=0, since_ms=0, suspected_ms=0)
+KINDS: tuple[str, ...] = get_args(FindingKind)
+
+NodeFlag = Annotated[tuple[str, ...], Parameter(name="--node", negative=(), show_default=False, help="Only of this node; repeatable.")]
+KindFlag = Annotated[
+    tuple[str, ...], Parameter(name="--kind", negative=(), show_default=False, help=f"Only of this kind; repeatable: {', '.join(KINDS)}.")
+]
+
+
+IgnoredFlag = Annotated[bool, Parameter(name="--ignored", negative=(), help="Also those that the operator said to ignore.")]
+HealFlag = Annotated[bool, Parameter(name="--heal", negative=(), help="Print the events that mend the findings; --yes writes them.")]
+YesFlag = Annotated[bool, Parameter(name="--yes", negative=(), help="With --heal: write them.")]
+REPORT_AGE = "15m"
+ReportAgeFlag = Annotated[
+    str | None,
+    Parameter(
+        show_default=False,
+        help=f"With --heal: how old a host's last complete audit may be ({REPORT_AGE}); what an older one shows may be gone by now.",
+    ),
+]
+ExplainFlag = Annotated[
+    bool, Parameter(name="--explain", negative=(), help="The events that made each finding, the one that is missing, and how to mend it.")
+]
+
+
+@app.default
+def leaks(
+    *,
+    node: NodeFlag = (),
+    kind: KindFlag = (),
+    explain: ExplainFlag = False,
+    with_ignored: IgnoredFlag = False,
+    heal: HealFlag = False,
+    yes: YesFlag = False,
+    report_age: ReportAgeFlag = None,
+    log: LogFlag = None,
+    at: MomentFlag = "now",
+    jobs: JobsFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
+
+    With --explain each has the events that made it, oldest first with their places in the log, the event that should be there and is
+    not, and the command that mends it, if there is one. With --heal each has the event that would make up for the missing one, as far as
+    one can, and --yes writes it; the newest report of the host is looked at first.
+    """
+    if heal and (explain or at != "now"):
+        raise UsageProblem("--heal is about the present and prints what it does: leave out --explain and --at")
+    if yes and not heal:
+        raise UsageProblem("--yes goes with --heal")
+    if report_age is not None and not heal:
+        raise UsageProblem("--report-age goes with --heal")
+    oldest_ms = duration_ms(report_age or REPORT_AGE)
+    for name in kind:
+        if name not in KINDS:
+            raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
+    apart = Apart(Source(log), jobs_of(jobs))
+    with opened(log) as source:
+        state = state_at(source, moment_of(at), apart=apart)
+    for name in node:
+        if state.node(name) is None:
+            raise UsageProblem(unknown_node(name, state.node_ids()))
+    found = [finding for finding in state.findings() if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
+    hidden = 0
+    if not with_ignored:
+        hidden = sum(bool(finding.ignored) for finding in found)
+        found = [finding for finding in found if not finding.ignored]
+        sys.stderr.write(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
+    if heal:
+        with opened(log) as source:
+            code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
+        if not found and show.in_words:
+            sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
+        return code
+    style = show.style(sys.stdout)
+    if explain and show.in_words:
+        sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
+        sys.stderr.write(f"{state.cut}\n")
+    else:
+        items = [finding_item(finding, state.as_of_ms) for finding in found]
+        answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
+        write(answer, style, sys.stdout, sys.stderr)
+    if style.format in {"table", "wide"}:
+        sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
+    return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
+
+
+app.command(mending.ignore)
+app.command(mending.adopt)
+
+
+def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
+    """A finding as an item: every field of its record, its state and its age."""
+    item: dict[str, Any] = {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
+    item["held"] = {resource: getattr(finding.held, resource) for resource in RESOURCES}
+    item["counted"] = {resource: getattr(finding.counted, resource) for resource in RESOURCES}
+    item["causes"] = [{name: getattr(cause, name) for name in cause.__struct_fields__} for cause in finding.causes]
+    item["state"] = state_of(finding)
+    item["age_ms"] = max(0, as_of_ms - finding.since_ms)
+    return item
+
+
+def state_of(finding: Finding) -> str:
+    """`suspected` or `confirmed`."""
+    return "confirmed" if isinstance(finding, LeakConfirmed) else "suspected"
+
+
+def held_by(findings: Sequence[Finding]) -> list[int]:
+    """What findings keep together, by resource. A claim that is an orphan and a double as well counts once, and an overrun not at all.
+
+    A node's negative free is the sum of what stands there already, so adding it would count things twice.
+    """
+    largest: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        if finding.kind != "negative-free":
+            amounts = [getattr(finding.held, resource) for resource in RESOURCES]
+            about = (finding.node_id, finding.claim_id or finding.instance_id)
+            largest[about] = [max(pair) for pair in zip(largest.get(about, [0, 0, 0, 0]), amounts, strict=True)]
+    return [sum(amounts[r] for amounts in largest.values()) for r in range(len(RESOURCES))]
+
+
+def counted_by(findings: Sequence[Finding]) -> list[int]:
+    """What life cycles count for instances that no audit lists, by resource; an instance on a node once, whatever is said of it."""
+    counted = {(finding.node_id, finding.instance_id): finding.counted for finding in findings if finding.counted != Resources()}
+    return [sum(getattr(each, resource) for each in counted.values()) for resource in RESOURCES]
+
+
+def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
+    """The totals of an answer."""
+    return {
+        "findings": len(findings),
+        "confirmed": sum(isinstance(finding, LeakConfirmed) for finding in findings),
+        "nodes": len({finding.node_id for finding in findings}),
+        "held": dict(zip(RESOURCES, held_by(findings), strict=True)),
+        "counted": dict(zip(RESOURCES, counted_by(findings), strict=True)),
+    }
+
+
+def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0) -> str:
+    """The totals as a line: `2 findings on 1 node, 1 confirmed; held: 2 vCPUs, 4 GiB; counted and on no audit: 1 GiB`.
+
+    `of` all that are open, less the `hidden` ones that are ignored: where none of them is shown, it is not said that all is well.
+    """
+    if not findings and not nodes_known:
+        return "nothing found: no node is known, so there is nothing to compare\n"
+    if not findings:
+        all_well = "nothing else found\n" if hidden else "nothing found: claims, life cycles and audits agree\n"
+        return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}\n" if of else all_well
+    nodes = len({finding.node_id for finding in findings})
+    confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
+    counted = counted_by(findings)
+    stale = f"; counted and on no audit: {sized(counted)}" if any(counted) else ""
+    found = f"{units.counted(len(findings), 'finding')} on {units.counted(nodes, 'node')}, {confirmed} confirmed"
+    return f"{found}; held: {sized(held_by(findings))}{stale}\n"
+
+
+def explained(finding: OpenRecord, as_of_ms: int) -> str:
+    """A finding as a paragraph: what it is, the events that made it, the one that is missing, and what to do."""
+    about = finding.claim_id or finding.instance_id
+    since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, as_of_ms)})"
+    lines = [
+        f"{finding.kind} on {finding.node_id}{': ' + about if about else ''}",
+        f"  {state_of(finding)}, {since}, holds {sized(getattr(finding.held, resource) for resource in RESOURCES)}",
+    ]
+    if finding.instance_id and finding.claim_id:
+        lines.append(f"  instance  {finding.instance_id}")
+    counted = [getattr(finding.counted, resource) for resource in RESOURCES]
+    lines.append(f"  counted   {sized(counted)} that no audit lists" if any(counted) else "")
+    lines.append(f"  devices   {', '.join(finding.devices)}" if finding.devices else "")
+    lines.append(f"  {finding.note}" if finding.note else "")
+    for cause in finding.causes:
+        position = f"{cause.topic}/{cause.partition}@{cause.offset}"
+        lines.append(f"  {units.moment(cause.time_ms)}  {position:<18}  {cause.event:<17}  {cause.summary}")
+    if finding.missing:
+        lines.append(f"  missing   {finding.missing}")
+    if finding.fix:
+        lines.append(f"  {'to mend ' if mends(finding.fix) else 'see also'}  {finding.fix}")
+    return "\n".join(printable(line) for line in lines if line) + "\n\n"
+
+
+def columns() -> list[Column]:
+    """The columns of a table of findings."""
+    return [
+        Column(name="kind"),
+        Column(name="node_id", title="node"),
+        Column(name="instance_id", title="instance", shown=lambda name: name or "-"),
+        Column(name="claim_id", title="claim", shown=lambda name: name or "-", wide=True),
+        Column(name="held", shown=lambda held: sized(held.values())),
+        Column(name="counted", shown=lambda counted: sized(counted.values()) if any(counted.values()) else "-"),
+        Column(name="devices", shown=lambda names: ", ".join(names) or "-", wide=True),
+        Column(name="age_ms", title="age", shown=units.span, right=True),
+        Column(name="state", alarm=lambda state: state == "confirmed"),
+        Column(name="ignored", title="ignored because", shown=lambda reason: reason or "-", wide=True),
+        Column(name="causes", title="last event", shown=_last_cause),
+        Column(name="missing", shown=lambda name: name or "-"),
+        Column(name="note", wide=True),
+        Column(name="fix", title="to mend", wide=True),
+    ]
+
+
+def _last_cause(causes: Sequence[dict[str, Any]]) -> str:
+    if not causes:
+        return "-"
+    last = causes[-1]
+    return f"{last['topic']}/{last['partition']}@{last['offset']}"

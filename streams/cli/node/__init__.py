@@ -1,0 +1,1 @@
+"""`claimlog node`, and the verbs under it that need a module."""

@@ -1,0 +1,54 @@
+"""`claimlog node close-home`: the operator's word that an affinity group does not live on a node any more, though members are there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from schemas.partitioner import partition_of
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.printed.printable import printable
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import state_at
+from streams.cli.writing import appended, check_writable, new_stamp
+from streams.operator import close_home as close_home_message
+
+GroupName = Annotated[str, Parameter(name="--group", help="The affinity group, by its id.")]
+
+
+def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")], /, *, group: GroupName, log: LogFlag = None) -> int:
+    """Close a dead node as the home of an affinity group, members or not: its next members go to another node.
+
+    Needed only while members are held there; schedulers leave an empty home by themselves.
+    """
+    with opened(log) as source:
+        check_writable(source)
+        state = state_at(source, views=False, pending=False)
+        epoch = _epoch(state, node, group)
+        position = appended(source, close_home_message(node, group, epoch, new_stamp()))
+        list(state.follow(source, position.partition, position.offset + 1))
+        row = state.node(node)
+    if row is None or row.homes_closed.get(group, 0) < epoch:
+        sys.stderr.write(f"{position}: written, but the home is open after it; ask again\n")
+        return 1
+    left = len(row.members(group))
+    stay = f"; {left} member{' is' if left == 1 else 's are'} left there" if left else ""
+    print(printable(f"{node}: home of {group} closed (epoch {epoch}){stay}"))
+    sys.stderr.write(f"{position}\n")
+    return 0
+
+
+def _epoch(state: State, node: str, group: str) -> int:
+    """The epoch of the group's open home, which must be this node. Raises UsageProblem."""
+    home = state.ledgers[partition_of(group.encode(), len(state.ledgers))].homes(group)
+    if home is None:
+        raise UsageProblem(f"group {group} has no home: no member of it was ever placed, or its policy is another than affinity")
+    if home.node_id != node:
+        raise UsageProblem(f"group {group} is at home on {home.node_id}, not on {node}")
+    row = state.node(node)
+    if row is not None and row.homes_closed.get(group, 0) >= home.epoch:
+        raise UsageProblem(f"the home of group {group} on {node} is closed already; its next member gets another")
+    return home.epoch

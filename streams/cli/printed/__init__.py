@@ -1,0 +1,1 @@
+"""How answers look: tables and JSON, quantities, safe text, the streams they go to."""

@@ -1,0 +1,242 @@
+"""How an answer is printed: `-o table|wide|json|jsonl|value`, `-c COLUMN`, `--sort COLUMN`.
+
+Items are mappings of plain values with units in their names, the same in every format; a column says how people read one of them.
+stdout has the data and nothing else; the cut of an answer is part of the JSON document, and otherwise a line on stderr.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Literal, TextIO
+
+import msgspec
+from msgspec import Struct, structs
+
+from projections.cut import Cut
+from streams.cli.exits import UsageProblem, hush_stdout
+from streams.cli.printed.printable import printable
+from streams.cli.printed.stdout import check_heard
+
+Format = Literal["table", "wide", "json", "jsonl", "value"]
+Item = Mapping[str, Any]
+
+_GAP = "  "
+_BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+
+
+def plain(value: object) -> str:
+    """A value as people read it when its column says nothing else; `-` for none."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple() | set() | frozenset():
+            return ",".join(plain(part) for part in value)
+        case Mapping():
+            return ",".join(f"{key}={plain(part)}" for key, part in value.items())
+        case _:
+            return str(value)
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: the item's key `name` (`memory_mib.free` for a part of a value), how a cell is `shown`, which values are an `alarm`.
+
+    `told` shows a cell by its whole item instead, where the value alone does not say it all. `wide` columns are for `-o wide` only.
+    """
+
+    name: str
+    title: str = ""
+    shown: Callable[[Any], str] = plain
+    told: Callable[[Item], str] | None = None
+    right: bool = False
+    wide: bool = False
+    alarm: Callable[[Any], bool] | None = None
+
+    @property
+    def heading(self) -> str:
+        """What stands above the column."""
+        return self.title or self.name
+
+    def cell(self, item: Item) -> str:
+        """What this column says of an item."""
+        return self.shown(value_of(item, self.name)) if self.told is None else self.told(item)
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document.
+
+    `mixed` are keys whose values have other parts from item to item. `like` is an item as any of them would be: where there is none,
+    it says which columns there are, so that what a script asks for is wrong today and not on the day of the first leak.
+    """
+
+    columns: Sequence[Column]
+    items: Iterable[Item]
+    cut: Cut | None = None
+    summary: Item | None = None
+    mixed: tuple[str, ...] = ()
+    like: Item | None = None
+
+
+class Style(Struct, frozen=True, kw_only=True):
+    """How the asker wants it; `colour` when stdout is a terminal that nobody told to be plain (NO_COLOR)."""
+
+    format: Format = "table"
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    headers: bool = True
+    colour: bool = False
+
+
+def value_of(item: Item, name: str) -> Any:
+    """The value under a key, or of the part of a value that `key.part` names; None if there is none."""
+    if name in item or "." not in name:
+        return item.get(name)
+    key, _, part = name.partition(".")
+    inner = item.get(key)
+    return value_of(inner, part) if isinstance(inner, Mapping) else None
+
+
+def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+    """Print `answer` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
+
+    Who has read enough (`claimlog leaks | head -1`) is told no more, and what the answer means is still the exit code.
+    """
+    try:
+        write_on(answer, style, out, err)
+    except BrokenPipeError:
+        hush_stdout()
+
+
+def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+    """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
+    items = iter(answer.items)
+    first = list(islice(items, 1))
+    known = first[0] if first else answer.like
+    style = _by_name(style, answer.columns, known or {})
+    if known is not None:  # Of no item nobody knows what it would have.
+        _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer, known)
+    items = chain(first, items)
+    if style.sort:
+        items = iter(_sorted(items, style.sort))
+    items = _heard(items, out)
+    columns = _columns(answer.columns, style)
+    match style.format:
+        case "json":
+            out.write(_document(answer, [_chosen(item, style.columns) for item in items]))
+        case "jsonl":
+            out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
+        case "value":
+            out.writelines("\t".join(printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
+        case "table" | "wide":
+            out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
+    if answer.cut is not None and style.format != "json":
+        err.write(f"{answer.cut}\n")
+
+
+def _heard(items: Iterable[Item], out: TextIO) -> Iterator[Item]:
+    for item in items:
+        check_heard(out)
+        yield item
+
+
+def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
+    """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
+    cells = [[printable(column.cell(item)) for column in columns] for item in items]
+    lines = [[printable(column.heading) for column in columns], *cells] if headers else cells
+    widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
+    padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
+    if colour:
+        _paint(padded, columns, items, headers=headers)
+    return "".join(_GAP.join(line).rstrip() + "\n" for line in padded)
+
+
+def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[Item], *, headers: bool) -> None:
+    if headers:
+        padded[0] = [f"{_BOLD}{text}{_PLAIN}" for text in padded[0]]
+    for line, item in zip(padded[1:] if headers else padded, items, strict=True):
+        for place, column in enumerate(columns):
+            if column.alarm is not None and column.alarm(value_of(item, column.name)):
+                line[place] = f"{_RED}{line[place]}{_PLAIN}"
+
+
+def _document(answer: Answer, items: list[Item]) -> str:
+    document: dict[str, Any] = {"cut": None if answer.cut is None else str(answer.cut)}
+    if answer.summary is not None:
+        document["summary"] = answer.summary
+    document["items"] = items
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _by_name(style: Style, columns: Sequence[Column], first: Item) -> Style:
+    """The style with the names of columns that are asked for by what stands above them, as far as that stands above one only."""
+    headings = Counter(column.heading for column in columns)
+    known = {*first, *(column.name for column in columns)}
+    names = {each.heading: each.name for each in columns if headings[each.heading] == 1 and each.heading not in known}
+    descends, name = "-" * style.sort.startswith("-"), style.sort.removeprefix("-")
+    chosen = tuple([names.get(each, each) for each in style.columns])
+    return structs.replace(style, columns=chosen, sort=f"{descends}{names.get(name, name)}")
+
+
+def _check(names: Iterable[str], answer: Answer, first: Item) -> None:
+    known = dict.fromkeys([*(column.name for column in answer.columns), *first])
+    for name in names:
+        if name not in known and not (name.partition(".")[0] in answer.mixed or _may_have(first, name)):
+            raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(known)}")
+
+
+def _may_have(item: Item, name: str) -> bool:
+    """Whether there is such a part of a value, or may be in other items: of a value that this one lacks nobody knows its parts."""
+    if name in item:
+        return True
+    key, dot, part = name.partition(".")
+    inner = item.get(key, "")
+    return bool(dot) and (inner is None or (isinstance(inner, Mapping) and _may_have(inner, part)))
+
+
+def _chosen(item: Item, chosen: Sequence[str]) -> Item:
+    return {name: value_of(item, name) for name in chosen} if chosen else item
+
+
+def _columns(columns: Sequence[Column], style: Style) -> list[Column]:
+    if not style.columns:
+        return [column for column in columns if style.format == "wide" or not column.wide]
+    by_name = {column.name: column for column in columns}
+    return [by_name.get(name) or Column(name=name) for name in style.columns]
+
+
+def _sorted(items: Iterable[Item], sort: str) -> list[Item]:
+    """By the value, not by its text; `-NAME` descends; what has no value comes last either way."""
+    listed = list(items)
+    name, descending = sort.removeprefix("-"), sort.startswith("-")
+    having = [item for item in listed if value_of(item, name) is not None]
+    try:
+        having.sort(key=lambda item: value_of(item, name), reverse=descending)
+    except TypeError:  # values of several kinds have no order of their own
+        having.sort(key=lambda item: plain(value_of(item, name)), reverse=descending)
+    return having + [item for item in listed if value_of(item, name) is None]
+
+
+def _raw(value: object) -> str:
+    """A value for scripts: the number itself, JSON for what has parts, nothing for none."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(part) else 1 + (unicodedata.east_asian_width(part) in "WF") for part in text)
+
+
+def _pad(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if right else text + space

@@ -1,0 +1,1 @@
+"""`claimlog produce`, a module a source, and what they share."""

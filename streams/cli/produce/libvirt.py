@@ -1,0 +1,93 @@
+"""`claimlog produce libvirt`: audits and life-cycle events of real hypervisors, from libvirt itself."""
+
+from __future__ import annotations
+
+import sys
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from streams.cli.exits import UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.given.units_in import whole
+from streams.cli.produce.verb import SECONDS_MAX, Once, Seconds, check_above_0, ended_by_sigterm, persistence
+from streams.clock import SystemClock
+
+Uris = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative=(),
+        help="As for virsh: qemu:///system, qemu+tls://HOST/system; NAME=URI names the node. Repeatable; default: test:///default.",
+    ),
+]
+HostsFile = Annotated[Path | None, Parameter(help="TOML file of many hosts, a [[host]] with uri, node, pools, dedicated_cpus … for each.")]
+NodeId = Annotated[str, Parameter(help="The node's id; default: its hostname as libvirt gives it.")]
+Pools = Annotated[tuple[str, ...], Parameter(negative=(), help="Storage pool of instances' disks; repeatable; default: all active.")]
+DedicatedCpus = Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")]
+HostIp = Annotated[str, Parameter(help="The address that other hosts reach it by.")]
+ServiceHost = Annotated[str, Parameter(help="The compute service that has these nodes, where one has several.")]
+Timeout = Annotated[float, Parameter(help="Seconds until a look at the host counts as failed.")]
+DiskInterval = Annotated[float, Parameter(help="Seconds from one look at the guests' disks to the next.")]
+RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
+SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
+SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
+
+
+def libvirt(
+    *,
+    uri: Uris = (),
+    hosts: HostsFile = None,
+    log: LogFlag = None,
+    once: Once = False,
+    interval: Seconds = 60.0,
+    node: NodeId = "",
+    pool: Pools = (),
+    dedicated_cpus: DedicatedCpus = "",
+    host_ip: HostIp = "",
+    service_host: ServiceHost = "",
+    timeout: Timeout = 30.0,
+    disk_interval: DiskInterval = 300.0,
+    refresh_pools: RefreshPools = False,
+    spool: SpoolFile = None,
+    spool_mib: SpoolMib = 1024,
+) -> int:
+    """Audits and life-cycle events of hypervisors, from libvirt itself."""
+    try:
+        from producers.libvirt_connect import EventLoop
+        from producers.libvirt_xml import cpuset
+    except ModuleNotFoundError as missing:
+        if missing.name != "libvirt":
+            raise
+        raise UsageProblem(
+            "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
+        ) from None
+    from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_distinct, hosts_in, hosts_of, report, report_spooled
+
+    for flag, number in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval), ("--spool-mib", spool_mib)):
+        check_above_0(flag, number, SECONDS_MAX)
+    try:
+        dedicated = frozenset(cpuset(dedicated_cpus))
+    except ValueError:
+        raise UsageProblem(f"--dedicated-cpus {dedicated_cpus!r}: expected a list such as 4-7,12-15") from None
+    common = HostFlags(
+        uri="", pools=pool, dedicated_cpus=dedicated, host_ip=host_ip, service_host=service_host, refresh_pools=refresh_pools
+    )
+    if hosts is not None and (uri or node):
+        raise UsageProblem(f"--hosts {hosts} names all hosts: leave --uri and --node out")
+    wanted = hosts_of(uri or ("test:///default",), node, common) if hosts is None else hosts_in(hosts, common, cpuset)
+    check_distinct(wanted)
+    pace = Pace(interval_seconds=interval, disks_seconds=disk_interval, timeout_seconds=timeout, once=once)
+    context = copy_context()  # the forwarding thread opens the log with the settings of this command line
+    loop = EventLoop()
+    try:
+        with ended_by_sigterm():
+            if spool is not None:
+                target = partial(context.run, opened, log, create=True)
+                return report_spooled(wanted, pace, SystemClock(), spool, spool_mib << 20, target, sys.stderr)
+            with opened(log, create=True) as ledger:
+                return report(wanted, pace, SystemClock(), ledger, persistence(), sys.stderr)
+    finally:
+        loop.stop()

@@ -1,0 +1,201 @@
+"""`claimlog produce openstack`: an existing OpenStack cloud, followed read-only by Nova's notifications."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.printed.units import counted
+from streams.cli.reading.open_log import open_log
+from streams.clock import SystemClock
+from streams.topology import open_ledger
+
+if TYPE_CHECKING:
+    from producers.openstack_hosts import ListedHost
+    from streams.cli.produce.notifications import Feed, Source
+    from streams.cli.produce.publishing import Persistent
+    from streams.log.base import Log, Message
+
+SOURCE_FORMS = "FILE of JSON lines, FILE.json, - for stdin, or kafka://HOST:PORT/TOPIC (versioned_notifications: all its priorities)"
+WAIT_SECONDS = 0.5
+"""Longest sleep: how late an interrupt is heard."""
+ALL = "kafka://"
+
+FromFlag = Annotated[tuple[str, ...], Parameter(name="--from", negative=(), allow_leading_hyphen=True, help=f"{SOURCE_FORMS}; repeatable.")]
+HypervisorsFlag = Annotated[
+    Path | None, Parameter(help="Nova's list of hypervisors as JSON (os-hypervisors/detail): notifications do not say what a node has.")
+]
+SwapFlag = Annotated[
+    tuple[str, ...], Parameter(name="--swap-mib", negative=(), help="FLAVOR=MIB: legacy notifications do not say swap; repeatable.")
+]
+
+
+def openstack(
+    *,
+    source: FromFlag,
+    log: LogFlag = None,
+    once: Annotated[bool, Parameter(negative=(), help="End when all that is there has been read.")] = False,
+    hypervisors: HypervisorsFlag = None,
+    swap_mib: SwapFlag = (),
+) -> int:
+    """Nova's notifications, versioned and legacy: what each node's instances use, as Nova's resource tracker counts it.
+
+    Nothing is written to the cloud or its bus. Every start reads all that the bus still has and says only what is new. Services and
+    aggregates become status, zone and aggregates of nodes. What is no notification goes to the dead letters with its place.
+
+    Exits 6 if the node of some host was never named, so that what instances use there could not be said.
+    """
+    from producers.openstack import PRODUCER, OpenStack
+    from producers.openstack_hosts import audit_of
+    from producers.source import epoch_after, said
+    from schemas.topics import AUDITS
+    from streams.cli.produce.notifications import Feed, letters_before, told_before
+    from streams.cli.produce.publishing import last_epochs, message
+    from streams.cli.produce.verb import ended_by_sigterm, persistence
+
+    clock = SystemClock()
+    hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), clock.wall_ms()
+    audits: list[Message] = []
+    with ExitStack() as stack:
+        sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
+        target = stack.enter_context(opened(log, create=True))
+        open_ledger(target)
+        before = told_before(target)
+        follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
+        feed, persistent = Feed(follower, letters_before(target)), persistence()
+        epochs = persistent(lambda: last_epochs(target, PRODUCER, AUDITS, [each.node_id for each in hosts]))
+        for each in hosts:
+            epoch = epoch_after(epochs[each.node_id], start_ms)
+            audits.append(message(said(AUDITS, audit_of(each, producer=PRODUCER, epoch=epoch, taken_at_ms=start_ms))))
+        _append(target, audits, persistent)
+        for each in hosts:
+            _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)
+        try:
+            with ended_by_sigterm():
+                _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, once=once)
+        finally:
+            print(_told(feed), file=sys.stderr)
+    return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
+
+
+def _follow(sources: list[Source], feed: Feed, append: Callable[[list[Message]], None], persistent: Persistent, *, once: bool) -> None:
+    """Read until all sources are over, or with `once` until none has anything now. A bus that is away is waited for."""
+    while True:
+        records = [record for source in sources for record in persistent(source.read)]
+        append(feed.take(records))
+        if records:
+            continue
+        append(feed.settle())
+        if once or all(source.is_over for source in sources):
+            return
+        waiting = [source for source in sources if not source.is_over]
+        for source in waiting:
+            persistent(partial(source.wait, WAIT_SECONDS / len(waiting)))
+
+
+def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
+    if messages:
+        persistent(lambda: log.append(messages))
+
+
+def _told(feed: Feed) -> str:
+    tally, reach = feed.tally, feed.follower.reach()
+    written = f"{counted(tally.events, 'life-cycle event')}, {counted(tally.configured, 'node setting')}"
+    lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
+    if reach.too_late:
+        lines.append(
+            f"{reach.too_late} messages came too late to be put in order with the others of their instances, and count for nothing"
+        )
+    if reach.hosts:
+        lines.append(
+            f"the node of {', '.join(reach.hosts)} is not known: no message named it, so what {reach.instances} instances use there is "
+            "not counted; pass --hypervisors"
+        )
+    if reach.unnamed_services:
+        lines.append(
+            f"services on {', '.join(reach.unnamed_services)}: no message named their node, so status and aggregates are not told; "
+            "pass --hypervisors"
+        )
+    return "\n".join(lines)
+
+
+def named_sources(specs: tuple[str, ...]) -> tuple[str, ...]:
+    """The sources of `--from`. Raises UsageProblem without any."""
+    if not specs:
+        raise UsageProblem(f"which notifications? Pass --from: {SOURCE_FORMS}")
+    return specs
+
+
+@contextmanager
+def notifications(spec: str) -> Iterator[Source]:
+    """The notifications that `--from` names. Raises UsageProblem, LogUnreachable."""
+    from streams.cli.produce.notifications import Lines
+
+    if spec.startswith(ALL):
+        source = _bus(spec)
+    elif spec == "-":
+        source = Lines("stdin", sys.stdin.buffer, time.time_ns() // 1_000_000)
+    else:
+        try:
+            file = Path(spec).open("rb")  # noqa: SIM115 - the source closes it
+        except OSError as problem:
+            raise UsageProblem(f"--from {spec} cannot be read: {problem.strerror or problem}; expected {SOURCE_FORMS}") from None
+        source = Lines(f"file:{spec}"[:249], file, time.time_ns() // 1_000_000, is_document=spec.endswith(".json"))
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def _bus(spec: str) -> Source:
+    """A topic of a Kafka cluster. oslo.messaging writes one topic for each priority: `notifications` means all of `notifications.*`."""
+    from streams.cli.produce.notifications import Bus
+
+    address, mark, query = spec.partition("?")
+    brokers, _, name = address.removeprefix(ALL).partition("/")
+    prefix, dot, topic = name.partition(".")
+    if not name:
+        raise UsageProblem(f"--from {spec} names no topic; expected {SOURCE_FORMS}")
+    log = open_log(f"{ALL}{brokers}/{prefix}{mark}{query}", os.environ, sys.stdin.buffer)
+    topics = [each for each in log.topics() if not dot or each == topic]
+    if not topics and not dot:
+        log.close()
+        prefix = ""
+        log = open_log(f"{ALL}{brokers}{mark}{query}", os.environ, sys.stdin.buffer)
+        topics = [each for each in log.topics() if each == name]
+    if not topics:
+        log.close()
+        raise UsageProblem(f"--from {spec}: there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet?")
+    return Bus(log, topics, lambda each: f"{prefix}.{each}" if prefix else each, lambda text: print(text, file=sys.stderr))
+
+
+def listed_hosts(path: Path | None) -> list[ListedHost]:
+    """The hypervisors of `--hypervisors`. Raises UsageProblem."""
+    from producers.openstack_hosts import read_hypervisors
+
+    if path is None:
+        return []
+    try:
+        return read_hypervisors(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise UsageProblem(f"--hypervisors {path}: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def swap_table(texts: tuple[str, ...]) -> dict[str, int]:
+    """The table of `--swap-mib`. Raises UsageProblem."""
+    from streams.cli.produce.notifications import swaps
+
+    try:
+        return dict(swaps(texts))
+    except ValueError as problem:
+        raise UsageProblem(f"--swap-mib {problem}") from None

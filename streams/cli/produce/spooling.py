@@ -1,0 +1,206 @@
+"""`produce --spool FILE`: what is produced goes to a file of the embedded log first, and from there to the log that --log names.
+
+Two ends, two threads: the producing one only ever waits for this machine's disk; the forwarding one waits for the log, however long it is
+away, also from the start. The file remembers the epochs too, so that a producer that starts while the log is away takes higher ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+from msgspec import Struct
+
+from producers.source import Said
+from producers.spool import Kept, SpoolFull, forward
+from streams.cli.exits import UsageProblem
+from streams.cli.produce.publishing import last_epoch, message
+from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.sqlite import SqliteLog
+from streams.topology import open_ledger
+
+SPOOLED, EPOCHS = "spooled", "epochs"
+TOPIC_HEADER = "claimlog-topic"
+IDLE_SECONDS = 0.5
+PAUSE_SECONDS = 1.0
+"""Between two attempts to reach a log that is away."""
+ANSWER_SECONDS_MAX = 60.0
+"""For how long a question about the log's last epoch may take; what the file remembers answers it then."""
+
+
+class _Stamp(Struct):
+    node_id: str
+    epoch: int
+
+
+class SqliteShelf:
+    """A `producers.spool.Shelf` in a file of the embedded log; one instance belongs to one thread."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self._log = log
+        self._epochs: dict[str, int] = {}
+        self._gone = 0
+        at = log.start(EPOCHS, 0)
+        while batch := log.read(EPOCHS, 0, at):
+            at = batch[-1].offset + 1
+            self._epochs |= {record.key.decode(): int(record.value) for record in batch}
+
+    @classmethod
+    def open(cls, path: Path) -> SqliteShelf:
+        """Open the file, or make it. Raises UsageProblem for a log of something else, LogUnreachable, LogDamaged, LogFull."""
+        log = SqliteLog.open(path, create=True)
+        if others := sorted(log.topics().keys() - {SPOOLED, EPOCHS}):
+            log.close()
+            raise UsageProblem(f"--spool {path}: this is a log of its own, with {others[0]} and more in it; name a file that is new")
+        log.create([TopicSpec(SPOOLED, 1), TopicSpec(EPOCHS, 1, compacted=True)])
+        log.compact(EPOCHS, 0)
+        return cls(log)
+
+    def epoch(self, topic: str, node_id: str) -> int | None:
+        """The last epoch of a node that went through this file."""
+        return self._epochs.get(f"{topic}/{node_id}")
+
+    def append(self, records: Sequence[Said]) -> None:
+        """See `Shelf`; what is kept is kept with its epoch."""
+        newer: dict[str, int] = {}
+        for said in records:
+            stamp = msgspec.json.decode(said.value, type=_Stamp)
+            name = f"{said.topic}/{stamp.node_id}"
+            if stamp.epoch > newer.get(name, self._epochs.get(name, -1)):
+                newer[name] = stamp.epoch
+        kept = [Message(SPOOLED, said.key, said.value, ((TOPIC_HEADER, said.topic.encode()), *said.headers)) for said in records]
+        try:
+            self._log.append(kept + [Message(EPOCHS, name.encode(), str(epoch).encode()) for name, epoch in newer.items()])
+        except LogFull as problem:
+            raise SpoolFull(str(problem)) from problem
+        self._epochs |= newer
+
+    def read(self, offset: int, records_max: int) -> list[Kept]:
+        """See `Shelf`."""
+        found = []
+        for record in self._log.read(SPOOLED, 0, offset, records_max=records_max):
+            (_, topic), *headers = record.headers
+            found.append(Kept(record.offset, Said(topic.decode(), record.key, record.value, tuple(headers))))
+        return found
+
+    def drop(self, before: int) -> None:
+        """See `Shelf`. On a full disk, where even this takes room, they are passed over, and forgotten when there is some."""
+        self._gone = before
+        with suppress(LogFull):
+            self._log.truncate(SPOOLED, 0, before)
+
+    def start(self) -> int:
+        """See `Shelf`."""
+        start = self._log.start(SPOOLED, 0)
+        if start < self._gone:
+            self.drop(self._gone)
+        return max(start, self._gone)
+
+    def end(self) -> int:
+        """See `Shelf`."""
+        return self._log.end(SPOOLED, 0)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for a record behind the last one."""
+        self._log.wait({Partition(SPOOLED, 0): self.end()}, timeout_seconds)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._log.close()
+
+
+class Forwarder:
+    """Carries what is in the file on to a log, in a thread, for as long as it takes."""
+
+    def __init__(self, path: Path, open_target: Callable[[], Log], producer: str, tell: Callable[[str], None]) -> None:
+        """`open_target` is called in the thread, again while it raises LogUnreachable; `tell` hears when the log goes and comes."""
+        self.failure: BaseException | None = None
+        """What ended the thread, if it was not `stop`."""
+        self._path, self._open_target, self._producer, self._tell = path, open_target, producer, tell
+        self._questions: SimpleQueue[tuple[str, str, SimpleQueue[int | None]]] = SimpleQueue()
+        self._stop = threading.Event()
+        self._tried = threading.Event()
+        self._reaches = False
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
+        self._thread.start()
+
+    def last_epoch(self, topic: str, node_id: str) -> int | None:
+        """The last epoch of a node in the log; None if there is none, or the log is away."""
+        self._tried.wait(ANSWER_SECONDS_MAX)
+        if not self._reaches:
+            return None
+        answers: SimpleQueue[int | None] = SimpleQueue()
+        self._questions.put((topic, node_id, answers))
+        try:
+            return answers.get(timeout=ANSWER_SECONDS_MAX)
+        except Empty:
+            return None
+
+    def stop(self) -> None:
+        """End soon; what is in the file stays there."""
+        self._stop.set()
+        self._thread.join(PAUSE_SECONDS + 4 * IDLE_SECONDS)
+
+    def _run(self) -> None:
+        shelf: SqliteShelf | None = None
+        target: Log | None = None
+        try:
+            shelf = SqliteShelf.open(self._path)
+            while not self._stop.is_set():
+                try:
+                    if target is None:
+                        target = self._open_target()
+                        if isinstance(target, SqliteLog) and target.path.samefile(self._path):
+                            raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
+                        open_ledger(target)
+                    self._answer(target)
+                    sent = _forward(shelf, target)
+                except LogUnreachable as trouble:
+                    self._lost(trouble)
+                    self._stop.wait(PAUSE_SECONDS)
+                    continue
+                self._found(shelf)
+                if not sent and self._questions.empty():
+                    shelf.wait(IDLE_SECONDS)
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            self._reaches = False
+            self._tried.set()
+            for each in (target, shelf):
+                if each is not None:
+                    each.close()
+
+    def _answer(self, target: Log) -> None:
+        while not self._questions.empty():
+            topic, node_id, answers = self._questions.get()
+            try:
+                answers.put(last_epoch(target, self._producer)(topic, node_id))
+            except LogUnreachable:
+                answers.put(None)
+                raise
+
+    def _lost(self, trouble: LogUnreachable) -> None:
+        self._reaches = False
+        self._tried.set()
+        while not self._questions.empty():
+            self._questions.get()[2].put(None)
+        if not self._away:
+            self._away = True
+            self._tell(f"what is produced waits in {self._path}: {trouble}")
+
+    def _found(self, shelf: SqliteShelf) -> None:
+        self._reaches = True
+        self._tried.set()
+        if self._away and shelf.start() == shelf.end():
+            self._away = False
+            self._tell(f"the log answers again, and nothing waits in {self._path} any more")
+
+
+def _forward(shelf: SqliteShelf, target: Log) -> int:
+    return forward(shelf, lambda records: target.append([message(said) for said in records]))

@@ -1,0 +1,223 @@
+"""`claimlog produce`: facts from outside into the log, from libvirt, from a generated load, from the Azure trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from streams.cli.exits import Exit, UsageProblem
+from streams.cli.flags import LogFlag, opened
+from streams.cli.given.units_in import whole
+from streams.cli.printed.progress import Progress
+from streams.clock import SystemClock
+from streams.topology import open_ledger
+
+if TYPE_CHECKING:
+    from producers.load import Arrival, Departure
+    from streams.cli.produce.driving import Driver
+    from streams.cli.produce.publishing import Persistent
+
+DATA_ENVIRONMENT = "CLAIMLOG_DATA"
+DATA_DEFAULT = Path("..") / "shared" / "data"
+SECONDS_MAX = 7 * 86_400
+SPEED_MAX = 1e9
+"""A year in 30 ms: nothing is gained beyond, and products of larger ones leave the integers."""
+WAIT_SECONDS = 0.5
+"""Longest sleep: how late an interrupt is heard."""
+
+Seconds = Annotated[float, Parameter(help="Seconds from one audit of a host to its next.")]
+Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
+Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
+Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]
+Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs; default: all there are.")]
+Batch = Annotated[int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")]
+UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
+Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
+History = Annotated[
+    int | None,
+    Parameter(converter=whole, show_default=False, help="Write so many records of a fleet's past into a new embedded log, then end."),
+]
+
+app = App(name="produce", help="Bring facts from outside into the log: from libvirt, OpenStack's notifications, a generated load, a trace.")
+app.command("streams.cli.produce.libvirt:libvirt", name="libvirt")
+app.command("streams.cli.produce.openstack:openstack", name="openstack")
+
+
+def check_above_0(flag: str, number: float, most: float) -> None:
+    """Raises UsageProblem for what is not above 0, not a number, or above `most`."""
+    if not 0 < number <= most:
+        raise UsageProblem(f"{flag} {number:g}: expected more than 0 and at most {most:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a fleet is to be played, and when it is over."""
+
+    nodes: int
+    seed: int
+    speed: float
+    interval_seconds: float
+    once: bool
+    until_answered: bool
+    instances: int | None
+
+    def check(self) -> None:
+        """Raise UsageProblem for what cannot be played."""
+        for flag, number in (("--nodes", self.nodes), ("--limit", self.instances)):
+            if number is not None and number < 0:
+                raise UsageProblem(f"{flag} {number}: expected 0 or more")
+        check_above_0("--speed", self.speed, SPEED_MAX)
+        check_above_0("--interval", self.interval_seconds, SECONDS_MAX)
+
+    def fulfilled(self, driver: Driver) -> bool:
+        """Whether there is nothing left to play."""
+        if self.until_answered and self.instances is not None and driver.tally.instances >= self.instances:
+            return not driver.waiting
+        # Without hosts nobody would start a guest, so the requests are all there is.
+        return driver.exhausted and (not self.nodes or not driver.waiting)
+
+
+@app.command
+def load(
+    *,
+    log: LogFlag = None,
+    nodes: Nodes = 50,
+    seed: Seed = 1,
+    limit: Limit = 1000,
+    speed: Speed = 60.0,
+    interval: Seconds = 10.0,
+    once: Once = False,
+    until_answered: UntilAnswered = False,
+    batch: Batch = 1,
+    history: History = None,
+) -> int:
+    """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say.
+
+    Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
+    With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
+    """
+    from producers.load import workload
+
+    if history is not None:
+        if (limit, speed, interval, once, until_answered, batch) != (1000, 60.0, 10.0, False, False, 1):
+            raise UsageProblem("--history plays nothing: it goes with --log, --nodes and --seed alone")
+        from streams.cli.produce.history import history as write_history
+
+        return write_history(log, nodes=nodes, seed=seed, records=history)
+    if batch < 1:
+        raise UsageProblem(f"--batch {batch}: expected 1 instance or more")
+
+    def events() -> Iterator[Arrival | Departure]:
+        return workload(seed, instances=1_000_000 if limit is None else limit, count_max=batch, prefix="load")
+
+    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
+    return _drive(log, events, plan)
+
+
+@app.command
+def trace(
+    *,
+    data: Annotated[Path | None, Parameter(help=f"Folder of the Azure extract; default: {DATA_ENVIRONMENT}, else {DATA_DEFAULT}.")] = None,
+    log: LogFlag = None,
+    nodes: Nodes = 500,
+    seed: Seed = 1,
+    limit: Limit = 10_000,
+    speed: Speed = 60.0,
+    interval: Seconds = 10.0,
+    once: Once = False,
+    until_answered: UntilAnswered = False,
+) -> int:
+    """Real arrivals and lifetimes: the Azure extract, on a generated fleet."""
+    from producers.traces import TraceUnreadable
+    from producers.traces import check as check_trace
+    from producers.traces import trace as read_trace
+
+    folder = data_folder(data, os.environ)
+    plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
+    try:
+        plan.check()
+        if not once:
+            check_trace(folder, instances=limit)
+        return _drive(log, lambda: read_trace(folder, seed=seed, instances=limit), plan)
+    except TraceUnreadable as problem:
+        raise UsageProblem(str(problem)) from None
+
+
+def persistence() -> Persistent:
+    """Producers outlast a broker that is away: what happened meanwhile is said when it is back."""
+    from streams.cli.produce.publishing import Persistent
+
+    return Persistent(_tell, time.monotonic, time.sleep)
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where the trace is: as given, else as the environment says, else beside the checkout."""
+    return given or Path(environ.get(DATA_ENVIRONMENT) or DATA_DEFAULT)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(Exit.DONE)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:
+    """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
+    from producers.load import PRODUCER, Fleet
+    from producers.source import epoch_after
+    from schemas.topics import AUDITS, LIFECYCLE
+    from streams.cli.produce.driving import Driver
+    from streams.cli.produce.publishing import last_epochs, wait_until_carried
+
+    plan.check()
+    clock = SystemClock()
+    with opened(log, create=True) as target:
+        open_ledger(target)
+        fleet = Fleet(plan.nodes, seed=plan.seed)
+        # One epoch for all, above every one in the log: with a clock that went back nobody would take what these hosts say.
+        used = [epoch for topic in (AUDITS, LIFECYCLE) for epoch in last_epochs(target, PRODUCER, topic, fleet.nodes).values()]
+        epoch = epoch_after(max((each for each in used if each is not None), default=None), clock.wall_ms())
+        for node_id in fleet.nodes:
+            fleet.restart_producers(node_id, epoch)
+        coming = iter(()) if plan.once else events()
+        driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
+        progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), persistence()
+        try:
+            with ended_by_sigterm():
+                if plan.nodes and not plan.once:
+                    persistent(driver.report)
+                    wait_until_carried(target, persistent, _tell, time.monotonic)
+                    driver.begin()
+                persistent(driver.step)
+                while not plan.fulfilled(driver):
+                    persistent(lambda: driver.wait(WAIT_SECONDS))
+                    before = driver.tally.instances
+                    persistent(driver.step)
+                    progress.add(driver.tally.instances - before)
+        finally:
+            progress.close()
+            print(driver.tally, file=sys.stderr)
+    return Exit.DONE

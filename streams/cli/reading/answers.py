@@ -1,0 +1,196 @@
+"""One request and what became of it, found in the log: its record, its results, and which of them counts."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from projections.cut import Cut
+from projections.ledger_id import ledger_id_of
+from schemas.codec import decode_keyed
+from schemas.requests import PlacementCancelled, PlacementRequested
+from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.cli.given.timegrammar import Moment
+from streams.cli.reading.records import Range, begins_late
+from streams.log.base import Log, Partition, Position, Record
+
+READ_RECORDS = 2_000
+# Longer sleeps overflow the clocks of some systems; it only sleeps again.
+WAIT_SECONDS_MAX = 3600.0
+
+Result = InstancesPlaced | PlacementFailed
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """One result of a request and where it stands. `late`: appended after its `commit_by_ms`, so it cannot count."""
+
+    result: Result
+    position: Position
+    time_ms: int
+    late: bool
+
+
+class Asked(Struct, kw_only=True):
+    """A request with everything the log has of it. `counting` is the result that counts (DESIGN section 3), None before there is one."""
+
+    request_id: str
+    request: PlacementRequested | None = None
+    position: Position | None = None
+    time_ms: int = 0
+    cancels: list[Position] = []
+    answers: list[Answer] = []
+
+    @property
+    def counting(self) -> Answer | None:
+        """The first result that was appended in time."""
+        return next((answer for answer in self.answers if not answer.late), None)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the log has anything of it."""
+        return bool(self.request or self.cancels or self.answers)
+
+
+def asked(log: Log, request_id: str) -> Asked:
+    """A request by its id. What is not at hand (archived, a file without the topic) is missing from it."""
+    found = Asked(request_id=request_id, cancels=[], answers=[])
+    key = request_id.encode()
+    for record in _keyed(log, REQUESTS, key):
+        event = decode_keyed(REQUESTS, record.key, record.value)
+        if isinstance(event, PlacementRequested) and found.request is None:
+            found.request, found.position, found.time_ms = event, record.position, record.time_ms
+        elif isinstance(event, PlacementCancelled):
+            found.cancels.append(record.position)
+    found.answers = [answer for record in _keyed(log, RESULTS, key) if (answer := answer_of(record)) is not None]
+    return found
+
+
+def answer_of(record: Record) -> Answer | None:
+    """What a record of `placement-results` answers; None if it answers nothing."""
+    event = decode_keyed(RESULTS, record.key, record.value)
+    if not isinstance(event, InstancesPlaced | PlacementFailed):
+        return None
+    late = isinstance(event, InstancesPlaced) and record.time_ms > event.commit_by_ms
+    return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
+
+
+def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Answer | None:
+    """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
+    key, at = request_id.encode(), since
+    deadline_seconds = time.monotonic() + wait_ms / 1000
+    while True:
+        records = log.read(RESULTS, number, at)
+        for record in records:
+            if record.key == key and (found := answer_of(record)) is not None and not found.late:
+                return found
+        if records:
+            at = records[-1].offset + 1
+            continue
+        left_seconds = deadline_seconds - time.monotonic()
+        if left_seconds <= 0:
+            return None
+        log.wait({Partition(RESULTS, number): at}, min(left_seconds, WAIT_SECONDS_MAX))
+
+
+def request_of_instance(log: Log, instance_id: str) -> str | None:
+    """The request that an instance was last placed or asked for by; None if no request at hand names it."""
+    newest: tuple[int, str] | None = None
+    for topic in (RESULTS, REQUESTS):
+        for record in _containing(log, topic, instance_id.encode()):
+            event = decode_keyed(topic, record.key, record.value)
+            if isinstance(event, InstancesPlaced):
+                names = {placement.instance_id for placement in event.placements}
+            elif isinstance(event, PlacementFailed):
+                names = {decision.instance_id for decision in event.decisions}
+            elif isinstance(event, PlacementRequested):
+                names = set(event.instance_ids)
+            else:
+                continue
+            if instance_id in names and (newest is None or newest[0] < record.time_ms):
+                newest = (record.time_ms, event.request_id)
+    return None if newest is None else newest[1]
+
+
+def not_at_hand(log: Log, *topics: str) -> str:
+    """What to add where a request, or its answer, is not found: that older records of `topics` have left the log; empty if none has."""
+    return "".join(f"; {late}" for late in begins_late(log, topics, Range(None, None)))
+
+
+def policy_text(log: Log, digest: str) -> str | None:
+    """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
+    return next((start.policy for start in _starts(log) if start.policy_digest == digest), None)
+
+
+def newest_start(log: Log, by_ms: int | None = None) -> SchedulerStarted | None:
+    """The newest start of a scheduler, of those appended by then; None if no start is at hand."""
+    return next(_starts(log, by_ms), None)
+
+
+def started_by(log: Log, at: Moment | None, as_of_ms: int) -> int | None:
+    """By when a scheduler of that moment had started; None: by now. Results that a cut names may be newer than its ledger's records."""
+    if at is None:
+        return None
+    named = at.next_offsets.items() if isinstance(at, Cut) else ()
+    last = [(number, end - 1) for (topic, number), end in named if topic == RESULTS]
+    held = [(number, offset) for number, offset in last if log.start(RESULTS, number) <= offset < log.end(RESULTS, number)]
+    return max(as_of_ms, *(record.time_ms for number, offset in held for record in log.read(RESULTS, number, offset, 1)), 0)
+
+
+def decided_at(log: Log, answer: Answer) -> Cut:
+    """What the last decision of a result on `log` was made on, and the result itself."""
+    decisions = answer.result.decisions
+    places = {(CLAIMS, number): end for number, end in enumerate(decisions[-1].cut)} if decisions else {}
+    return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1}, ledger_id_of(log))
+
+
+def _starts(log: Log, by_ms: int | None = None) -> Iterator[SchedulerStarted]:
+    """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
+    numbers = range(log.topics().get(RESULTS, 0))
+    ends = [log.end(RESULTS, number) if by_ms is None else log.at_time(RESULTS, number, by_ms + 1) for number in numbers]
+    partitions = [_newest_first(log, RESULTS, number, end) for number, end in zip(numbers, ends, strict=True)]
+    for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
+        if b"scheduler-started" in record.value:
+            event = decode_keyed(RESULTS, record.key, record.value)
+            if isinstance(event, SchedulerStarted):
+                yield event
+
+
+def _newest_first(log: Log, topic: str, number: int, end: int) -> Iterator[Record]:
+    start = log.start(topic, number)
+    while end > start:
+        first = max(end - READ_RECORDS, start)
+        yield from reversed(list(_records(log, topic, number, first, end)))
+        end = first
+
+
+def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
+    """The records of a key, from the partition where it belongs."""
+    if topic in log.topics():
+        for record in _all_records(log, topic, log.partition(topic, key)):
+            if record.key == key:
+                yield record
+
+
+def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
+    """The records of a topic whose bytes contain `text`: few are decoded then."""
+    for number in range(log.topics().get(topic, 0)):
+        for record in _all_records(log, topic, number):
+            if text in record.value:
+                yield record
+
+
+def _all_records(log: Log, topic: str, number: int) -> Iterator[Record]:
+    return _records(log, topic, number, log.start(topic, number), log.end(topic, number))
+
+
+def _records(log: Log, topic: str, number: int, at: int, end: int) -> Iterator[Record]:
+    while at < end:
+        records = log.read(topic, number, at, min(end - at, READ_RECORDS))
+        if not records:
+            return
+        yield from records
+        at = records[-1].offset + 1

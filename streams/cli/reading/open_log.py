@@ -1,0 +1,125 @@
+"""From `--log` to a log: `sqlite:PATH`, `kafka://HOST:PORT`, `FILE.jsonl`, or `-` for JSON lines on stdin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import BinaryIO
+
+from streams.cli.exits import UsageProblem
+from streams.cli.printed.printable import teller
+from streams.log.base import ClockMs, Log, LogError, LogUnreachable, wall_clock_ms
+
+ENVIRONMENT = "CLAIMLOG_LOG"
+FORMS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for JSON lines on stdin"
+# The `key=value` of `-X`, which every verb takes and none needs to know of.
+_given: ContextVar[tuple[str, ...]] = ContextVar("_given", default=())
+
+
+@contextmanager
+def with_settings(given: Iterable[str]) -> Iterator[None]:
+    """Logs opened within are given these settings of `-X` as well, each `key=value`."""
+    token = _given.set((*_given.get(), *given))
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def given_settings() -> tuple[str, ...]:
+    """The settings of `-X` that logs opened here are given: for a process that opens the same log."""
+    return _given.get()
+
+
+def open_log(
+    spec: str | None,
+    environ: Mapping[str, str],
+    stdin: BinaryIO,
+    *,
+    create: bool = False,
+    clock: ClockMs = wall_clock_ms,
+    partly_copied: bool = False,
+) -> Log:
+    """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
+
+    With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
+    takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
+    Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged; LogCutShort for a file that lacks
+    lines, of stdin it is only said, and for a copy that was interrupted unless it may be `partly_copied`.
+    """
+    if spec == "":
+        raise UsageProblem(f"--log '' is no log: pass {FORMS}, or leave it out for {ENVIRONMENT}")
+    spec = spec or environ.get(ENVIRONMENT)
+    if not spec:
+        raise UsageProblem(f"which log? Pass --log ({FORMS}) or set {ENVIRONMENT}; `claimlog demo` makes one to try")
+    scheme, separator, rest = spec.partition(":")
+    if scheme == "sqlite" and rest:
+        _check_path(rest)
+        return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
+    if scheme == "kafka" and separator:
+        return _kafka(spec, environ, partly_copied=partly_copied)
+    if spec == "-":
+        return _jsonl(stdin, "stdin", tell=teller(sys.stderr))
+    if spec.endswith(".jsonl"):
+        try:
+            with Path(spec).open("rb") as lines:
+                return _jsonl(lines, spec, tell=None)
+        except OSError as problem:
+            raise LogUnreachable(f"{spec} cannot be read: {problem.strerror or problem}; pass another file or --log") from None
+    from streams.log.kafka_settings import without_secrets
+
+    # Without a colon there is no password: name@host.sqlite is a file's name.
+    shown = without_secrets(spec) if separator or "?" in spec else spec
+    hint = "" if separator else f"; for an SQLite log write sqlite:{shown}"
+    raise UsageProblem(f"--log {shown} is no log: pass {FORMS}{hint}")
+
+
+def _check_path(path: str) -> None:
+    """Refuse what others than claimlog would take for another path: it would be looked for, or made, where nobody does. UsageProblem."""
+    if path.startswith("//") and not path.startswith("///"):
+        raise UsageProblem(f"sqlite:{path}: what follows sqlite: is a path as it stands; write sqlite:{path[2:]}, or sqlite:{path[1:]}")
+    if path == "~" or path.startswith("~/"):
+        raise UsageProblem(f"sqlite:{path}: no shell writes out ~ in the middle of a word; write sqlite:$HOME{path[1:]}")
+
+
+def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> Log:
+    from streams.log.sqlite import SqliteLog
+
+    log = SqliteLog.open(path, create=create, clock=clock)
+    if not partly_copied:
+        _refuse_part(log, path)
+    return log
+
+
+def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool) -> Log:
+    from streams.log.kafka import KafkaLog
+    from streams.log.kafka_settings import SettingsProblem, parse_settings
+
+    try:
+        log = KafkaLog.open(parse_settings(spec, environ, _given.get()))
+    except SettingsProblem as problem:
+        raise UsageProblem(str(problem)) from None
+    if not partly_copied:
+        _refuse_part(log, log.settings.place, log.has_times_of_writers)
+    return log
+
+
+def _refuse_part(log: Log, name: str, may_be_copy: Callable[[], bool] = lambda: True) -> None:
+    """Close a log that is the copy of a ledger and lacks some of it. Raises LogCutShort, and what the log raises."""
+    from streams.log.copy_mark import check_whole
+
+    try:
+        if may_be_copy():
+            check_whole(log, name)
+    except LogError:
+        log.close()
+        raise
+
+
+def _jsonl(lines: BinaryIO, name: str, tell: Callable[[str], None] | None) -> Log:
+    from streams.log.jsonl import read_jsonl
+
+    return read_jsonl(lines, name, tell)

@@ -1,0 +1,76 @@
+"""Observations that nobody has carried into the ledger yet, laid on the end of a fold in memory by the same reconciler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from projections.ledger import Ledger
+from projections.ledger_state import Step
+from projections.observed import Observed
+from schemas.codec import Unreadable
+from schemas.topics import CLAIMS
+from streams.carried import last_carried
+from streams.cli.printed import units
+from streams.cli.reading.state import READ_RECORDS, State
+from streams.log.base import Log, Record, between, is_stand_in
+from streams.reconciler import reconcile
+
+Each = Callable[[Ledger, Observed, Step], None]
+"""Called for every record after ledger and views are folded."""
+
+
+def lay_pending(
+    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]], each: Each | None
+) -> None:
+    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted."""
+    for number in range(state.partitions):
+        behind = {topic: ends[number] for topic, ends in sources.items() if ends.get(number, 0) > committed.get(topic, {}).get(number, 0)}
+        if not behind:
+            continue
+        records: list[Record] = []
+        for topic, start in _carried_to(log, number, state.ends[number], behind).items():
+            first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
+            # With nothing stored it may all have been carried, and left with the history that showed it.
+            state.lost += 0 if stored is None else max(first - max(start, stored), 0)
+            records += between(log, topic, number, max(start, first), behind[topic], READ_RECORDS)
+        for record in sorted(records, key=lambda record: record.time_ms):
+            _lay(state, record, each)
+
+
+def _lay(state: State, record: Record, each: Each | None) -> None:
+    if is_stand_in(record):
+        return
+    message = reconcile(record, state.partitions)
+    if isinstance(message, Unreadable):
+        state.unreadable += 1
+        return
+    ledger = state.ledgers[record.partition]
+    offset = ledger.next_offset
+    state.laid[record.partition, offset] = record.position
+    step = state.step(record.partition, offset, record.time_ms, message.key, message.value)
+    if step is not None and step.event is not None and not step.ignored:
+        state.pending += 1
+        if each is not None:
+            each(ledger, state.observed[record.partition], step)
+
+
+def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int]) -> dict[str, int]:
+    """Up to where each source was carried. Too low is right as well, only slower; a source that was never carried starts at 0."""
+    has_claims = number < log.topics().get(CLAIMS, 0)
+    carried = last_carried(log, number, claims_end, behind) if has_claims else {}
+    return {topic: min(carried[topic][0] + 1 if topic in carried else 0, end) for topic, end in behind.items()}
+
+
+def say_pending(state: State, stderr: TextIO) -> None:
+    """How many there are, if there are any."""
+    if state.pending:
+        verb = "is" if state.pending == 1 else "are"
+        stderr.write(f"{units.counted(state.pending, 'observation')} not yet in the ledger {verb} included; `claimlog run` carries them\n")
+    if state.lost:
+        stderr.write(
+            f"{units.counted(state.lost, 'observation')} left the log before the ledger had what they said: a retention is set, or "
+            "somebody deleted them; what hosts report next says what is there\n"
+        )
+    if state.unreadable:
+        stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")

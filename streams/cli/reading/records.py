@@ -1,0 +1,131 @@
+"""Records of several topics in one order, between two moments: what `events` and `timeline` read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from typing import NamedTuple
+
+from projections.cut import Cut
+from projections.ledger_id import check_cut, ledger_id_of
+from projections.projection import HistoryMissing
+from schemas.topics import TOPICS
+from streams.cli.exits import UsageProblem
+from streams.cli.given.timegrammar import Instant, Moment
+from streams.log.base import Log, LogDamaged, Record, between
+
+READ_RECORDS = 2_000
+ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
+
+
+class Range(NamedTuple):
+    """From the first record at or after `since` to the last one before `until`; None is no bound. A cut bounds each partition it names."""
+
+    since: Moment | None
+    until: Moment | None
+
+    def check(self, log: Log, topics: Sequence[str]) -> None:
+        """Refuse cuts that are not of this log, or not of this much of `topics`. Raises WrongCut, HistoryMissing, UsageProblem."""
+        for moment in (self.since, self.until):
+            if isinstance(moment, Cut):
+                check_cut(log, moment, topics)
+        if self.since is not None and self.until is not None and _after(self.since, self.until):
+            raise UsageProblem("--since is after --until, so there is nothing between them; exchange them")
+
+    def starts(self, log: Log, topic: str, partition: int) -> int:
+        """The first offset to read of a partition."""
+        first, end = log.start(topic, partition), log.end(topic, partition)
+        if self.since is None:
+            return first
+        if isinstance(self.since, Instant):
+            return at_time(log, topic, partition, self.since.time_ms)
+        bound = self.since.next_offset(topic, partition) or 0
+        if bound < first and TOPICS[topic].kept == "ever":
+            raise HistoryMissing(f"{topic}/{partition}: records from {bound} on are needed, at hand are those from {first} on; {ARCHIVED}")
+        return min(end, max(first, bound))
+
+    def ends(self, log: Log, topic: str, partition: int) -> int:
+        """The offset before which reading stops."""
+        end = log.end(topic, partition)
+        if self.until is None:
+            return end
+        if isinstance(self.until, Instant):
+            return at_time(log, topic, partition, self.until.time_ms)
+        bound = self.until.next_offset(topic, partition)
+        return end if bound is None else min(end, bound)
+
+    def includes(self, topic: str, partition: int, offset: int, time_ms: int) -> bool:
+        """Whether a record that stands there is inside."""
+        return not _before(self.since, topic, partition, offset, time_ms) and (
+            self.until is None or _before(self.until, topic, partition, offset, time_ms)
+        )
+
+
+def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
+    """Where a range of `topics` ends, as a cut: whoever reads up to it reads the same, however much is appended meanwhile.
+
+    Raises as `Range.check`.
+    """
+    within.check(log, topics)
+    there = log.topics()
+    ends = {(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))}
+    return Cut.of(ends, ledger_id_of(log))
+
+
+def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
+    """What to say of topics that are kept for ever and begin, as far as is at hand, where the range does: there may be more before."""
+    there = log.topics()
+    places = [(topic, number) for topic in topics if TOPICS[topic].kept == "ever" for number in range(there.get(topic, 0))]
+    starts = {place: log.start(*place) for place in places}
+    late = [f"{topic}/{number}@{start}" for (topic, number), start in starts.items() if 0 < start == within.starts(log, topic, number)]
+    return [f"at hand are records from {', '.join(late)} on only; {ARCHIVED}"] if late else []
+
+
+def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:
+    """As the log's `at_time`; where that meets damage without knowing at which offset, the partition is read up to it.
+
+    Raises LogDamaged with the first bad position, as reading does.
+    """
+    try:
+        return log.at_time(topic, partition, time_ms)
+    except LogDamaged as damage:
+        if damage.position is None:
+            for _ in between(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS):
+                pass
+        raise
+
+
+def _after(one: Moment, other: Moment) -> bool:
+    """Whether the first is certainly later. A time and a cut have no order, nor have two cuts each of which is ahead somewhere."""
+    if isinstance(one, Instant) and isinstance(other, Instant):
+        return one.time_ms > other.time_ms
+    if isinstance(one, Cut) and isinstance(other, Cut):
+        pairs = [(end, other.next_offsets[place]) for place, end in one.next_offsets.items() if place in other.next_offsets]
+        return any(end > bound for end, bound in pairs) and all(end >= bound for end, bound in pairs)
+    return False
+
+
+def _before(moment: Moment | None, topic: str, partition: int, offset: int, time_ms: int) -> bool:
+    """Whether a record stands before a moment. What a cut does not name is before none."""
+    if moment is None:
+        return False
+    if isinstance(moment, Instant):
+        return time_ms < moment.time_ms
+    bound = moment.next_offset(topic, partition)
+    return bound is not None and offset < bound
+
+
+def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
+    """The records of all partitions of `topics`, by append time, and by topic and partition where times are equal.
+
+    Topics that the log does not have are passed over. Raises UsageProblem, WrongCut, HistoryMissing, OffsetOutOfRange, LogDamaged.
+    """
+    within.check(log, topics)
+    there = log.topics()
+    streams = [
+        between(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)
+        for topic in topics
+        for partition in range(there.get(topic, 0))
+    ]
+    ranks = {topic: rank for rank, topic in enumerate(topics)}
+    yield from merge(*streams, key=lambda record: (record.time_ms, ranks[record.topic], record.partition, record.offset))

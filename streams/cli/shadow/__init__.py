@@ -1,0 +1,1 @@
+"""`claimlog shadow`, and the replay behind it."""

@@ -1,0 +1,176 @@
+"""`claimlog shadow`: would our scheduler have chosen as Nova did, and if not, why."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from msgspec.structs import replace
+
+from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.printed import units
+from streams.cli.printed.funnel import miss_line, request_text
+from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.printable import printable
+from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, named_sources, notifications
+
+if TYPE_CHECKING:
+    from projections.cut import Cut
+    from streams.cli.produce.notifications import Source
+    from streams.cli.shadow.shadowing import Given, Row
+    from streams.log.base import Record
+    from streams.scheduling.policy import Policy
+
+ENGINES = ("auto", "reference", "profiles")
+UNREADABLE_SHOWN_MAX = 10
+"""So many messages that cannot be read are named by their place."""
+GUESTS_FILTER = "ImagePropertiesFilter"
+ALIKE = frozenset({"agrees", "equal", "both-refuse"})
+SAYS = {
+    "agrees": "the same node",
+    "equal": "another node of the same score",
+    "differs": "another node with a better score",
+    "refuses": "another node; our filters refuse Nova's",
+    "only-they": "no node, Nova found one",
+    "only-we": "a node, Nova found none",
+    "both-refuse": "none, like Nova",
+    "unknown": "no message says what Nova chose",
+}
+
+COLUMNS = [
+    Column(name="time", shown=units.moment),
+    Column(name="instance_id", title="instance"),
+    Column(name="wants"),
+    Column(name="nova", shown=lambda node: "?" if node is None else node or "(none)"),
+    Column(name="ours", shown=lambda node: node or "(none)"),
+    Column(name="verdict", alarm=lambda verdict: verdict not in ALIKE),
+    Column(name="why"),
+]
+
+
+def shadow(
+    *,
+    source: FromFlag,
+    hypervisors: HypervisorsFlag = None,
+    policy: Annotated[str, Parameter(help="A policy by name (nova, spread, pack …) or its TOML file.")] = "nova",
+    engine: Annotated[
+        str, Parameter(help="reference looks at every node, profiles are faster in large fleets, auto takes either; they choose alike.")
+    ] = "auto",
+    all_: Annotated[bool, Parameter(name="--all", negative=(), help="Those that agree as well.")] = False,
+    at: MomentFlag = "now",
+    log: LogFlag = None,
+    show: Show = SHOW,
+) -> int:
+    """Replay the requests that Nova's scheduler answered through ours, and say where they agree, where they differ, and why.
+
+    What nodes have, and the operator's settings, are those of the log at --at, or of --hypervisors; what instances use at each request
+    follows from the notifications before it. Nothing is written. Exits 3 where the two differ; else 6 if there is no request to compare, if
+    no message says what Nova chose, or if messages cannot be read: what they say is missing from the fleet.
+    """
+    from streams.cli.shadow.shadowing import Shadow, history, outcomes
+    from streams.scheduling.loading import PolicyError, named
+    from streams.scheduling.select import engine as engine_of
+
+    if engine not in ENGINES:
+        raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
+    try:
+        chosen = named(policy, lambda path: Path(path).read_text(encoding="utf-8"))
+    except PolicyError as problem:
+        raise UsageProblem(f"--policy: {problem}") from None
+    nodes, cut = _nodes(hypervisors, log, at)
+    chosen, untested = _testable(chosen, nodes)
+    with ExitStack() as stack:
+        sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
+        messages = history(record for each in sources for record in _read_all(each))
+    answers = outcomes(messages.messages, nodes)
+    rows = list(Shadow(nodes, engine_of(engine), chosen).rows(messages.messages, answers))
+    counts: Counter[str] = Counter(row.compared.verdict for row in rows)
+    shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
+    summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}
+    write(Answer(columns=COLUMNS, items=shown, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    sys.stderr.write(_told(counts, messages.unreadable, nodes) + untested)
+    if counts.keys() - ALIKE - {"unknown"}:
+        return Exit.FINDINGS
+    return Exit.INCOMPLETE if counts["unknown"] or messages.unreadable or not rows else Exit.DONE
+
+
+def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Given], Cut | None]:
+    """The nodes and the cut that they are of. Raises UsageProblem, AnswerIncomplete."""
+    from schemas.inventory import OperatorFields
+    from streams.cli.shadow.shadowing import given
+
+    if hypervisors is not None:
+        listed = listed_hosts(hypervisors)
+        return [given(each.node_id, each.hypervisor, OperatorFields()) for each in listed], None
+    from streams.cli.reading.state_at import moment_of, state_at
+
+    with opened(log) as ledger_log:
+        state = state_at(ledger_log, moment_of(at))
+    found = []
+    for node_id in state.node_ids():
+        node = state.node(node_id)
+        if node is not None:
+            fields = {name: getattr(node, name) for name in OperatorFields.__struct_fields__}
+            found.append(given(node_id, node.hypervisor, OperatorFields(**fields), node.status))
+    if not any(node.hypervisor is not None for node in found):
+        raise AnswerIncomplete("no node on this log has totals: pass --hypervisors, or let `claimlog produce` audit the hosts")
+    return found, state.cut
+
+
+def _testable(policy: Policy, nodes: Iterable[Given]) -> tuple[Policy, str]:
+    """The policy without a filter that would reject every node because nothing is known of what it tests, and what is said of that."""
+    known = any(node.hypervisor is not None and node.hypervisor.supported_guests for node in nodes)
+    if known or GUESTS_FILTER not in policy.filters:
+        return policy, ""
+    filters = tuple(name for name in policy.filters if name != GUESTS_FILTER)
+    return replace(policy, filters=filters), f"{GUESTS_FILTER} is left out: which guests the nodes can run is not known\n"
+
+
+def _read_all(source: Source) -> Iterator[Record]:
+    """All that is there now."""
+    while records := source.read():
+        yield from records
+
+
+def _item(row: Row) -> dict[str, Any]:
+    compared, decision = row.compared, row.decision
+    why = compared.why
+    if not compared.ours and compared.verdict != "only-they" and decision.nearest_miss is not None:
+        why = "; ".join(filter(None, [why, miss_line(decision.nearest_miss)]))
+    return {
+        "time": row.time_ms,
+        "request_id": row.asked.request.request_id,
+        "instance_id": row.asked.instance_id,
+        "wants": request_text(row.asked.request),
+        "nova": compared.theirs,
+        "ours": compared.ours,
+        "verdict": compared.verdict,
+        "why": why,
+        "alternates": list(decision.alternates),
+        "passed": decision.passed,
+        "nodes_known": decision.nodes_known,
+        "filters": {each.filter: each.rejected for each in decision.rejections if each.rejected},
+    }
+
+
+def _told(counts: Counter[str], unreadable: Sequence[str], nodes: Iterable[Given]) -> str:
+    """What it comes to, on stderr."""
+    total = sum(counts.values())
+    lines = [
+        f"{total} {'request' if total == 1 else 'requests'}"
+        + ("" if total else ": the scheduler's notifications (scheduler.select_destinations) are not among what could be read")
+    ]
+    lines += [f"  {counts[verdict]:>6}  {verdict:<12} {SAYS[verdict]}" for verdict in SAYS if counts[verdict]]
+    without = sum(node.hypervisor is None for node in nodes)
+    lines += [f"{without} nodes have no totals, so nothing fits there"] if without else []
+    if unreadable:
+        lines.append(f"{units.counted(len(unreadable), 'message')} could not be read, so what they say is missing here:")
+        lines += [f"  {printable(each)}" for each in unreadable[:UNREADABLE_SHOWN_MAX]]
+        lines += ["  ..."] if len(unreadable) > UNREADABLE_SHOWN_MAX else []
+    return "\n".join(lines) + "\n"
