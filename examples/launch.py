@@ -20,7 +20,10 @@ import sys
 import time
 from xml.sax.saxutils import escape, quoteattr
 
-from libvirt import libvirtError
+try:
+    from libvirt import libvirtError
+except ModuleNotFoundError:
+    sys.exit("libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)")
 
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_host import LibvirtHost

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut
@@ -18,7 +19,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.history import identified
 from streams.cli.reading.state_at import state_at
@@ -26,6 +27,13 @@ from streams.cli.snapshot import ensure_snapshot, every_step
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition
 from streams.reconciler import CARRIERS, SOURCES
+
+COLUMNS = [
+    Column(name="topic"),
+    Column(name="partition", right=True),
+    Column(name="moved", shown=units.count, right=True),
+    Column(name="start", title="log begins at", shown=units.count, right=True),
+]
 
 
 def archive_verb(
@@ -44,7 +52,8 @@ def archive_verb(
     """
     if not directory:
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
-    folder = Path(directory)
+    answer, folder = Answer(columns=COLUMNS, items=()), Path(directory)
+    check_asked(answer, show.style(sys.stdout))
     with opened(log, makes=folder) as source, ArchivedLog(identified(source), folder) as history:
         whole = identified(source)
         limits = _limits(whole, below)
@@ -60,13 +69,7 @@ def archive_verb(
             {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
             for partition in limits
         ]
-    columns = [
-        Column(name="topic"),
-        Column(name="partition", right=True),
-        Column(name="moved", shown=units.count, right=True),
-        Column(name="start", title="log begins at", shown=units.count, right=True),
-    ]
-    write(Answer(columns=columns, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(structs.replace(answer, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
     return Exit.DONE
 
 

@@ -19,7 +19,7 @@ from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.interrupts import ends_tidily
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.open_log import ENVIRONMENT, open_log
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 TARGETS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that is no fault of the command line."""
+
+
+COLUMNS = [
+    Column(name="topic"),
+    Column(name="partition", right=True),
+    Column(name="copied", shown=units.count, right=True),
+    Column(name="end", title="log ends at", shown=units.count, right=True),
+]
 
 
 def copy_verb(
@@ -58,6 +66,7 @@ def copy_verb(
     """
     if not target:
         raise UsageProblem(f"TARGET '': expected {TARGETS}")
+    check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
     if _spec(log) == "-":
         raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
@@ -157,13 +166,7 @@ def _counted(records: Iterator[Record], copied: Counter[Partition]) -> Iterator[
 
 
 def _answered(items: list[dict[str, Any]], show: Show) -> int:
-    columns = [
-        Column(name="topic"),
-        Column(name="partition", right=True),
-        Column(name="copied", shown=units.count, right=True),
-        Column(name="end", title="log ends at", shown=units.count, right=True),
-    ]
-    write(Answer(columns=columns, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(Answer(columns=COLUMNS, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
     return Exit.DONE
 
 

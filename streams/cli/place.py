@@ -9,11 +9,12 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 from cyclopts import Parameter
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
-from schemas.results import InstancesPlaced, Placement, PlacementFailed
+from schemas.resources import RESOURCES, Resources
+from schemas.results import Decision, InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
@@ -21,7 +22,7 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable
 from streams.cli.reading.answers import Answer as Found
 from streams.cli.reading.answers import asked, awaited, decided_at
@@ -34,12 +35,23 @@ from streams.log.base import Log, LogUnreachable, Position, between
 from streams.operator import ask
 from streams.topology import check_topics
 
+
+def _fields(placement: Placement) -> dict[str, Any]:
+    return {name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__}
+
+
 PLACED = [
     Column(name="instance_id", title="instance"),
     Column(name="node_id", title="node"),
     Column(name="claim_id", title="claim"),
     Column(name="partition", wide=True, right=True),
 ]
+FAILED = [PLACED[0], Column(name="nodes_known"), Column(name="passed"), *(structs.replace(column, wide=True) for column in PLACED[1:])]
+_LIKE = decision_item(Decision(instance_id="", cut=())) | {
+    **_fields(Placement(instance_id="", claim_id="", partition=0, node_id="", resources=Resources())),
+    "resources": dict.fromkeys(RESOURCES),
+}
+"""An item of any answer: nobody knows before whether it is placed, and a column of the other answer is there, and empty."""
 UNPLACEABLE = frozenset({"no-valid-node", "refused"})
 """Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
 
@@ -79,6 +91,7 @@ def place(
 
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
+    check_asked(Answer(columns=PLACED, items=(), like=_LIKE), show.style(sys.stdout))
     with opened(spec) as log:
         check_writable(log)
         check_topics(log)
@@ -146,7 +159,7 @@ def _refuse_differing(request: PlacementRequested, before: PlacementRequested, p
 
 
 def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
-    answer = Answer(columns=PLACED, items=_items(result.placements), cut=decided_at(log, found), summary=_summary(found))
+    answer = Answer(columns=PLACED, items=_items(result.placements), cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     for place in result.kept:
         until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
@@ -156,13 +169,14 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
 
 
 def _items(placements: Sequence[Placement]) -> list[dict[str, Any]]:
-    return [{name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__} for placement in placements]
+    return [_fields(placement) for placement in placements]
 
 
 def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:
     """Of a dry run the nodes that were chosen: nothing is claimed, so there are no claims to name."""
     items = [{"instance_id": each.instance_id, "node_id": each.chosen, "claim_id": "", "partition": None} for each in result.decisions]
-    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary={**_summary(found), "outcome": "dry-run"})
+    summary = {**_summary(found), "outcome": "dry-run"}
+    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=summary, like=_LIKE)
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     told = "" if len(items) == count else f" (of {count} instances the first {len(items)} are told)"
     sys.stderr.write(printable(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}") + "\n")
@@ -174,8 +188,7 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
     code = Exit.UNPLACEABLE if result.reason in UNPLACEABLE else Exit.ERROR
     if not show.in_words:
         items = [decision_item(decision) for decision in result.decisions]
-        columns = [Column(name="instance_id"), Column(name="nodes_known"), Column(name="passed")]
-        answer = Answer(columns=columns, items=items, cut=decided_at(log, found), summary=_summary(found))
+        answer = Answer(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
         write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
         return code
     for line in failed_lines(log, request, result):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from schemas.topics import STREAM_PARTITIONS
+from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.cli.exits import UsageProblem, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from streams.runner import Engine
     from streams.scheduling.policy import Policy
 
+ENGINE_DEFAULT = "auto"
 ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
     "first-fit measures the log alone."
@@ -70,14 +71,16 @@ def run(
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
     policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
-    engine: Annotated[str, Parameter(help=ENGINE_HELP)] = "auto",
+    engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
     lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
     recovery_deadline: Annotated[
         float, Parameter(help="Seconds a table may take to load and catch up; then it is made anew from a snapshot or the log.")
     ] = 300.0,
-    ledger_partitions: Annotated[int, Parameter(converter=whole, help="Partitions of claims, if the ledger is new.")] = 4,
+    ledger_partitions: Annotated[
+        int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
+    ] = None,
     metrics: Annotated[int | None, Parameter(converter=whole, help="Serve Prometheus metrics and health at this port.")] = None,
     metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = "127.0.0.1",
     until_idle: Annotated[bool, Parameter(negative=(), help="End when there is nothing left to do.")] = False,
@@ -93,9 +96,9 @@ def run(
     from streams.measured import Measured
     from streams.metrics import Health, Metrics, serve, url
     from streams.runner import Host, NoShare
-    from streams.topology import open_ledger
+    from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
 
-    if not 1 <= ledger_partitions <= PARTITIONS_MAX:
+    if ledger_partitions is not None and not 1 <= ledger_partitions <= PARTITIONS_MAX:
         raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
     given = (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout), ("--recovery-deadline", recovery_deadline))
     for flag, seconds in given:
@@ -104,11 +107,12 @@ def run(
     _check_served(metrics, metrics_address)
     timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
     process = name or f"{socket.gethostname()}-{os.getpid()}"
-    # Read before a log is made: how many partitions its topics have never changes.
-    chosen = None if only == "processor" else _policy(policy, engine)
+    # All is read before a log is made: how many partitions its topics have never changes.
+    chosen = _policy(policy, engine) if _places(log, only, policy, engine) else None
     with ExitStack() as stack:
         opened, stopped = _opened(stack, log, timing)
-        open_ledger(opened, ledger_partitions=ledger_partitions)
+        _check_partitions(opened, ledger_partitions)
+        open_ledger(opened, ledger_partitions=ledger_partitions or LEDGER_PARTITIONS_DEFAULT)
         series, health = Metrics(_version()), Health(time.monotonic)
         if metrics is not None:
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
@@ -128,6 +132,23 @@ def run(
         host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
         host.run(stopped, until_idle=until_idle)
     return 0
+
+
+def _places(log: str | None, only: Only | None, policy: Path | None, engine: str) -> bool:
+    """Whether this process hosts a scheduler. Raises UsageProblem for flags that say how one chooses if it does not."""
+    if only == "scheduler" or (only is None and not _spec(log).startswith("kafka:")):
+        return True
+    if policy is not None or engine != ENGINE_DEFAULT:
+        flag = "--policy" if policy is not None else "--engine"
+        raise UsageProblem(f"{flag}: this process hosts the stream processor and places nothing; it goes with `run --only scheduler`")
+    return False
+
+
+def _check_partitions(log: Log, asked: int | None) -> None:
+    """Raises UsageProblem for another number of partitions of a ledger than it has."""
+    there = log.topics().get(CLAIMS, asked)
+    if asked != there and asked is not None:
+        raise UsageProblem(f"--ledger-partitions {asked}: {CLAIMS} has {there} here, and that never changes; leave it out")
 
 
 def _check_served(port: int | None, address: str) -> None:
@@ -233,11 +254,15 @@ def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock
 
 def _state_folder(log: str | None) -> Path:
     """Tables lie beside the log they come from; where that is a cluster, in the working directory."""
-    spec = log or os.environ.get(ENVIRONMENT, "")
+    spec = _spec(log)
     if spec.startswith("kafka:"):
         address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
         return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
     return Path(f"{spec.removeprefix('sqlite:')}-state")
+
+
+def _spec(log: str | None) -> str:
+    return log or os.environ.get(ENVIRONMENT, "")
 
 
 def _tell(sentence: str) -> None:

@@ -15,7 +15,7 @@ from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.given.units_in import whole
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.reading.open_log import with_settings
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
@@ -83,6 +83,7 @@ def apply(
     for flag, number in (("--ledger-partitions", ledger_partitions), ("--request-partitions", request_partitions)):
         if number is not None and not 1 <= number <= PARTITIONS_MAX:
             raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
+    check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
         there = target.topics()
         for flag, number, topic in (("ledger", ledger_partitions, CLAIMS), ("request", request_partitions, REQUESTS)):

@@ -159,3 +159,13 @@ def test_claims_are_held_where_their_history_was_archived(tmp_path: Path, capsys
 
 def test_the_dashboard_is_at_most_sixty_lines() -> None:
     assert len((ROOT / "examples" / "dashboard.py").read_text().splitlines()) <= 60
+
+
+def test_without_libvirt_the_starter_says_what_to_install() -> None:
+    program = f"import runpy, sys; sys.modules['libvirt'] = None; runpy.run_path({str(ROOT / 'examples/launch.py')!r}, run_name='__main__')"
+
+    ended = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("libvirt-python is not installed: pip install 'claimlog[libvirt]'")
+    assert "Traceback" not in ended.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from projections.node import Node
 from streams.cli.exits import UsageProblem
@@ -16,7 +16,7 @@ from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read,
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.nodes import NodeNames, matching, unknown_node
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, plain, write
+from streams.cli.printed.output import Answer, Column, check_asked, plain, write
 from streams.cli.printed.printable import printable
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
@@ -49,6 +49,8 @@ def apply(
     ratio is a decimal with up to three places, or "unlimited". What the file does not mention stays as it is.
     """
     wants = _file(file)
+    answer = Answer(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
+    check_asked(answer, show.style(sys.stdout))
     with opened(log) as source:
         state = state_at(source, views=False, pending=False)
         # Nodes that are reported but not carried yet are known as well.
@@ -65,7 +67,7 @@ def apply(
                 listed += found
         if messages and not dry_run:
             source.append(messages)
-    answer = Answer(columns=CHANGES, items=[to_builtins(change) for change in listed], cut=state.cut)
+    answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     sys.stderr.write(_summary(len(messages), len(nodes), dry_run=dry_run))
     return 0

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from streams.cli.exits import Exit, UsageProblem
 from streams.cli.flags import LogFlag, Show, opened
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable, teller
 from streams.cli.reading.state import State, begun_at
 from streams.cli.reading.state_at import state_at
@@ -28,6 +29,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     All are looked at anew before the first and after each that is written, with all that hosts have reported by then. 0 if nothing is left
     to do, else 3.
     """
+    answer = Answer(columns=columns(), items=(), like=_LIKE)
+    check_asked(answer, show.style(sys.stdout))
     if yes:
         check_writable(log)
     items, tell = [], teller(sys.stderr)
@@ -47,7 +50,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
             left = _found(state, finding.finding_id)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
-    write(Answer(columns=columns(), items=items, cut=state.cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
+    write(structs.replace(answer, items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):
         sys.stderr.write("nothing was written; --yes writes it\n")
     done = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)

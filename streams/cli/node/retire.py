@@ -10,6 +10,7 @@ import time
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from projections.node import Node
 from schemas.topics import CLAIMS
@@ -17,7 +18,7 @@ from streams.cli.exits import UsageProblem
 from streams.cli.flags import SHOW, LogFlag, Show, opened
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
@@ -42,6 +43,8 @@ def retire(
     length_ms = duration_ms(unheard_for)
     if not length_ms:
         raise UsageProblem(f"--unheard-for {unheard_for}: every node is unheard of for no time; expected a time such as 7d")
+    answer = Answer(columns=_columns(), items=(), like=_said("", 0, 0, 0, ""))
+    check_asked(answer, output.style(sys.stdout))
     with opened(log) as source:
         if yes:
             check_writable(source)
@@ -55,7 +58,7 @@ def retire(
                 if item["what"] == RETIRABLE:
                     appended(source, configure(item["node_id"], new_stamp(), status="withdrawn", reason=reason))
                     item["what"] = RETIRED
-    write(Answer(columns=_columns(), items=items, cut=state.cut), output.style(sys.stdout), sys.stdout, sys.stderr)
+    write(structs.replace(answer, items=items, cut=state.cut), output.style(sys.stdout), sys.stdout, sys.stderr)
     return 3 if any(item["what"] == RETIRABLE for item in items) else 0
 
 
@@ -80,7 +83,11 @@ def _item(log: Log, state: State, node_id: str, now_ms: int, length_ms: int) -> 
         return None  # It reports, and its clock is wrong.
     claims = sum(1 for _ in node.held())
     what = IN_USE if claims or node.shown else RETIRABLE
-    return {"node_id": node_id, "unheard_ms": now_ms - heard_ms, "instances": len(node.shown), "claims": claims, "what": what}
+    return _said(node_id, now_ms - heard_ms, len(node.shown), claims, what)
+
+
+def _said(node_id: str, unheard_ms: int, instances: int, claims: int, what: str) -> dict[str, Any]:
+    return {"node_id": node_id, "unheard_ms": unheard_ms, "instances": instances, "claims": claims, "what": what}
 
 
 def _came_ms(log: Log, state: State, node: Node) -> int:

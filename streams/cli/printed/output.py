@@ -69,8 +69,8 @@ class Column(Struct, frozen=True, kw_only=True):
 class Answer(Struct, frozen=True, kw_only=True):
     """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document.
 
-    `mixed` are keys whose values have other parts from item to item. `like` is an item as any of them would be: where there is none,
-    it says which columns there are, so that what a script asks for is wrong today and not on the day of the first leak.
+    `mixed` are keys whose values have other parts from item to item. `like` is an item with all that any of them would have: where there
+    is none, it says which columns there are, so that what a script asks for is wrong today and not on the day of the first leak.
     """
 
     columns: Sequence[Column]
@@ -115,10 +115,7 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
     items = iter(answer.items)
     first = list(islice(items, 1))
-    known = first[0] if first else answer.like
-    style = _by_name(style, answer.columns, known or {})
-    if known is not None:  # Of no item nobody knows what it would have.
-        _check([*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])], answer, known)
+    style = _checked(style, answer, first[0] if first else None)
     items = chain(first, items)
     if style.sort:
         items = iter(_sorted(items, style.sort))
@@ -135,6 +132,11 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
             out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
     if answer.cut is not None and style.format != "json":
         err.write(f"{answer.cut}\n")
+
+
+def check_asked(answer: Answer, style: Style) -> None:
+    """Raises UsageProblem for what is neither a column nor in an item like `answer.like`: for who writes before there is an answer."""
+    _checked(style, answer, answer.like or {})
 
 
 def _heard(items: Iterable[Item], out: TextIO) -> Iterator[Item]:
@@ -171,6 +173,19 @@ def _document(answer: Answer, items: list[Item]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
+def _checked(style: Style, answer: Answer, first: Item | None) -> Style:
+    """The style with the names of its columns. Raises UsageProblem for one that is in none of the items."""
+    known = {**(answer.like or {}), **(first or {})}
+    style = _by_name(style, answer.columns, known)
+    if first is None and answer.like is None:
+        return style  # Of no item nobody knows what it would have.
+    for name in [*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])]:
+        there = [column.name for column in answer.columns]
+        if name not in {*there, *known} and not (name.partition(".")[0] in answer.mixed or _may_have(known, name)):
+            raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(dict.fromkeys([*there, *known]))}")
+    return style
+
+
 def _by_name(style: Style, columns: Sequence[Column], first: Item) -> Style:
     """The style with the names of columns that are asked for by what stands above them, as far as that stands above one only."""
     headings = Counter(column.heading for column in columns)
@@ -179,13 +194,6 @@ def _by_name(style: Style, columns: Sequence[Column], first: Item) -> Style:
     descends, name = "-" * style.sort.startswith("-"), style.sort.removeprefix("-")
     chosen = tuple([names.get(each, each) for each in style.columns])
     return structs.replace(style, columns=chosen, sort=f"{descends}{names.get(name, name)}")
-
-
-def _check(names: Iterable[str], answer: Answer, first: Item) -> None:
-    known = dict.fromkeys([*(column.name for column in answer.columns), *first])
-    for name in names:
-        if name not in known and not (name.partition(".")[0] in answer.mixed or _may_have(first, name)):
-            raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(known)}")
 
 
 def _may_have(item: Item, name: str) -> bool:

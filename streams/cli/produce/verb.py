@@ -209,7 +209,8 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
             with ended_by_sigterm():
                 if plan.nodes and not plan.once:
                     persistent(driver.report)
-                    wait_until_carried(target, persistent, _tell, time.monotonic)
+                    if plan.instances != 0:
+                        wait_until_carried(target, persistent, _tell, time.monotonic)
                     driver.begin()
                 persistent(driver.step)
                 while not plan.fulfilled(driver):

@@ -56,3 +56,33 @@ def test_an_answer_without_items_knows_the_columns_of_one_with_items(
     assert (with_all.code, with_all.json["items"]) == (nothing.code, [])
     assert (with_none.code, with_none.out, sorted_by_none.code) == (2, "", 2)
     assert "there is no column 'nonsense'; there are: " in with_none.err
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("leaks", "--heal", "--yes", "--report-age", "9999d"),
+        ("node", "retire", "--unheard-for", "1s", "--yes"),
+        ("fleet", "apply", "{folder}/fleet.toml"),
+        ("topics", "apply"),
+        ("archive", "{folder}/archive", "--below", "now"),
+        ("copy", "{folder}/copy.jsonl"),
+        ("copy", "sqlite:{folder}/copy.db"),
+        ("place", "--memory", "1GiB", "--wait", "0s"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("flag", ["-c", "--sort"])
+def test_who_writes_refuses_an_unknown_column_before_anything_is_written(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: tuple[str, ...], flag: str
+) -> None:
+    (tmp_path / "fleet.toml").write_text('[defaults]\nzone = "z1"\n')
+    words = [word.format(folder=tmp_path) for word in verb]
+    before = {topic: fleet.log.ends(topic) for topic in fleet.log.topics()}
+
+    refused = fleet.run(capsys, *words, flag, "nonsense")
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "there is no column 'nonsense'; there are: " in refused.err
+    assert {topic: fleet.log.ends(topic) for topic in fleet.log.topics()} == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(("copy", "archive"))]

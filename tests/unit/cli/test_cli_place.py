@@ -396,3 +396,13 @@ def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
     assert (said.code, kept["node_id"]) == (0, "c01")
     assert [item["node_id"] for item in document["items"]] == ["c02"]
     assert f"i1 keeps its place on c01 until `claimlog claims release {kept['claim_id']} --reason migrated`" in said.err
+
+
+@pytest.mark.parametrize(("asked", "code", "out"), [("1GiB", 0, "c01\t\n"), ("9GiB", 4, "\t2\n")], ids=["placed", "not placed"])
+def test_a_column_of_the_other_answer_is_empty_and_changes_no_exit_code(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], asked: str, code: int, out: str
+) -> None:
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--memory", asked, "-o", "value", "-c", "node", "-c", "nodes_known")
+
+    assert (said.code, said.out) == (code, out)

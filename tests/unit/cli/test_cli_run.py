@@ -44,6 +44,8 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--engine", "best"], "known: auto, reference, profiles, first-fit"),
         (["--policy", "no-such.toml"], "--policy:"),
         (["--clock", "x2"], "--clock:"),
+        (["--only", "processor", "--policy", "pack"], "--policy: this process hosts the stream processor and places nothing"),
+        (["--only", "processor", "--engine", "reference"], "it goes with `run --only scheduler`"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_was_expected_and_makes_no_log(
@@ -54,6 +56,25 @@ def test_what_makes_no_sense_is_refused_with_what_was_expected_and_makes_no_log(
     assert code == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_choice_by_a_worker_of_a_cluster_is_refused_before_the_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["run", "--policy", "pack", "--log", "kafka://127.0.0.1:1"])
+
+    assert code == 2
+    assert "--policy: this process hosts the stream processor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asked", "code"), [("2", 0), ("4", 2)])
+def test_other_partitions_than_the_ledger_has_are_refused(
+    asked: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = ["--log", f"sqlite:{tmp_path / 'ledger.sqlite'}"]
+    assert run(["run", "--until-idle", "--ledger-partitions", "2", *log]) == 0
+
+    assert run(["run", "--until-idle", "--ledger-partitions", asked, *log]) == code
+
+    assert ("--ledger-partitions 4: claims has 2 here, and that never changes; leave it out" in capsys.readouterr().err) == (code == 2)
 
 
 def test_a_state_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
