@@ -96,7 +96,6 @@ def run(
     from streams.measured import Measured
     from streams.metrics import Health, Metrics, serve, url
     from streams.runner import Host, NoShare
-    from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
 
     if ledger_partitions is not None and not 1 <= ledger_partitions <= PARTITIONS_MAX:
         raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
@@ -111,8 +110,7 @@ def run(
     chosen = _policy(policy, engine) if _places(log, only, policy, engine) else None
     with ExitStack() as stack:
         opened, stopped = _opened(stack, log, timing)
-        _check_partitions(opened, ledger_partitions)
-        open_ledger(opened, ledger_partitions=ledger_partitions or LEDGER_PARTITIONS_DEFAULT)
+        _open_ledger(opened, ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic)
         if metrics is not None:
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
@@ -144,11 +142,14 @@ def _places(log: str | None, only: Only | None, policy: Path | None, engine: str
     return False
 
 
-def _check_partitions(log: Log, asked: int | None) -> None:
-    """Raises UsageProblem for another number of partitions of a ledger than it has."""
-    there = log.topics().get(CLAIMS, asked)
-    if asked != there and asked is not None:
-        raise UsageProblem(f"--ledger-partitions {asked}: {CLAIMS} has {there} here, and that never changes; leave it out")
+def _open_ledger(log: Log, partitions: int | None) -> None:
+    """Make what is missing. Raises UsageProblem for another number of partitions of `claims` than there are."""
+    from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
+
+    there = log.topics().get(CLAIMS, partitions)
+    if partitions is not None and partitions != there:
+        raise UsageProblem(f"--ledger-partitions {partitions}: {CLAIMS} has {there} here, and that never changes; leave it out")
+    open_ledger(log, ledger_partitions=partitions or LEDGER_PARTITIONS_DEFAULT)
 
 
 def _check_served(port: int | None, address: str) -> None:
