@@ -27,6 +27,9 @@ MAY_IMPORT = {
     "streams/cli/": {"streams", "projections", "schemas", "producers"},
 }
 
+# Inside the command line each of these stands on those before it, and the verbs on all.
+LAYERS = ("problems", "printed", "given", "reading")
+
 # Where each outside library lives: one home, so that it can be replaced there. A library that is not here is not used.
 HOMES = {
     "msgspec": ("schemas/", "projections/", "streams/", "producers/"),
@@ -109,6 +112,18 @@ def wrong_imports(source: Module) -> Iterator[str]:
                 yield f"{place} imports {name}; it may import {sorted(allowed)}"
         elif top not in sys.stdlib_module_names and not home(source.path, HOMES.get(top, ())):
             yield f"{place} imports {top}; its home is {HOMES.get(top, 'not named in HOMES: discuss the dependency first')}"
+
+
+def wrong_layers(source: Module) -> Iterator[str]:
+    """What answers look like knows nothing of what people write, that nothing of what is read, and all three nothing of the verbs."""
+    under = "streams.cli."
+    layer = source.path.removesuffix(".py").replace("/", ".").removeprefix(under).split(".")[0]
+    if not source.path.startswith("streams/cli/") or layer not in LAYERS:
+        return
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    for line, name in imports(source.tree):
+        if name == "streams.cli" or (name.startswith(under) and name.removeprefix(under).split(".")[0] not in allowed):
+            yield f"{source.path}:{line} imports {name}; of the command line it may import {list(allowed)}"
 
 
 def modules_of(tree: ast.Module) -> Iterator[str]:
@@ -239,6 +254,24 @@ def found(rule: Callable[[Module], Iterable[str]]) -> str:
 
 def test_packages_depend_in_one_direction_and_outside_libraries_have_one_home() -> None:
     assert found(wrong_imports) == ""
+
+
+def test_what_verbs_share_stands_in_layers() -> None:
+    assert found(wrong_layers) == ""
+    assert {source.path.split("/")[2] for source in sources() if source.path.startswith("streams/cli/")} > {*LAYERS[1:], f"{LAYERS[0]}.py"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("streams/cli/printed/x.py", "from streams.cli.given.units_in import whole"),
+        ("streams/cli/given/x.py", "def f():\n    import streams.cli.reading.state"),
+        ("streams/cli/reading/x.py", "from streams.cli.leaks.verb import leaks"),
+        ("streams/cli/problems.py", "from streams.cli import exits"),
+    ],
+)
+def test_a_wrong_layer_is_found(path: str, text: str) -> None:
+    assert "of the command line it may import" in "\n".join(wrong_layers(module(path, text)))
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -15,13 +15,16 @@ from msgspec import structs
 from projections.cut import Cut
 from projections.ledger_id import check_cut
 from schemas.topics import CLAIMS, FOLDED
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, moment, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
+from streams.cli.given.moments import moment
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import identified
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
 from streams.cli.snapshot import ensure_snapshot, every_step
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive

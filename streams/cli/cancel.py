@@ -10,10 +10,11 @@ from cyclopts import Parameter
 
 from schemas.results import InstancesPlaced
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.exits import AnswerIncomplete, UsageProblem
-from streams.cli.flags import LogFlag, opened
+from streams.cli.flags import LogFlag
 from streams.cli.printed.printable import printable
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Answer, Asked, asked, awaited, not_at_hand
+from streams.cli.reading.open_log import opened
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log
 from streams.operator import cancel as cancel_message

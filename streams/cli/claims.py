@@ -12,14 +12,16 @@ from schemas.claims import ReleaseReason
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
 from schemas.results import OutcomeKind
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.node.verb import claim_item
-from streams.cli.nodes import sized, unknown_node
 from streams.cli.printed import units
+from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.writing import appended, check_writable, new_stamp

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from schemas.topics import CLAIMS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.interrupts import ends_tidily
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable
 from streams.cli.printed.progress import Progress
-from streams.cli.reading.open_log import ENVIRONMENT, open_log
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import ENVIRONMENT, open_log, opened
 from streams.log.alone import alone
 from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl

@@ -12,11 +12,14 @@ from cyclopts import App, Parameter
 
 from schemas.codec import UNREADABLE_KINDS, Unreadable
 from schemas.topics import DEAD_LETTERS, TOPICS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive

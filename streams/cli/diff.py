@@ -13,13 +13,15 @@ from projections.changes import VIEWS, Change, Changes, Figures, difference, fig
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
+from streams.cli.given.node_names import unknown_node
 from streams.cli.given.timegrammar import GRAMMAR
-from streams.cli.nodes import unknown_node
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import teller
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State, begun_at
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.log.base import Log

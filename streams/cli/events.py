@@ -15,12 +15,14 @@ from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write, write_on
 from streams.cli.printed.stdout import check_heard
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.never_named import check_named
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, begins_late, cut_of, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record, is_stand_in

@@ -5,7 +5,6 @@ A wrong number never leaves with 0: an answer that lacks records exits 6, and wh
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from typing import TextIO
 
 from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.cli.printed.printable import printable_lines
-from streams.cli.printed.stdout import NAME
+from streams.cli.printed.stdout import NAME, hush_stdout
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import LogCutShort, LogError, LogUnreachable, OffsetOutOfRange
 from streams.scheduling.custom_error import CustomError
 
@@ -30,14 +30,6 @@ class Exit(IntEnum):
     UNREACHABLE = 5
     INCOMPLETE = 6
     INTERRUPTED = 130
-
-
-class UsageProblem(Exception):
-    """The command line asks for something that does not exist or does not fit together."""
-
-
-class AnswerIncomplete(Exception):
-    """Records that the answer needs are not at hand; the message names them and where they may be."""
 
 
 def exit_of(problem: BaseException) -> Exit:
@@ -96,10 +88,3 @@ def _flush_stdout() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         hush_stdout()
-
-
-def hush_stdout() -> None:
-    """Nobody gets the rest (`claimlog events | head`, a full disk): keep the interpreter from complaining when it flushes at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

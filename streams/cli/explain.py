@@ -18,8 +18,8 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
     decision_item,
@@ -33,7 +33,9 @@ from streams.cli.printed.funnel import (
 )
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.relief import relief_lines, reliefs
 from streams.cli.reading.rerun import Again, Reruns
 from streams.cli.reading.state import State

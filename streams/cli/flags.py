@@ -13,20 +13,14 @@ and they are parsed, described and refused alike everywhere.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
-from streams.cli.exits import AnswerIncomplete, UsageProblem
-from streams.cli.given.timegrammar import GRAMMAR, Instant, Moment, MomentError, parse
-from streams.cli.printed import units
+from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.printed.output import Format, Style
 from streams.cli.printed.stdout import is_terminal
-from streams.cli.reading.open_log import open_log
-from streams.log.base import Log
 
 LogFlag = Annotated[
     str | None,
@@ -63,45 +57,3 @@ class Show:
 
 
 SHOW = Show()
-
-
-ARCHIVE = "CLAIMLOG_ARCHIVE"
-AHEAD_MS_MAX = 60_000
-"""A broker's clock, whose times people copy from answers, may be so much ahead of ours."""
-
-
-def opened(spec: str | None, *, create: bool = False, partly_copied: bool = False, makes: Path | None = None) -> Log:
-    """The log of `--log`, or of the environment, as `open_log`; with CLAIMLOG_ARCHIVE the history in that folder stands before it.
-
-    The folder that the caller `makes` need not be there yet.
-    Raises as `open_log` does, and UsageProblem for a folder that is not there or a log that cannot have history elsewhere.
-    """
-    log = open_log(spec, os.environ, sys.stdin.buffer, create=create, partly_copied=partly_copied)
-    directory = os.environ.get(ARCHIVE)
-    if not directory or (makes is not None and not makes.exists() and makes.absolute() == Path(directory).absolute()):
-        return log
-    return _with_history(log, Path(directory))
-
-
-def _with_history(log: Log, directory: Path) -> Log:
-    from streams.log.archive import ArchivedLog
-
-    if not directory.is_dir() or not getattr(log, "ledger_id", ""):
-        raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, and a log on SQLite or Kafka")
-    return ArchivedLog(cast("Any", log), directory)
-
-
-def moment(text: str, now_ms: int) -> Moment:
-    """The moment of `--at`, `--since` or `--until`. Raises UsageProblem."""
-    try:
-        return parse(text, now_ms)
-    except MomentError as problem:
-        raise UsageProblem(str(problem)) from None
-
-
-def past_moment(text: str, now_ms: int) -> Moment:
-    """As `moment`. Raises AnswerIncomplete for a time that has not come: of it no record can say anything yet."""
-    found = moment(text, now_ms)
-    if isinstance(found, Instant) and found.time_ms > now_ms + AHEAD_MS_MAX:
-        raise AnswerIncomplete(f"{text} is {units.moment(found.time_ms)}, which has not come yet; for the end of the log write now")
-    return found

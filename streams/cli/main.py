@@ -139,7 +139,7 @@ def _asks_for_all(first: str, second: str = "") -> bool:
 
 def _check_text(arguments: Sequence[str]) -> None:
     """Raises UsageProblem for an argument with bytes that are no text in the caller's locale; no id, key or path in a log has such."""
-    from streams.cli.exits import UsageProblem
+    from streams.cli.problems import UsageProblem
 
     for argument in arguments:
         if any("\udc80" <= char <= "\udcff" for char in argument):
@@ -148,7 +148,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments without `-X key=value`, and what these give. Raises UsageProblem."""
-    from streams.cli.exits import UsageProblem
+    from streams.cli.problems import UsageProblem
 
     rest: list[str] = []
     settings: list[str] = []
@@ -169,7 +169,7 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
     from cyclopts import CycloptsError, UnusedCliTokensError
 
-    from streams.cli.exits import UsageProblem
+    from streams.cli.problems import UsageProblem
 
     if arguments.count("-") > 1:
         raise UsageProblem("- stands there more than once, and stdin is one thing only: name a file for the others")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
 from msgspec import to_builtins
 
-from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
+from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Answer, Column, plain, write
-from streams.cli.reading.state import State
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 
-MEMORY = ("memory_mib", "disk_mib")
 VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
-TITLES = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpus", "pcpus": "pcpus"}
-NAMED_MAX = 10
-
-NodeNames = Annotated[str, Parameter(help="Only these; patterns such as 'c0*' are welcome.", show_default=False)]
 
 
 def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
@@ -36,32 +28,10 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     """
     with opened(log) as source:
         state = state_at(source, moment_of(at))
-    chosen = matching(state, names)
+    chosen = matching(state.node_ids(), names)
     items = [node_item(state.row(node_id), state.as_of_ms) for node_id in chosen]
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
-
-
-def matching(state: State, names: Sequence[str]) -> list[str]:
-    """The known nodes that `names` (or patterns) name, sorted; all without names. Raises UsageProblem for one that names none."""
-    known = state.node_ids()
-    if not names:
-        return known
-    chosen: set[str] = set()
-    for name in names:
-        found = [node_id for node_id in known if node_id == name] or [node_id for node_id in known if fnmatchcase(node_id, name)]
-        if not found:
-            raise UsageProblem(unknown_node(name, known))
-        chosen.update(found)
-    return sorted(chosen)
-
-
-def unknown_node(name: str, known: Sequence[str]) -> str:
-    """What to say of a node that the ledger does not know."""
-    if not known:
-        return f"node {name!r} is not known: no node has been reported yet"
-    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
-    return f"node {name!r} is not known; known: {', '.join(known[:NAMED_MAX])}{more}"
 
 
 def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
@@ -107,24 +77,5 @@ def _amount(resource: str, view: str) -> Column:
     )
 
 
-def amount_text(resource: str, amount: int | None, *, signed: bool = False) -> str:
-    """An amount of a resource as people read it; `-` for unknown."""
-    if amount is None:
-        return "-"
-    text = units.mib(amount) if resource in MEMORY else units.count(amount)
-    if resource in MEMORY and amount == 0:
-        text = "0"
-    return units.signed(text) if signed else text
-
-
 def _age(age_ms: int | None) -> str:
     return "never" if age_ms is None else units.span(age_ms)
-
-
-def sized(amounts: Iterable[int | None]) -> str:
-    """`4 vCPUs, 4 GiB, 40 GiB disk` for a vector in the order of RESOURCES; what is 0 or unknown is left out."""
-    said = []
-    for resource, amount in zip(RESOURCES, amounts, strict=True):
-        if amount:
-            said.append(amount_text(resource, amount) + {"vcpus": " vCPUs", "pcpus": " pCPUs", "disk_mib": " disk"}.get(resource, ""))
-    return ", ".join(said) or "nothing"

@@ -16,16 +16,18 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from schemas.results import Decision, InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import Answer as Found
 from streams.cli.reading.answers import asked, awaited, decided_at
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.relief import relief_lines
 from streams.cli.reading.rerun import Reruns

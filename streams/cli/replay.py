@@ -15,7 +15,7 @@ from projections.replay import Checks, Folded, Until, cut_at, ends_of, folded, r
 from projections.snapshots import newest_offset
 from schemas.topics import CLAIMS
 from streams.cli.exits import Exit
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write
@@ -23,6 +23,7 @@ from streams.cli.printed.printable import printable, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.apart import Added, Apart, JobsFlag, Source, Task, Tell, jobs_of, run_apart
 from streams.cli.reading.history import ArchiveFlag, with_archive
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, tell_if_before_all
 from streams.log.base import Log
 

@@ -22,12 +22,14 @@ from projections.snapshots import load_newest
 from schemas.claims import PartitionOpened, RulesChanged
 from schemas.codec import decode
 from schemas.topics import CLAIMS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import ledger_partitions
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
-from streams.cli.exits import UsageProblem, exit_of
+from streams.cli.exits import exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import ENVIRONMENT, open_log
 from streams.clock import Clock, parse
 from streams.log.base import Log

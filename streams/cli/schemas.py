@@ -8,7 +8,7 @@ from pathlib import Path
 from cyclopts import App
 
 from schemas import export as schema_export
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 
 app = App(name="schemas", help="JSON Schemas of all records, one an event type, for readers in other languages.")
 

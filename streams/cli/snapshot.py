@@ -22,12 +22,14 @@ from projections.projection import ProjectionError
 from projections.replay import cut_at, ends_of, fold
 from projections.snapshots import Listed, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
 from schemas.topics import CLAIMS, SNAPSHOTS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import check_writable

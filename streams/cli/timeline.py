@@ -18,13 +18,15 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, moment, opened
-from streams.cli.nodes import TITLES, amount_text
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.moments import moment
 from streams.cli.printed import units
+from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.never_named import check_named
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS
 from streams.cli.reading.state_at import moment_of, state_at

@@ -12,11 +12,12 @@ from msgspec import Struct
 from schemas.claims import PartitionOpened
 from schemas.codec import decode
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column, check_asked, write
-from streams.cli.reading.open_log import with_settings
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened, with_settings
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
 

@@ -19,15 +19,17 @@ from projections.projection import ProjectionError
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS
-from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.changing import CHANGING, Changing
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
-from streams.cli.given.changing import CHANGING, Changing
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.log.base import Log, OffsetOutOfRange

@@ -6,7 +6,7 @@ import time
 from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.log.base import Log, LogError, Message, Position
 from streams.operator import Stamp
 

@@ -25,11 +25,11 @@ from schemas.codec import decode_keyed
 from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
 from schemas.topics import REQUESTS
-from streams.cli.exits import UsageProblem
 from streams.cli.given.asking import from_text
 from streams.cli.given.documents import read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
-from streams.cli.nodes import sized
+from streams.cli.printed.amounts import sized
+from streams.cli.problems import UsageProblem
 from streams.log.base import Log
 
 READ_RECORDS = 2_000

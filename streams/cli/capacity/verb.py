@@ -15,15 +15,16 @@ from projections.node import amounts_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli.capacity.flavors import asked_for, from_file
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.changing import CHANGING, Changing
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
-from streams.cli.given.changing import CHANGING, Changing
-from streams.cli.nodes import TITLES, sized
 from streams.cli.printed import units
+from streams.cli.printed.amounts import TITLES, sized
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.placement.checks import unkept
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total

@@ -27,7 +27,7 @@ def demo(
     scenario: Annotated[Scenario, Parameter(help="tempest-leak: a published case, down to the instance.")] = "story",
 ) -> int:
     """Hypervisors, requests and three schedulers on one log; one scheduler is killed, a leak found, explained and healed."""
-    from streams.cli.exits import UsageProblem
+    from streams.cli.problems import UsageProblem
 
     began = time.monotonic()
     if scenario == "tempest-leak":

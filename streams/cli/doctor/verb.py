@@ -18,10 +18,12 @@ from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check
 from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.producers import producers
-from streams.cli.exits import AnswerIncomplete, Exit
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import AnswerIncomplete
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import check_writable

@@ -33,9 +33,9 @@ from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.resources import RESOURCES
 from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
-from streams.cli.exits import UsageProblem
 from streams.cli.given.documents import read_toml
 from streams.cli.printed import units
+from streams.cli.problems import UsageProblem
 
 UNLIMITED = "unlimited"
 SECTIONS = ("defaults", "nodes", "aggregates")

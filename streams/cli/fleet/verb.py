@@ -10,14 +10,15 @@ from cyclopts import App, Parameter
 from msgspec import structs, to_builtins
 
 from projections.node import Node
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.given.asking import file_or_stdin
-from streams.cli.nodes import NodeNames, matching, unknown_node
+from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, check_asked, plain, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.writing import check_readable, new_stamp
@@ -78,7 +79,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     """The operator's settings of every node, as they stand in the ledger."""
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
-    items = [settings(node) for node_id in matching(state, names) if (node := state.node(node_id)) is not None]
+    items = [settings(node) for node_id in matching(state.node_ids(), names) if (node := state.node(node_id)) is not None]
     write(Answer(columns=_columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
 

@@ -14,10 +14,10 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
-from streams.cli.exits import UsageProblem
 from streams.cli.given.documents import read_json
+from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, whole
-from streams.cli.nodes import unknown_node
+from streams.cli.problems import UsageProblem
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 
 # What some editors put before UTF-8. It says nothing, and neither TOML nor JSON knows it.
 MARK = BOM_UTF8.decode()

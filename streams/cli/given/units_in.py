@@ -9,7 +9,7 @@ from decimal import Decimal
 from cyclopts import Token
 
 from schemas.units import AMOUNT_MAX
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(MiB|GiB|TiB|M|G|T)?", re.ASCII)
 _MIB = {"MiB": 1, "M": 1, "GiB": 1 << 10, "G": 1 << 10, "TiB": 1 << 20, "T": 1 << 20}

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from msgspec import structs
 
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import LogFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import LogFlag, Show
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable, teller
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State, begun_at
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp

@@ -10,16 +10,20 @@ from cyclopts import App, Parameter
 from msgspec import to_builtins
 
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
-from schemas.resources import RESOURCES, Resources
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from schemas.resources import RESOURCES
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
-from streams.cli.nodes import sized, unknown_node
 from streams.cli.printed import units
+from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
+from streams.cli.reading.held import counted_by, held_by
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.healing import mends
 
@@ -131,26 +135,6 @@ def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
 def state_of(finding: Finding) -> str:
     """`suspected` or `confirmed`."""
     return "confirmed" if isinstance(finding, LeakConfirmed) else "suspected"
-
-
-def held_by(findings: Sequence[Finding]) -> list[int]:
-    """What findings keep together, by resource. A claim that is an orphan and a double as well counts once, and an overrun not at all.
-
-    A node's negative free is the sum of what stands there already, so adding it would count things twice.
-    """
-    largest: dict[tuple[str, str], list[int]] = {}
-    for finding in findings:
-        if finding.kind != "negative-free":
-            amounts = [getattr(finding.held, resource) for resource in RESOURCES]
-            about = (finding.node_id, finding.claim_id or finding.instance_id)
-            largest[about] = [max(pair) for pair in zip(largest.get(about, [0, 0, 0, 0]), amounts, strict=True)]
-    return [sum(amounts[r] for amounts in largest.values()) for r in range(len(RESOURCES))]
-
-
-def counted_by(findings: Sequence[Finding]) -> list[int]:
-    """What life cycles count for instances that no audit lists, by resource; an instance on a node once, whatever is said of it."""
-    counted = {(finding.node_id, finding.instance_id): finding.counted for finding in findings if finding.counted != Resources()}
-    return [sum(getattr(each, resource) for each in counted.values()) for resource in RESOURCES]
 
 
 def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from schemas.partitioner import partition_of
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import LogFlag, opened
+from streams.cli.flags import LogFlag
 from streams.cli.printed.printable import printable
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp

@@ -14,11 +14,12 @@ from msgspec import structs
 
 from projections.node import Node
 from schemas.topics import CLAIMS
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, Show, opened
+from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp

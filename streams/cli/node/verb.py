@@ -13,12 +13,15 @@ from schemas.claims import NodeStatus
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
-from streams.cli.nodes import MEMORY, TITLES, amount_text, node_item, sized, unknown_node
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.node_names import unknown_node
+from streams.cli.nodes import node_item
 from streams.cli.printed import units
+from streams.cli.printed.amounts import MEMORY, TITLES, amount_text, sized
 from streams.cli.printed.output import Answer, Column, plain, write
 from streams.cli.printed.printable import printable, printable_lines
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.writing import appended, check_writable, new_stamp

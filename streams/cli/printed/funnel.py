@@ -9,8 +9,8 @@ from msgspec import to_builtins
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
-from streams.cli.nodes import TITLES, amount_text, sized
 from streams.cli.printed import units
+from streams.cli.printed.amounts import TITLES, amount_text, sized
 from streams.scheduling.explain import FunnelLine, funnel
 from streams.scheduling.matrix import Line, Matrix, Without
 from streams.scheduling.supply import Supply

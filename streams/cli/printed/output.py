@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from projections.cut import Cut
-from streams.cli.exits import UsageProblem, hush_stdout
 from streams.cli.printed.printable import printable
-from streams.cli.printed.stdout import check_heard
+from streams.cli.printed.stdout import check_heard, hush_stdout
+from streams.cli.problems import UsageProblem
 
 Format = Literal["table", "wide", "json", "jsonl", "value"]
 Item = Mapping[str, Any]

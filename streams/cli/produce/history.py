@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
-from streams.cli.exits import Exit, UsageProblem
+from streams.cli.exits import Exit
 from streams.cli.printed import units
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log
 from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog

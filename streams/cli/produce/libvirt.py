@@ -10,10 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import LogFlag, opened
+from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.verb import SECONDS_MAX, Once, Seconds, check_above_0, ended_by_sigterm, persistence
+from streams.cli.reading.open_log import opened
 from streams.clock import SystemClock
 
 Uris = Annotated[

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from schemas.units import NAME_CHARACTERS_MAX
-from streams.cli.exits import Exit, UsageProblem
+from streams.cli.exits import Exit
 from streams.cli.given.documents import read_toml
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import Persistent, last_epoch, message
 from streams.topology import open_ledger
 

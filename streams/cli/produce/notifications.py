@@ -22,7 +22,7 @@ from schemas.codec import Unreadable, decode_keyed, encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import LogFlag, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import LogFlag
 from streams.cli.printed.units import counted
-from streams.cli.reading.open_log import open_log
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import open_log, opened
 from streams.clock import SystemClock
 from streams.topology import open_ledger
 

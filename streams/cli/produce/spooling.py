@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from producers.source import Said
 from producers.spool import Kept, SpoolFull, forward
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import last_epoch, message
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog

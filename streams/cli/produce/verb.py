@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from streams.cli.exits import Exit, UsageProblem
-from streams.cli.flags import LogFlag, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
+from streams.cli.reading.open_log import opened
 from streams.clock import SystemClock
 from streams.topology import open_ledger
 

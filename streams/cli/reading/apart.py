@@ -22,11 +22,10 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from streams import collector
-from streams.cli.exits import UsageProblem
-from streams.cli.flags import opened
 from streams.cli.given.units_in import whole
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import with_archive
-from streams.cli.reading.open_log import ENVIRONMENT, given_settings, with_settings
+from streams.cli.reading.open_log import ENVIRONMENT, given_settings, opened, with_settings
 from streams.log.base import Log
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from cyclopts import Parameter
 
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.log.archive import ArchivedLog, IdentifiedLog
 from streams.log.base import Log
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from projections.subjects import KINDS, Kind, Subject, concerns
 from schemas.codec import Unreadable, decode_keyed
 from schemas.topics import AUDITS, CLAIMS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, VERDICTS
-from streams.cli.exits import AnswerIncomplete, UsageProblem
 from streams.cli.given.timegrammar import Moment
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, records_of
 from streams.log.base import Log
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
-from streams.cli.exits import UsageProblem
 from streams.cli.printed.printable import teller
+from streams.cli.problems import UsageProblem
 from streams.log.base import ClockMs, Log, LogError, LogUnreachable, wall_clock_ms
 
 ENVIRONMENT = "CLAIMLOG_LOG"
+ARCHIVE = "CLAIMLOG_ARCHIVE"
 FORMS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX], FILE.jsonl, or - for JSON lines on stdin"
 # The `key=value` of `-X`, which every verb takes and none needs to know of.
 _given: ContextVar[tuple[str, ...]] = ContextVar("_given", default=())
@@ -75,6 +77,27 @@ def open_log(
     shown = without_secrets(spec) if separator or "?" in spec else spec
     hint = "" if separator else f"; for an SQLite log write sqlite:{shown}"
     raise UsageProblem(f"--log {shown} is no log: pass {FORMS}{hint}")
+
+
+def opened(spec: str | None, *, create: bool = False, partly_copied: bool = False, makes: Path | None = None) -> Log:
+    """The log of `--log`, or of the environment, as `open_log`; with CLAIMLOG_ARCHIVE the history in that folder stands before it.
+
+    The folder that the caller `makes` need not be there yet.
+    Raises as `open_log` does, and UsageProblem for a folder that is not there or a log that cannot have history elsewhere.
+    """
+    log = open_log(spec, os.environ, sys.stdin.buffer, create=create, partly_copied=partly_copied)
+    directory = os.environ.get(ARCHIVE)
+    if not directory or (makes is not None and not makes.exists() and makes.absolute() == Path(directory).absolute()):
+        return log
+    return _with_history(log, Path(directory))
+
+
+def _with_history(log: Log, directory: Path) -> Log:
+    from streams.log.archive import ArchivedLog
+
+    if not directory.is_dir() or not getattr(log, "ledger_id", ""):
+        raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, and a log on SQLite or Kafka")
+    return ArchivedLog(cast("Any", log), directory)
 
 
 def _check_path(path: str) -> None:

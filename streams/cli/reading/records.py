@@ -10,8 +10,8 @@ from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.projection import HistoryMissing
 from schemas.topics import TOPICS
-from streams.cli.exits import UsageProblem
 from streams.cli.given.timegrammar import Instant, Moment
+from streams.cli.problems import UsageProblem
 from streams.log.base import Log, LogDamaged, Record, between
 
 READ_RECORDS = 2_000

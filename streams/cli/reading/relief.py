@@ -14,8 +14,8 @@ from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
-from streams.cli.leaks.verb import held_by
-from streams.cli.nodes import sized
+from streams.cli.printed.amounts import sized
+from streams.cli.reading.held import held_by
 from streams.cli.reading.state import State
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import RESTRICTIONS, filters_of, reason

@@ -14,8 +14,8 @@ from schemas.codec import decode
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS
-from streams.cli.exits import AnswerIncomplete, UsageProblem
-from streams.cli.nodes import unknown_node
+from streams.cli.given.node_names import unknown_node
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import policy_text
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange

@@ -24,7 +24,7 @@ from projections.rows import node_resources
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
-from streams.cli.exits import AnswerIncomplete
+from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.apart import Added
 from streams.cli.reading.records import ARCHIVED
 from streams.log.base import Log, Position

@@ -30,12 +30,12 @@ from schemas.codec import decode
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS, FOLDED
 from streams import collector
-from streams.cli.exits import AnswerIncomplete
-from streams.cli.flags import past_moment
+from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.printed import units
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.reading.pending import Each, lay_pending, say_pending
 from streams.cli.reading.records import at_time

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show, opened
+from streams.cli.exits import Exit
+from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import printable
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, named_sources, notifications
+from streams.cli.reading.open_log import opened
 
 if TYPE_CHECKING:
     from projections.cut import Cut

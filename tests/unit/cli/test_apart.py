@@ -14,8 +14,8 @@ from producers.ledger_load import ledger_records
 from projections.ledger_id import ledger_id_of
 from projections.projection import HistoryMissing
 from schemas.topics import CLAIMS
-from streams.cli.exits import UsageProblem
 from streams.cli.main import run as main
+from streams.cli.problems import UsageProblem
 from streams.cli.reading import apart as apart_module
 from streams.cli.reading.apart import Added, Apart, Source, Task, Tell, jobs_of, run_apart
 from streams.log.base import Log, LogDamaged, Message, Position, TopicSpec

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from streams.cli.exits import AnswerIncomplete, Exit, UsageProblem, exit_of, guarded
+from streams.cli.exits import Exit, exit_of, guarded
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import LogDamaged, LogFull, LogUnreachable, OffsetOutOfRange, TopicMismatch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.libvirt_hosts import HostFlags, check_distinct, hosts_in, hosts_of
 
 COMMON = HostFlags(uri="", pools=("fast",), service_host="s1")

@@ -18,7 +18,7 @@ from schemas.codec import decode, decode_keyed
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.lifecycle import InstanceArrived
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli.exits import Exit, UsageProblem, exit_of
+from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import ENVIRONMENT, open_log
 from streams.log.base import LogReadOnly, LogUnreachable, Message, TopicSpec
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.cut import Cut
-from streams.cli.exits import UsageProblem
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, Item, Style, table, write
+from streams.cli.problems import UsageProblem
 
 CUT = Cut.of({("claims", 0): 1841})
 COLUMNS = [

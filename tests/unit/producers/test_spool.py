@@ -16,7 +16,7 @@ from producers.spool import Spool, SpoolFull, forward, size_of
 from schemas.audits import AuditFailed
 from schemas.codec import encode
 from schemas.topics import AUDITS
-from streams.cli.exits import UsageProblem
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.spooling import Forwarder, SqliteShelf
 from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog

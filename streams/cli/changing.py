@@ -14,8 +14,8 @@ from projections.node import Node
 from schemas.inventory import OperatorFields
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
-from streams.cli.exits import UsageProblem
 from streams.cli.fleet import file as fleet_file
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
 from streams.log.base import Log
 from streams.scheduling.loading import PolicyError, from_text, named
