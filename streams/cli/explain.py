@@ -181,7 +181,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
     if not decision.chosen:
         miss = decision.nearest_miss
         lines += supply_lines(run.supplies)
-        lines += [miss_line(miss)] if miss is not None else []
+        lines += [miss_line(miss, run.matrix)] if miss is not None else []
         lines += relief_lines(now.state, now.request, run.policy, miss.node_id if miss is not None else "")
     lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
     if run.matrix is not None and telling.wide:

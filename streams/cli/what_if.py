@@ -54,11 +54,15 @@ COLUMNS = [
 
 
 class Subject(NamedTuple):
-    """What is asked about: a request, and if it was decided, its decisions with their overlays in full and who made them."""
+    """What is asked about: a request, and if it was decided, its decisions with their overlays in full and who made them.
+
+    `is_counted`: for another number of instances than was asked for.
+    """
 
     request: PlacementRequested
     decisions: Sequence[Decision] = ()
     owner: str = OWNER
+    is_counted: bool = False
 
 
 class Played(NamedTuple):
@@ -144,7 +148,7 @@ def _counted(subject: Subject, asking: Asking) -> Subject:
         return subject
     if not 1 <= asking.count <= INSTANCES_MAX:
         raise UsageProblem(f"--count {asking.count}: expected 1 to {INSTANCES_MAX}")
-    return subject._replace(request=counted(subject.request, asking.count))
+    return subject._replace(request=counted(subject.request, asking.count), is_counted=True)
 
 
 def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changing) -> Played:
@@ -153,7 +157,8 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
     try:
         recorded = reruns.policy(about.decisions[0])
         policy, source = changing.policy(log) if changing.by else (recorded, "the one it was decided by")
-        outcome = decide(about.request, _recorded_basis(about, reruns, changes, recorded, policy), policy)
+        differs = changes.any or policy != recorded or about.is_counted
+        outcome = decide(about.request, _recorded_basis(about, reruns, changes, recorded, policy), policy, leaves_home=differs)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
         raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
     places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
@@ -238,7 +243,7 @@ def _told(request: PlacementRequested, played: Played, changing: Changing, *, wi
     failed = outcome.decisions[-1] if not outcome.decisions[-1].chosen else None
     if failed is not None:
         lines += funnel_lines(failed, outcome.matrix) + supply_lines(outcome.supplies)
-        lines += [miss_line(failed.nearest_miss)] if failed.nearest_miss is not None else []
+        lines += [miss_line(failed.nearest_miss, outcome.matrix)] if failed.nearest_miss is not None else []
         lines += matrix_lines(outcome.matrix) if wide and outcome.matrix is not None else []
     verdict = "placed" if outcome.placed == request.count else "not placed: all or none"
     return [*lines, f"{units.count(outcome.placed)} of {units.count(request.count)} have a node: {verdict}"]

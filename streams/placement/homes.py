@@ -55,10 +55,8 @@ class Homes:
         if request.dry_run or not has_home(request):
             return None
         assert request.group is not None
-        home = self._fleet.home_of(request.group.group_id)
-        if not home.node_id or home.epoch == work.proposed or not self._fleet.is_known(home.node_id):
-            return None
-        return None if self._fleet.room_of(home.node_id).members(request.group.group_id) else home
+        home = self._fleet.empty_home(request.group.group_id)
+        return None if home is None or home.epoch == work.proposed else home
 
     def joins(self, work: Work, epoch: int) -> bool:
         """Whether a home of this epoch is proposed already and on its way; then the work waits for it."""

@@ -89,6 +89,17 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy, unusable
     `unusable` is why no scheduler of this policy would place it, if there is anything.
     """
     one = replace(request, count=1, instance_ids=())
+    home = fleet.empty_home(one.group.group_id) if one.group is not None and one.group.policy == "affinity" else None
+    if home is None or one.group is None:
+        return _capacity(fleet, one, policy, unusable)
+    fleet.leave_home(one.group.group_id, home.epoch)  # A group that is nowhere leaves a home that does not take what is asked for.
+    try:
+        return _capacity(fleet, one, policy, unusable)
+    finally:
+        fleet.leave_home(one.group.group_id, 0)
+
+
+def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str) -> Capacity:
     ask = fleet.ask_seeded(one, 0, seed=0, options=policy.options).unless(unusable)
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)

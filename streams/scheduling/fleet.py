@@ -61,6 +61,7 @@ class Fleet:
         self._over: dict[str, dict[str, ClaimItem]] = {}
         self._texts: dict[str, str] = {}
         self.followers: dict[str, Follower] = {}
+        self._homes_left: dict[str, int] = {}
         self.crowd = Crowd()
         """Figures of the rooms, as of the last call of `rooms`."""
         for ledger in self.ledgers:
@@ -205,10 +206,21 @@ class Fleet:
         """An affinity group's open home; without one, the nodes where members are and that no home was closed on."""
         home = self.ledgers[partition_of(group_id.encode(), len(self.ledgers))].homes(group_id)
         rooms = self.rooms()
-        if home is not None:
+        if home is not None and home.epoch > self._homes_left.get(group_id, 0):
             at = self._at.get(home.node_id)
             if at is None or home.epoch > rooms[at].node.homes_closed.get(group_id, 0):
                 return GroupHome(home.epoch, home.node_id, frozenset({home.node_id}))
         there = [rooms[at] for at in self._gathered().at.get(group_id, ())]
         nodes = frozenset(room.node_id for room in there if group_id not in room.node.homes_closed and room.members(group_id))
         return GroupHome(1 if home is None else home.epoch + 1, "", nodes)
+
+    def empty_home(self, group_id: str) -> GroupHome | None:
+        """An affinity group's open home, on a known node where nobody of it is: schedulers leave it where it does not take the next."""
+        home = self.home_of(group_id)
+        if not home.node_id or not self.is_known(home.node_id) or self.room_of(home.node_id).members(group_id):
+            return None
+        return home
+
+    def leave_home(self, group_id: str, epoch: int) -> None:
+        """As if the homes of an affinity group up to this epoch were closed, which nobody wrote: for questions. 0: they are not."""
+        self._homes_left[group_id] = epoch

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from projections.room import Room
 from schemas.resources import Shortfall
-from schemas.results import Decision
+from schemas.results import Decision, NearestMiss
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters import LAST, Filter
-from streams.scheduling.filters.amounts import lacks_of, shortfalls
+from streams.scheduling.filters.amounts import lacks_of, shortfalls_told
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.reference import prepare, rooms_for
@@ -59,6 +59,13 @@ class Matrix(Struct, frozen=True):
         """The line of one node; None if it is not known."""
         return next((line for line in self.lines if line.node_id == node_id), None)
 
+    def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:
+        """What the nearest miss is short of, as the filters of amounts say it there; what was recorded of it may be less."""
+        line = self.of(miss.node_id)
+        rejected = line.rejected if line is not None else ()
+        said = {lack.resource: lack for each in rejected if each.filter in TESTED for lack in each.shortfalls}
+        return tuple([said.get(lack.resource, lack) for lack in miss.shortfalls])
+
 
 class Without(Struct, frozen=True):
     """The choice that would have been made without one weigher."""
@@ -92,9 +99,7 @@ def without_each(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> 
 
 
 def _rejected(filter_: Filter, check: Check, ask: Ask, room: Room) -> Rejected:
-    lacks: tuple[Shortfall, ...] = ()
     if filter_.name in TESTED:
-        lacks = shortfalls(ask, room, *TESTED[filter_.name])
-    elif filter_.name == LAST.name:
-        lacks = lacks_of(ask, room)
-    return Rejected(filter_.name, check.reason(room), lacks)
+        lacks = shortfalls_told(ask, room, *TESTED[filter_.name])
+        return Rejected(filter_.name, "; ".join(map(str, lacks)), lacks)
+    return Rejected(filter_.name, check.reason(room), lacks_of(ask, room) if filter_.name == LAST.name else ())

@@ -115,21 +115,41 @@ def change(ledgers: Sequence[Ledger], changes: Changes) -> tuple[str, ...]:
     return tuple([node.node_id for node in added])
 
 
-def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy) -> Outcome:
-    """The decisions for the instances of `request` in order, up to the first that finds no node: all or none are placed."""
+def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, leaves_home: bool = True) -> Outcome:
+    """The decisions for the instances of `request` in order, up to the first that finds no node: all or none are placed.
+
+    Where the home of an affinity group is empty and does not take them, they are decided without it, as schedulers do: `leaves_home`. A
+    recorded failure may have stayed, since a scheduler does not leave the home that it proposed itself.
+    """
+    outcome, laid = _decide(request, basis_of, policy)
+    group = request.group
+    if outcome.matrix is None or group is None or group.policy != "affinity" or request.dry_run or not leaves_home:
+        return outcome
+    for fleet, name in laid:
+        fleet.lift(name)
+    home = basis_of(0, ()).fleet.empty_home(group.group_id)
+    return outcome if home is None else _decide(request, basis_of, policy, left=home.epoch)[0]
+
+
+def _decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, left: int = 0) -> tuple[Outcome, list[tuple[Fleet, str]]]:
+    """The same, and what was laid over which fleet; `left` is the last epoch of homes that the group has left."""
     decisions: list[Decision] = []
+    laid: list[tuple[Fleet, str]] = []
     name = digest(policy)
     for index in range(request.count):
         basis = basis_of(index, decisions)
         fleet = basis.fleet
+        if left and request.group is not None:
+            fleet.leave_home(request.group.group_id, left)
         ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
         ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
         decisions.append(decision)
         if not decision.chosen:
-            return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask))
+            return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask)), laid
         item = replace(claimed(fleet, ask, policy, decision), claim_id=claim_id(request.request_id, index, OWNER, 0, 0))
         fleet.lay(item, decision.chosen, fleet.partition_of_node(decision.chosen))
-    return Outcome(decisions, None, ())
+        laid.append((fleet, item.claim_id))
+    return Outcome(decisions, None, ()), laid
 
 
 def counted(request: PlacementRequested, count: int) -> PlacementRequested:

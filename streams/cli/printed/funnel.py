@@ -128,9 +128,10 @@ def without_lines(chosen: str, without: tuple[Without, ...]) -> list[str]:
     return ["  " + " · ".join(said)] if said else []
 
 
-def miss_line(miss: NearestMiss) -> str:
-    """`closest: c01, if 1,204 MiB memory more were free (8 GiB needed of 6,988 MiB)`."""
-    return f"closest: {miss.node_id}, if {' and '.join(_freed(lack) for lack in miss.shortfalls)}"
+def miss_line(miss: NearestMiss, matrix: Matrix | None = None) -> str:
+    """`closest: c01, if 1,204 MiB memory more were free (8 GiB needed of 6,988 MiB)`; amounts as the filters of `matrix` say them."""
+    lacks = miss.shortfalls if matrix is None else matrix.short(miss)
+    return f"closest: {miss.node_id}, if {' and '.join(_freed(lack) for lack in lacks)}"
 
 
 def _freed(lack: Shortfall) -> str:

@@ -91,19 +91,19 @@ def _makes_room(fleet: Fleet, node: Node, held: Amounts, ask: Ask, policy: Polic
     No zone, trait or group, no claim of a resize, not the node's status. Cells and devices that leaks hold are not counted as freed: so
     much is never promised. Of several instances that need not stay together it is the first that does not fit there any more.
     """
-    room = rooms_for([fleet.room_of(node.node_id)], ask)[0]
+    before = tuple(ask.company or _as_it_is(node, ask))
+    room = rooms_for([fleet.room_of(node.node_id)], replace(ask, company=before))[0]
     filters = (*RESTRICTIONS, *(each for each in filters_of(policy) if not each.amounts))
     if any(reason(each, ask, room) is not None for each in filters):
         return False
-    before = ask.company or _as_it_is(node, ask)
-    lacks = fits(room.node, ask.item, ask.request.request_id, (*room.overlay, *before))
+    lacks = fits(room.node, ask.item, ask.request.request_id, room.overlay)
     return bool(lacks) and all(lack.resource in RESOURCES for lack in lacks) and _enough(node, held, ask, 1 + len(before))
 
 
 def _as_it_is(node: Node, ask: Ask) -> Sequence[ClaimItem]:
     """Those of the request's other instances for which amounts leave room there as it is, short of the last one."""
     asked = [(name, amount) for name, amount in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if amount]
-    left = [max(free, 0) // amount for name, amount in asked if (free := node.free(name)) is not None]
+    left = [max(free, 0) // amount for name, amount in asked if (free := _free(node, ask, name)) is not None]
     number = min([ask.request.count - 1, *left])
     return [replace(ask.item, instance_id=ask.request.instance(index)) for index in range(1, number + 1)]
 
@@ -113,7 +113,13 @@ def _enough(node: Node, held: Amounts, ask: Ask, instances: int) -> bool:
     for name, asked, freed in zip(RESOURCES, amounts_of(ask.item.resources), held, strict=True):
         if not asked:
             continue
-        total, free = node.total(name), node.free(name)
+        total, free = node.total(name), _free(node, ask, name)
         if total is None or asked > total or (free is not None and free + freed < asked * instances):
             return False
     return True
+
+
+def _free(node: Node, ask: Ask, resource: str) -> int | None:
+    """What the node's limit and the request's own leave; None where there is neither."""
+    limits: list[int | None] = [node.limit(resource), None if ask.item.limits is None else getattr(ask.item.limits, resource)]
+    return min([limit - node.used[RESOURCES.index(resource)] for limit in limits if limit is not None], default=None)

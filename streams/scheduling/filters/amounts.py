@@ -43,8 +43,27 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
         if resource not in named and asked and total < 0:
             found.append(Shortfall(resource=resource, needed=asked, detail="the node reports no total of it"))
         if resource not in named and not ask.item.forced and 0 <= total < asked:
-            found.append(Shortfall(resource=resource, needed=asked, free=total, detail=f"{asked} needed, the whole node has {total}"))
+            found.append(_too_small(resource, asked, total))
     return tuple(found)
+
+
+def shortfalls_told(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
+    """The same for explanations: where the instance is larger than the whole node by more than it lacks of what is free, that is said.
+
+    So much less of what others use would not do. What decisions record stays as it is: recorded ones are made again and compared.
+    """
+
+    def told(lack: Shortfall) -> Shortfall:
+        if lack.resource not in RESOURCES or ask.item.forced:
+            return lack
+        asked, total = getattr(ask.item.resources, lack.resource), getattr(room, f"{lack.resource}_total")
+        return _too_small(lack.resource, asked, total) if total >= 0 and lack.missing < asked - total else lack
+
+    return tuple(map(told, shortfalls(ask, room, *resources)))
+
+
+def _too_small(resource: str, asked: int, total: int) -> Shortfall:
+    return Shortfall(resource=resource, needed=asked, free=total, detail=f"{asked} needed, the whole node has {total}")
 
 
 def lacks_of(ask: Ask, room: Room) -> tuple[Shortfall, ...]:

@@ -12,6 +12,7 @@ from schemas.codec import decode, encode
 from schemas.ids import instance_id
 from schemas.inventory import NumaCell, PciDevice
 from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
+from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
@@ -198,6 +199,51 @@ def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: F
     assert said.code == 4
     assert "another request's claim of this instance is not confirmed yet" in said.out
     assert "would fit there" not in said.out
+
+
+def test_no_leak_is_blamed_where_a_limit_of_the_request_itself_stands_in_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=16_384)
+    for name, size in (("i1", 1024), ("i2", 6144)):
+        fleet.claim(f"{name}/0/s-1.1", name, "c01", memory_mib=size, request_id=name)
+    fleet.audit("c01", {"i1": 1024, "i2": 6144}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {"i2": 6144}, memory_mib=16_384)
+    for memory_mib in (4096, 7168):
+        limits = Limits(memory_mib=memory_mib)
+        fleet.append(REQUESTS, PlacementRequested(request_id=f"below {memory_mib}", flavor=Flavor(memory_mib=1024), limits=limits))
+    fleet.schedule()
+
+    leaks = {
+        limit: fleet.run(capsys, "explain", f"below {limit}", "-o", "json").json["items"][0]["leaks"][0]["fits_without"]
+        for limit in (4096, 7168)
+    }
+
+    assert leaks == {4096: False, 7168: True}
+
+
+def test_a_node_that_is_smaller_than_the_instance_is_not_said_to_want_less_than_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its ratio 1,500 MiB are free on c01; with 100 more it would still be a node of 1,000 MiB, on which no filter lets 1,600."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=1000)
+    fleet.claim("r0/0/s-1.1", "i1", "c01", memory_mib=500, request_id="r0")
+    settings = tmp_path / "fleet.toml"
+    settings.write_text("[nodes.c01]\nmemory_mib = { ratio = 2 }\n")
+    assert fleet.run(capsys, "fleet", "apply", str(settings)).code == 0
+    asked(fleet, capsys, "r1", "--memory", "1600")
+
+    said, item = fleet.run(capsys, "explain", "r1").out, fleet.run(capsys, "explain", "r1", "-o", "json").json["items"][0]
+    played = fleet.run(capsys, "what-if", "r1").out
+
+    for told in (said, played):
+        assert "c01: memory_mib: 1600 needed, the whole node has 1000" in told
+        assert "closest: c01, if not for memory_mib: 1600 needed, the whole node has 1000" in told
+    ((lack,),) = [each["shortfalls"] for each in item["matrix"]["nodes"][0]["rejected"] if each["filter"] == "RamFilter"]
+    assert (lack["needed"], lack["free"]) == (1600, 1000)
 
 
 def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from projections.ledger import Ledger
+from schemas.claims import GroupHomeProposed, NodeStatus
 from schemas.inventory import HugePages, Metric, NumaCell, OperatorFields
-from schemas.requests import Flavor, PlacementRequested
+from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.topics import CLAIMS
 from streams.scheduling.capacity import capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, Policy
 from streams.scheduling.what_if import Basis, CannotChange, Changes, NodesLike, Outcome, change, counted, decide
-from tests.scheduling_world import world
+from tests.scheduling_world import World, world
+
+TOGETHER = ServerGroup(group_id="g", policy="affinity")
 
 
 def ledgers() -> list[Ledger]:
@@ -96,3 +101,58 @@ def test_another_count_keeps_the_ids_that_there_are() -> None:
     assert counted(request, 1).instance_ids == ("a",)
     assert counted(request, 3).instance_ids[:2] == ("a", "b")
     assert len(set(counted(request, 3).instance_ids)) == 3
+
+
+def with_an_empty_home(status: NodeStatus) -> World:
+    """Three nodes, the smallest of which is the home of a group that has no members."""
+    here = world()
+    for name, vcpus in (("n1", 2), ("n2", 4), ("n3", 6)):
+        here.host(name, vcpus=vcpus)
+    here.say(CLAIMS, GroupHomeProposed(group_id="g", record_id="proposed", epoch=1, node_id="n1"))
+    here.set_status("n1", status)
+    return here
+
+
+@pytest.mark.parametrize("status", ["enabled", "draining"])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_a_group_leaves_an_empty_home_that_does_not_take_it_as_under_a_scheduler(status: NodeStatus, count: int) -> None:
+    here = with_an_empty_home(status)
+    folded, fleet = here.ledgers(), Fleet(here.ledgers())
+    request = here.request("r", count=count, group=TOGETHER)
+
+    outcome = decide(request, lambda index, _before: Basis(fleet, index), DEFAULT)
+    fits = capacity(Fleet(folded), request, DEFAULT).fits
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+
+    answer = here.answer("r")
+    assert answer.placed == (outcome.placed == count) == (count <= (fits or 0))
+    assert {named.node_id for named in answer.named} == ({decision.chosen for decision in outcome.decisions} if answer.placed else set())
+
+
+def test_a_group_stays_at_a_home_where_its_members_are_and_a_dry_run_at_an_empty_one() -> None:
+    here = with_an_empty_home("enabled")
+    scheduler = here.scheduler()
+    empty = here.ledgers()
+    here.request("r", group=TOGETHER)
+    while scheduler.turn():
+        pass
+    request = PlacementRequested(request_id="q", flavor=Flavor(vcpus=1), count=2, group=TOGETHER)
+
+    def placed(folded: list[Ledger], request: PlacementRequested) -> int:
+        fleet = Fleet(folded)
+        return decide(request, lambda index, _before: Basis(fleet, index), DEFAULT).placed
+
+    assert (placed(here.ledgers(), request), capacity(Fleet(here.ledgers()), request, DEFAULT).fits) == (1, 1)
+    assert [placed(empty, structs.replace(request, count=3, dry_run=dry_run)) for dry_run in (True, False)] == [2, 3]
+
+
+def test_counting_for_a_group_leaves_its_home_where_it_was() -> None:
+    fleet = Fleet(with_an_empty_home("enabled").ledgers())
+    request = PlacementRequested(request_id="q", flavor=Flavor(vcpus=1), group=TOGETHER)
+
+    found = capacity(fleet, request, DEFAULT)
+
+    assert (found.fits, found.together) == (6, True)
+    assert fleet.home_of("g").node_id == "n1"
