@@ -107,7 +107,9 @@ def change(ledgers: Sequence[Ledger], changes: Changes) -> tuple[str, ...]:
         nodes[name].status, nodes[name].status_reason = "draining", OWNER
     for name in changes.enabled:
         nodes[name].status, nodes[name].status_reason = "enabled", ""
-    added = [_empty(nodes[each.like], name) for each in changes.added for name in _names(each, nodes)]
+    added: list[Node] = []
+    for each in changes.added:
+        added += [_empty(nodes[each.like], name) for name in _names(each, {*nodes, *(node.node_id for node in added)})]
     for node in added:
         ledgers[partition_of(node.node_id.encode(), len(ledgers))].nodes[node.node_id] = node
     for node in (*nodes.values(), *added):
@@ -160,7 +162,7 @@ def counted(request: PlacementRequested, count: int) -> PlacementRequested:
     return replace(request, count=count, instance_ids=ids)
 
 
-def _names(wanted: NodesLike, known: dict[str, Node]) -> list[str]:
+def _names(wanted: NodesLike, known: set[str]) -> list[str]:
     free = (name for number in range(1, len(known) + wanted.count + 1) if (name := f"{wanted.like}+{number}") not in known)
     return [name for name, _ in zip(free, range(wanted.count), strict=False)]
 

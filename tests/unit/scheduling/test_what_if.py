@@ -61,7 +61,8 @@ def test_added_nodes_are_empty_have_names_of_their_own_and_are_in_the_partition_
     outcome = played(there, vcpus=4, count=3)
     assert names == ("n1+1", "n1+2")
     assert sorted(decision.chosen for decision in outcome.decisions) == ["n1", "n1+1", "n1+2"]
-    assert change(there, Changes(added=(NodesLike("n1", 1),))) == ("n1+3",)
+    assert change(there, Changes(added=(NodesLike("n1", 1), NodesLike("n2", 1), NodesLike("n1", 2)))) == ("n1+3", "n2+1", "n1+4", "n1+5")
+    assert len([name for ledger in there for name in ledger.nodes]) == 8
 
 
 def test_an_added_node_has_all_pages_free_and_measures_what_the_one_like_it_does() -> None:
