@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from projections.node import Node
-from schemas.inventory import OperatorFields
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
@@ -49,8 +47,10 @@ class Changing:
         ratios = dict(_ratio(text) for text in self.ratio)
         if len(ratios) < len(self.ratio):
             raise UsageProblem(f"--ratio {' --ratio '.join(self.ratio)}: a resource has one ratio; name each once")
+        file = _file(self.fleet) if self.fleet else None
         return Changes(
-            settings=_settings(self.fleet) if self.fleet else None,
+            settings=None if file is None else partial(fleet_file.wanted, file),
+            named=() if file is None else tuple(name for name in fleet_file.unknown_names(file, ()) if not fleet_file.is_pattern(name)),
             ratios_milli=ratios,
             drained=self.drain,
             enabled=self.enable,
@@ -92,13 +92,12 @@ def _of(started: SchedulerStarted) -> Policy:
         raise UsageProblem(f"{RESULTS}: the policy of {started.owner} cannot be used: {problem}; name one with --by") from None
 
 
-def _settings(path: str) -> Callable[[Node], OperatorFields]:
+def _file(path: str) -> fleet_file.FleetFile:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageProblem(f"--fleet {path}: {getattr(problem, 'strerror', None) or problem}") from None
-    file = fleet_file.read(text, path)
-    return lambda node: fleet_file.wanted(file, node)
+    return fleet_file.read(text, path)
 
 
 def _ratio(text: str) -> tuple[str, int | None]:

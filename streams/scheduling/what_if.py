@@ -46,11 +46,12 @@ class NodesLike(Struct, frozen=True):
 class Changes(Struct, frozen=True, kw_only=True):
     """What would be otherwise.
 
-    `settings` gives the operator's fields of each node, as from a file; over them come `ratios_milli` by resource on every node (None is no
-    limit).
+    `settings` gives the operator's fields of each node, as from a file, which speaks of the nodes in `named`; over them come `ratios_milli`
+    by resource on every node (None is no limit).
     """
 
     settings: Callable[[Node], OperatorFields] | None = None
+    named: tuple[str, ...] = ()
     ratios_milli: dict[str, int | None] = {}
     drained: tuple[str, ...] = ()
     enabled: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ def change(ledgers: Sequence[Ledger], changes: Changes) -> tuple[str, ...]:
     nodes = {node_id: node for ledger in ledgers for node_id, node in ledger.nodes.items()}
     for name in (*changes.drained, *changes.enabled, *(each.like for each in changes.added)):
         if name not in nodes:
-            raise CannotChange(f"node {name!r} is not known at this cut; `claimlog nodes` lists those that are")
+            raise _unknown(name)
     for name in changes.drained:
         nodes[name].status, nodes[name].status_reason = "draining", OWNER
     for name in changes.enabled:
@@ -110,11 +111,18 @@ def change(ledgers: Sequence[Ledger], changes: Changes) -> tuple[str, ...]:
     added: list[Node] = []
     for each in changes.added:
         added += [_empty(nodes[each.like], name) for name in _names(each, {*nodes, *(node.node_id for node in added)})]
+    for name in changes.named:
+        if name not in nodes and all(name != node.node_id for node in added):
+            raise _unknown(name)
     for node in added:
         ledgers[partition_of(node.node_id.encode(), len(ledgers))].nodes[node.node_id] = node
     for node in (*nodes.values(), *added):
         _set_rules(node, changes)
     return tuple([node.node_id for node in added])
+
+
+def _unknown(name: str) -> CannotChange:
+    return CannotChange(f"node {name!r} is not known at this cut; `claimlog nodes` lists those that are")
 
 
 def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, leaves_home: bool = True) -> Outcome:

@@ -98,6 +98,22 @@ def test_files_are_utf_8_whatever_the_locale_says(fleet: FleetLog) -> None:
     assert (told.returncode, told.stderr.startswith(b"cut:")) == (0, True)
 
 
+@pytest.mark.parametrize("verb", ["what-if", "capacity"])
+def test_a_fleet_file_is_refused_where_fleet_apply_refuses_it_but_may_name_added_nodes(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    file = fleet.path.parent / "fleet.toml"
+    file.write_bytes(b'\xef\xbb\xbf[nodes."c01+1"]\nzone = "east"\n[nodes."d*"]\nzone = "west"\n')
+    flags = ("--memory", "1GiB", "--fleet", str(file))
+
+    mistyped, added = fleet.run(capsys, verb, *flags), fleet.run(capsys, verb, *flags, "--add", "c01")
+
+    assert fleet.run(capsys, "fleet", "apply", str(file)).code == 2
+    assert (mistyped.code, mistyped.out) == (2, "")
+    assert "node 'c01+1' is not known at this cut" in mistyped.err
+    assert added.code == 0
+
+
 def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     (fleet.path.parent / "fleet.toml").write_text('[nodes.c02]\nmemory_mib = { ratio = 4 }\nzone = "east"\n')
     flags = ("--memory", "3GiB", "--count", "5")
