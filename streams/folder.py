@@ -8,7 +8,7 @@ backlog, verdicts are published batch by batch, rows published and kept only onc
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +52,9 @@ SNAPSHOTS_KEPT = 3
 """One to start from, one before it should its chunks be incomplete, and one for a digest that differs."""
 AUDIT_INTERVAL_MS = 60_000
 """Nova audits every 60 s, and so do our producers unless they are told otherwise."""
+TURN_SECONDS = 1.0
+"""A turn ends after the batch that lasts beyond this. Only between turns is the lease renewed: a backlog of many partitions, or a busy
+machine, made turns of ten seconds, so that two processes took the partitions from each other again and again."""
 TABLE_SECONDS = 0.05
 """Pause before a table that another process still has is tried again: it gives it up in its next turn, half a second away at most."""
 COMPACT_EVERY = 50_000
@@ -91,6 +94,8 @@ class Folder:
         self._clock = self._log_time.now_ms if getattr(log, "has_own_clock", False) else clock
         self._audit_interval_ms = audit_interval_ms
         self.folds: dict[int, Fold] = {}
+        self._last = -1
+        """The partition that had the last batch: a turn begins with the one after it."""
         self._doubles = DoubleClaims({})
         self._doubles_changes = 0
         self._has_findings = False
@@ -98,14 +103,25 @@ class Folder:
         """By type of record: the headers that all of it have, and the middle of their ids."""
 
     def turn(self, partitions: frozenset[int]) -> int:
-        """One batch of each owned partition; returns how many records were folded, and how many tables it still waits for."""
+        """One batch of each owned partition, or of as many as there is time for; the next turn begins with those that were left out.
+
+        Returns how many records were folded, and how many partitions wait: for their tables, or for the next turn.
+        """
         if partitions != self.folds.keys():
             self._share(partitions)
         waiting = len(partitions - self.folds.keys())
-        done = sum([self._batch(fold) for _, fold in sorted(self.folds.items())])
+        began, seconds = self._tables.seconds(), self._tables.seconds
+        left = deque(sorted(self.folds.values(), key=lambda fold: (fold.partition <= self._last, fold.partition)))
+        done = 0
+        while left:
+            fold = left.popleft()
+            self._last = fold.partition
+            done += self._batch(fold)
+            if done and seconds() - began >= TURN_SECONDS:
+                break
         if waiting and not done:
             self._log.wait({}, TABLE_SECONDS)
-        return done + waiting
+        return done + waiting + len(left)
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`."""

@@ -93,6 +93,27 @@ def test_a_batch_publishes_verdicts_and_the_row_of_each_node_it_touched(world: W
     host.close()
 
 
+def test_a_turn_that_has_no_time_for_all_partitions_leaves_the_others_for_the_next_turns(tmp_path: Path) -> None:
+    now = [0.0]
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=3, request_partitions=1)
+
+    def slow_seconds() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    host = Folder(log, tmp_path / "state", "p1", Metrics("test"), print, seconds=slow_seconds)
+
+    stood = []
+    for _ in range(3):
+        left = host.turn(frozenset({0, 1, 2}))
+        stood.append((left, [fold.ledger.next_offset for _, fold in sorted(host.folds.items())]))
+
+    assert stood == [(3, [1, 0, 0]), (3, [1, 1, 0]), (3, [1, 1, 1])]
+    assert host.turn(frozenset({0, 1, 2})) == 0
+    host.close()
+
+
 def test_what_counts_for_nothing_is_a_dead_letter_with_its_position(world: World) -> None:
     world.log.append([Message(topics.CLAIMS, b"n1", b'{"type":"no-such"}', (), 0)])
     host = world.folder()
