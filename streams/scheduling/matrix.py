@@ -60,11 +60,16 @@ class Matrix(Struct, frozen=True):
         return next((line for line in self.lines if line.node_id == node_id), None)
 
     def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:
-        """What the nearest miss is short of, as the filters of amounts say it there; what was recorded of it may be less."""
+        """What the nearest miss is short of, as the filters of amounts say it there.
+
+        What is recorded of it may be less than they say, and more where the policy lets an instance be larger than the whole node.
+        """
         line = self.of(miss.node_id)
-        rejected = line.rejected if line is not None else ()
-        said = {lack.resource: lack for each in rejected if each.filter in TESTED for lack in each.shortfalls}
-        return tuple([said.get(lack.resource, lack) for lack in miss.shortfalls])
+        said: dict[str, Shortfall] = {}
+        for each in line.rejected if line is not None else ():
+            for lack in each.shortfalls:
+                said.setdefault(lack.resource, lack)
+        return tuple([said[lack.resource] for lack in miss.shortfalls if lack.resource in said]) or miss.shortfalls
 
 
 class Without(Struct, frozen=True):

@@ -246,6 +246,22 @@ def test_a_node_that_is_smaller_than_the_instance_is_not_said_to_want_less_than_
     assert (lack["needed"], lack["free"]) == (1600, 1000)
 
 
+def test_the_closest_node_is_not_said_to_be_too_small_under_a_policy_that_does_not_ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=1000, vcpus=4)
+    settings = tmp_path / "fleet.toml"
+    settings.write_text("[nodes.c01]\nmemory_mib = { ratio = 2 }\n")
+    assert fleet.run(capsys, "fleet", "apply", str(settings)).code == 0
+    assert fleet.run(capsys, "place", "--memory", "1600", "--vcpus", "5", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(policy=Policy(filters=("ComputeFilter",)))
+
+    said = fleet.run(capsys, "explain", "r1").out
+
+    assert "closest: c01, if 1 vcpus more were free (5 needed of 4)\n" in said
+
+
 def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
 
