@@ -73,12 +73,19 @@ class AggregateTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FleetFile(Struct, frozen=True, kw_only=True):
-    """A file that was read and checked; `aggregates` is None if it has none, which is not an empty set of them."""
+    """A file that was read and checked; `aggregates` is None if it has none, which is not an empty set of them.
+
+    `patterns` are those of its `nodes` that may fit several, `member_patterns` those of each aggregate, and `memberships` by the name of a
+    node the aggregates that list it: a file that names every node is not gone through for each of them.
+    """
 
     name: str
     defaults: NodeTable
     nodes: dict[str, NodeTable]
-    aggregates: dict[str, AggregateTable] | None = None
+    aggregates: dict[str, AggregateTable] | None
+    patterns: tuple[str, ...]
+    member_patterns: dict[str, tuple[str, ...]]
+    memberships: dict[str, set[str]]
 
 
 class Change(Struct, frozen=True):
@@ -100,12 +107,20 @@ def read(text: str, name: str) -> FleetFile:
             raise UsageProblem(f"{name}: {section} must be a table, not {value!r}")
         if section != "defaults" and not all(isinstance(table, dict) for table in value.values()):
             raise UsageProblem(f"{name}: {section} must be a table of tables, such as [{section}.NAME]")
-    aggregates = data.get("aggregates")
+    nodes = {node: _node_table(table, f'{name}: nodes."{node}"') for node, table in data.get("nodes", {}).items()}
+    aggregates = {a: _table(t, AggregateTable, f"{name}: aggregates.{a}") for a, t in data.get("aggregates", {}).items()}
+    memberships: dict[str, set[str]] = {}
+    for aggregate, table in aggregates.items():
+        for node in table.nodes:
+            memberships.setdefault(node, set()).add(aggregate)
     return FleetFile(
         name=name,
         defaults=_node_table(data.get("defaults", {}), f"{name}: defaults"),
-        nodes={node: _node_table(table, f'{name}: nodes."{node}"') for node, table in data.get("nodes", {}).items()},
-        aggregates=None if aggregates is None else {a: _table(t, AggregateTable, f"{name}: aggregates.{a}") for a, t in aggregates.items()},
+        nodes=nodes,
+        aggregates=aggregates if "aggregates" in data else None,
+        patterns=tuple(filter(is_pattern, nodes)),
+        member_patterns={aggregate: tuple(filter(is_pattern, table.nodes)) for aggregate, table in aggregates.items()},
+        memberships=memberships,
     )
 
 
@@ -163,9 +178,10 @@ def ratio_milli(ratio: object, place: str) -> int | None:
 
 def unknown_names(file: FleetFile, known: Iterable[str]) -> list[str]:
     """Names and patterns in the file that fit no known node, in the file's order."""
-    there = list(known)
+    there = set(known)
     named = [*file.nodes, *(name for table in (file.aggregates or {}).values() for name in table.nodes)]
-    return [name for name in dict.fromkeys(named) if name not in there and not any(fnmatchcase(node_id, name) for node_id in there)]
+    unknown = [name for name in dict.fromkeys(named) if name not in there]
+    return [name for name in unknown if not (is_pattern(name) and any(fnmatchcase(node_id, name) for node_id in there))]
 
 
 def is_pattern(name: str) -> bool:
@@ -179,7 +195,7 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
     Raises UsageProblem for limits that let nothing through.
     """
     tables = [file.defaults]
-    tables += [table for name, table in file.nodes.items() if name != node.node_id and fnmatchcase(node.node_id, name)]
+    tables += [file.nodes[name] for name in file.patterns if name != node.node_id and fnmatchcase(node.node_id, name)]
     tables += [file.nodes[node.node_id]] if node.node_id in file.nodes else []
     said: dict[str, Any] = {}
     for table in tables:
@@ -196,10 +212,11 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
                         "whatever asks for any would fit nowhere"
                     )
     if file.aggregates is not None:
+        listed = file.memberships.get(node.node_id, set())
         said["aggregates"] = tuple(
             Aggregate(name=name, metadata=dict(sorted(table.metadata.items())))
             for name, table in sorted(file.aggregates.items())
-            if any(fnmatchcase(node.node_id, pattern) or pattern == node.node_id for pattern in table.nodes)
+            if name in listed or any(fnmatchcase(node.node_id, pattern) for pattern in file.member_patterns[name])
         )
     return OperatorFields(**said)
 

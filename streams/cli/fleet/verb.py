@@ -53,9 +53,9 @@ def apply(
     answer = Answer(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
     check_asked(answer, show.style(sys.stdout))
     with opened(log) as source:
-        state = state_at(source, views=False, pending=False)
-        # Nodes that are reported but not carried yet are known as well.
+        # Nodes that are reported but not carried yet are known as well. Where there are none, that is the ledger, folded once.
         everyone = state_at(source, views=False)
+        state = state_at(source, views=False, pending=False) if everyone.laid else everyone
         nodes = _nodes(wants, everyone, new=new)
         messages: list[Message] = []
         listed: list[Change] = []

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from projections.node import Node
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
 from schemas.topics import CLAIMS
+from streams.cli.fleet import file, verb
+from streams.cli.reading.state import State
+from streams.cli.reading.state_at import state_at
+from streams.log.base import Log
 from tests.cli_log import PARTITIONS, FleetLog, Said
 
 TOML = """
@@ -74,6 +81,48 @@ def test_a_file_applied_twice_writes_once_and_says_so(fleet: FleetLog, capsys: p
     assert (second.json["items"], second.code) == ([], 0)
     assert "nothing to change on 3 nodes" in second.err
     assert len(words(fleet)) == 3
+
+
+def test_the_ledger_is_folded_once_unless_reports_are_on_their_way_there(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds: list[State] = []
+
+    def counted(log: Log, **named: Any) -> State:
+        folds.append(state_at(log, **named))
+        return folds[-1]
+
+    monkeypatch.setattr(verb, "state_at", counted)
+    (path := tmp_path / "fleet.toml").write_text(TOML)
+
+    said = fleet.run(capsys, "fleet", "apply", str(path), "--dry-run", "-o", "json")
+
+    assert (said.code, len(folds)) == (0, 1)
+    fleet.audit("e01", {}, carry=False)
+    later = fleet.run(capsys, "fleet", "apply", str(path), "--dry-run", "-o", "json")
+    assert (later.code, len(folds), later.json["cut"]) == (0, 3, said.json["cut"])
+    assert {item["node_id"] for item in later.json["items"]} == {"c01", "c02", "d01", "e01"}
+
+
+def test_only_patterns_are_compared_with_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+
+    def counted(name: str, pattern: str) -> bool:
+        compared.append((name, pattern))
+        return fnmatchcase(name, pattern)
+
+    monkeypatch.setattr(file, "fnmatchcase", counted)
+    names = [f"c{number}" for number in range(50)]
+    tables = "".join(f'[nodes.{name}]\nzone = "z-{name}"\n' for name in names)
+    wants = file.read(f'{tables}[nodes."*9"]\ntraits = ["T"]\n[aggregates.a]\nnodes = {names[:25]}\n[aggregates.b]\nnodes = ["c1?"]\n', "f")
+
+    assert file.unknown_names(wants, names) == []
+    found = [file.wanted(wants, Node(name)) for name in names]
+
+    assert {pattern for _, pattern in compared} == {"*9", "c1?"}
+    assert [fields.zone for fields in found] == [f"z-{name}" for name in names]
+    assert [number for number, fields in enumerate(found) if fields.traits == ("T",)] == [9, 19, 29, 39, 49]
+    assert [len(fields.aggregates or ()) for fields in found] == [1] * 10 + [2] * 10 + [1] * 5 + [0] * 25
 
 
 def test_only_what_differs_is_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
