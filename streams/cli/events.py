@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import msgspec
@@ -85,9 +86,11 @@ def events(
         else:
             cut = cut_of(source, topics, within)
             records = records_of(source, topics, Range(within.since, cut), READ_RECORDS)
-            items = [record_item(record) for record in records if chosen(record, None)]
-            if subject is not None and not items:
+            found = (record_item(record) for record in records if chosen(record, None))
+            first = list(islice(found, 1))
+            if subject is not None and not first:
                 check_named(source, subject)
+            items = chain(first, found)
             write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
     return 0

@@ -23,6 +23,8 @@ from streams.cli.problems import UsageProblem
 Format = Literal["table", "wide", "json", "jsonl", "value"]
 Item = Mapping[str, Any]
 
+TABLE_LINES = 10_000
+"""A longer table comes in pieces of so many lines: to align all records of a large log would take more memory than there is."""
 _GAP = "  "
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
@@ -112,7 +114,10 @@ def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
 
 
 def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
-    """As `write`, but raises BrokenPipeError once nobody reads any more; `jsonl` and `value` print each item as it comes."""
+    """As `write`, but raises BrokenPipeError once nobody reads any more.
+
+    Each item is printed as it comes, in tables with some thousand others; only `json`, one document, and what is sorted are kept in memory.
+    """
     items = iter(answer.items)
     first = list(islice(items, 1))
     style = _checked(style, answer, first[0] if first else None)
@@ -129,7 +134,7 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
         case "value":
             out.writelines("\t".join(printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
         case "table" | "wide":
-            out.write(table(columns, list(items), headers=style.headers, colour=style.colour))
+            out.writelines(_pieces(columns, items, style))
     if answer.cut is not None and style.format != "json":
         err.write(f"{answer.cut}\n")
 
@@ -145,11 +150,23 @@ def _heard(items: Iterable[Item], out: TextIO) -> Iterator[Item]:
         yield item
 
 
-def table(columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False) -> str:
-    """Aligned columns, a line an item; alarming cells are red where `colour` is allowed."""
+def _pieces(columns: Sequence[Column], items: Iterator[Item], style: Style) -> Iterator[str]:
+    """The table, in pieces of `TABLE_LINES`, each as wide as the one before where its own cells need less."""
+    widths = [0] * len(columns)
+    piece = list(islice(items, TABLE_LINES))
+    yield table(columns, piece, headers=style.headers, colour=style.colour, widths=widths)
+    while piece := list(islice(items, TABLE_LINES)):
+        yield table(columns, piece, headers=False, colour=style.colour, widths=widths)
+
+
+def table(
+    columns: Sequence[Column], items: Sequence[Item], *, headers: bool = True, colour: bool = False, widths: list[int] | None = None
+) -> str:
+    """Aligned columns, a line an item; alarming cells are red where `colour` is allowed. `widths` are the least, and grow as is needed."""
     cells = [[printable(column.cell(item)) for column in columns] for item in items]
     lines = [[printable(column.heading) for column in columns], *cells] if headers else cells
-    widths = [max((_width(line[place]) for line in lines), default=0) for place in range(len(columns))]
+    widths = [0] * len(columns) if widths is None else widths
+    widths[:] = [max([least, *(_width(line[place]) for line in lines)]) for place, least in enumerate(widths)]
     padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
     if colour:
         _paint(padded, columns, items, headers=headers)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any, TextIO
 
+import msgspec
 import pytest
 
 from projections.cut import Cut
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.topics import REQUESTS
-from streams.cli.events import coming
+from streams.cli import events
+from streams.cli.events import coming, record_item
+from streams.cli.printed.output import Answer, Style, write
+from streams.log.base import Record
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
@@ -46,6 +51,30 @@ def test_events_have_every_record_of_their_cut_and_no_other_while_others_write(t
         told = Counter(int(item["position"].partition("/")[2].partition("@")[0]) for item in answer["items"])
         cut = Cut.parse(answer["cut"])
         assert {number: cut.next_offset(REQUESTS, number) for number in range(PARTITIONS)} == dict(told)
+
+
+@pytest.mark.parametrize("flags", [(), ("--for", "request/r2")])
+def test_events_are_printed_as_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in (1, 2, 2, 2):
+        fleet.append(REQUESTS, requested(number))
+    read = list[str]()
+
+    def counted(record: Record) -> dict[str, Any]:
+        read.append(str(record.position))
+        return record_item(record)
+
+    def first_only(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+        write(msgspec.structs.replace(answer, items=[next(iter(answer.items))]), style, out, err)
+
+    monkeypatch.setattr(events, "record_item", counted)
+    monkeypatch.setattr(events, "write", first_only)
+
+    said = fleet.run(capsys, "events", *flags, "-o", "jsonl")
+
+    assert (said.code, len(said.out.splitlines()), len(read)) == (0, 1, 1)
 
 
 def test_a_timeline_until_its_own_cut_is_the_same_whatever_came_since(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.cut import Cut
-from streams.cli.printed import units
+from streams.cli.printed import output, units
 from streams.cli.printed.output import Answer, Column, Item, Style, table, write
 from streams.cli.problems import UsageProblem
 
@@ -103,6 +103,24 @@ def test_an_answer_without_an_end_is_printed_item_by_item() -> None:
         write(Answer(columns=COLUMNS, items=items()), Style(format="jsonl"), out, io.StringIO())
 
     assert out.getvalue() == '{"node_id":"c0"}\n{"node_id":"c1"}\n{"node_id":"c2"}\n'
+
+
+def test_a_long_table_comes_in_pieces_none_narrower_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "TABLE_LINES", 2)
+    out, shown = io.StringIO(), list[str]()
+
+    def items() -> Iterator[Item]:
+        for node_id in ("c1", "compute-2", "c3", "c4", "compute-0000005"):
+            shown.append(out.getvalue())
+            yield {"node_id": node_id, "memory_mib_free": 1024, "zone": None}
+
+    write(Answer(columns=COLUMNS, items=items()), Style(), out, io.StringIO())
+
+    assert (
+        out.getvalue()
+        == "node        free\nc1         1 GiB\ncompute-2  1 GiB\nc3         1 GiB\nc4         1 GiB\ncompute-0000005  1 GiB\n"
+    )
+    assert [len(each.splitlines()) for each in shown] == [0, 0, 3, 3, 5]
 
 
 def test_colour_marks_headings_and_alarms_and_nothing_else() -> None:
