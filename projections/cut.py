@@ -21,6 +21,7 @@ from typing import NamedTuple, Self, TypeVar
 from zlib import crc32
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 PREFIX = "cut:"
 _VERSION_UNMARKED, _VERSION_MARKED = 1, 2
@@ -83,6 +84,11 @@ class Cut(Struct, frozen=True):
     def next_offset(self, topic: str, partition: int) -> int | None:
         """The first offset of that partition which is not included; None if the answer did not read the partition."""
         return self.next_offsets.get((topic, partition))
+
+    def naming(self, topic: str, partition: int, next_offset: int) -> Self:
+        """The same with this place, for an answer that rests on a record of another topic as well."""
+        places = self.next_offsets | {(topic, partition): next_offset}
+        return replace(self, places=tuple(Place(*key, offset) for key, offset in sorted(places.items())))
 
     def may_be_of(self, ledger_id: str) -> bool:
         """Whether nothing speaks against it: the same ledger, or one of both does not say which it is."""

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
+from projections.cut import Cut
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
-from streams.log.base import Log
+from streams.log.base import Log, Position
 from streams.scheduling.loading import PolicyError, from_text, named
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy
 from streams.scheduling.what_if import Changes, NodesLike
@@ -25,6 +26,18 @@ NODES_ADDED_MAX = 100_000
 
 Given = Annotated[str, Parameter(show_default=False)]
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
+
+class ChosenBy(NamedTuple):
+    """A policy to choose by, where it is from, and the start of a scheduler that says so, if one does."""
+
+    policy: Policy
+    source: str
+    start: Position | None = None
+
+    def cut(self, cut: Cut) -> Cut:
+        """The cut of an answer by it: it names that start, which may be newer than all of the ledger, and so is found again at it."""
+        return cut if self.start is None else cut.naming(self.start.topic, self.start.partition, self.start.offset + 1)
 
 
 @Parameter(name="*")
@@ -65,20 +78,21 @@ class Changing:
         said += [f"{each.count} {'node' if each.count == 1 else 'nodes'} like {each.like} added" for each in map(_added, self.add)]
         return said + ([f"by policy {self.by}"] if self.by else [])
 
-    def policy(self, log: Log, by_ms: int | None = None) -> tuple[Policy, str]:
+    def policy(self, log: Log, by_ms: int | None = None) -> ChosenBy:
         """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
 
         `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. Raises UsageProblem.
         """
         if self.by:
             try:
-                return named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by
+                return ChosenBy(named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by)
             except PolicyError as problem:
                 raise UsageProblem(f"--by: {problem}") from None
         started, then = newest_start(log, by_ms), "" if by_ms is None else " by then"
         if started is None:
-            return DEFAULT, f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
-        return _of(started), f"that of {started.owner}, which started last{then}"
+            none = f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
+            return ChosenBy(DEFAULT, none)
+        return ChosenBy(_of(started.event), f"that of {started.event.owner}, which started last{then}", started.position)
 
 
 CHANGING = Changing()

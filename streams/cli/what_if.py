@@ -19,7 +19,7 @@ from projections.projection import ProjectionError
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS
-from streams.cli.changing import CHANGING, Changing
+from streams.cli.changing import CHANGING, Changing, ChosenBy
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
@@ -156,7 +156,7 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
     reruns = Reruns(log, about.request)
     try:
         recorded = reruns.policy(about.decisions[0])
-        policy, source = changing.policy(log) if changing.by else (recorded, "the one it was decided by")
+        policy, source, _ = changing.policy(log) if changing.by else ChosenBy(recorded, "the one it was decided by")
         differs = changes.any or policy != recorded or about.is_counted
         outcome = decide(about.request, _recorded_basis(about, reruns, changes, recorded, policy), policy, leaves_home=differs)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
@@ -202,8 +202,8 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     moment = moment_of(at)
     state = state_at(log, moment, views=False)
     ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
-    as_it_is, own = Changing().policy(log, started_by(log, moment, state.as_of_ms))
-    policy, source = changing.policy(log) if changing.by else (as_it_is, own)
+    own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms))
+    as_it_is, (policy, source, _) = own.policy, changing.policy(log) if changing.by else own
     differs = changes.any or policy != as_it_is
     unchanged = _decided(about, ledgers, as_it_is).decisions if differs else []
     change(ledgers, changes)
@@ -212,7 +212,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.
     ends = tuple(end for _, end in sorted(state.ends.items()))
     outcome = outcome._replace(decisions=[replace(decision, cut=ends) for decision in outcome.decisions])
-    return Played(outcome, unchanged if differs else outcome.decisions, state.cut, policy, source)
+    return Played(outcome, unchanged if differs else outcome.decisions, own.cut(state.cut), policy, source)
 
 
 def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outcome:

@@ -60,18 +60,23 @@ def capacity_verb(
         requests = _requests(asking, flavors, lambda: asked_for(source))
         moment = moment_of(at)
         state = state_at(source, moment, views=False)
-        policy, origin = changing.policy(source, started_by(source, moment, state.as_of_ms))
+        chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
         ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
         try:
             change(ledgers, changing.changes())
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
-    fleet = Fleet(ledgers)
+    fleet, policy, cut = Fleet(ledgers), chosen.policy, chosen.cut(state.cut)
     asking.check_nodes({room.node.node_id for room in fleet.rooms()})
     zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
     items = [_item(name, request, capacity(fleet, request, policy, unkept(request, policy)), zones) for name, request in requests.items()]
-    summary = {"changes": changing.told(), "policy_digest": digest(policy), "policy_source": origin, "nodes_known": len(fleet.rooms())}
-    write(Answer(columns=_columns(zones), items=items, cut=state.cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    summary = {
+        "changes": changing.told(),
+        "policy_digest": digest(policy),
+        "policy_source": chosen.source,
+        "nodes_known": len(fleet.rooms()),
+    }
+    write(Answer(columns=_columns(zones), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     if show.output in {"table", "wide"} and changing.told():
         sys.stderr.write(f"if {', '.join(changing.told())}\n")
     for item in items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -23,6 +24,13 @@ READ_RECORDS = 2_000
 WAIT_SECONDS_MAX = 3600.0
 
 Result = InstancesPlaced | PlacementFailed
+
+
+class Start(NamedTuple):
+    """A scheduler's start and where it stands."""
+
+    event: SchedulerStarted
+    position: Position
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -122,10 +130,10 @@ def not_at_hand(log: Log, *topics: str) -> str:
 
 def policy_text(log: Log, digest: str) -> str | None:
     """The text of a policy, from the start of a scheduler that had it; None if no start at hand had."""
-    return next((start.policy for start in _starts(log) if start.policy_digest == digest), None)
+    return next((start.event.policy for start in _starts(log) if start.event.policy_digest == digest), None)
 
 
-def newest_start(log: Log, by_ms: int | None = None) -> SchedulerStarted | None:
+def newest_start(log: Log, by_ms: int | None = None) -> Start | None:
     """The newest start of a scheduler, of those appended by then; None if no start is at hand."""
     return next(_starts(log, by_ms), None)
 
@@ -147,7 +155,7 @@ def decided_at(log: Log, answer: Answer) -> Cut:
     return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1}, ledger_id_of(log))
 
 
-def _starts(log: Log, by_ms: int | None = None) -> Iterator[SchedulerStarted]:
+def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:
     """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
     numbers = range(log.topics().get(RESULTS, 0))
     ends = [log.end(RESULTS, number) if by_ms is None else log.at_time(RESULTS, number, by_ms + 1) for number in numbers]
@@ -156,7 +164,7 @@ def _starts(log: Log, by_ms: int | None = None) -> Iterator[SchedulerStarted]:
         if b"scheduler-started" in record.value:
             event = decode_keyed(RESULTS, record.key, record.value)
             if isinstance(event, SchedulerStarted):
-                yield event
+                yield Start(event, record.position)
 
 
 def _newest_first(log: Log, topic: str, number: int, end: int) -> Iterator[Record]:

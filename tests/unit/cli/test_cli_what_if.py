@@ -15,7 +15,7 @@ from schemas.codec import decode
 from schemas.ids import instance_id
 from schemas.results import InstancesPlaced
 from schemas.topics import RESULTS
-from streams.scheduling.policy import PACK, Policy
+from streams.scheduling.policy import DEFAULT, PACK, Policy, digest
 from tests.cli_log import FleetLog
 
 
@@ -96,6 +96,22 @@ def test_files_are_utf_8_whatever_the_locale_says(fleet: FleetLog) -> None:
     )
 
     assert (told.returncode, told.stderr.startswith(b"cut:")) == (0, True)
+
+
+@pytest.mark.parametrize("verb", ["what-if", "capacity"])
+def test_at_its_own_cut_an_answer_is_by_the_same_policy_though_its_scheduler_started_after_all_of_the_ledger(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    fleet.now_ms += 1000
+    fleet.schedule(owner="quiet", policy=PACK)
+    answer = fleet.run(capsys, verb, "--memory", "1GiB", "-o", "json").json
+    fleet.now_ms += 1000
+    fleet.schedule(owner="later", policy=DEFAULT)
+
+    again = fleet.run(capsys, verb, "--memory", "1GiB", "-o", "json", "--at", answer["cut"]).json
+
+    assert answer["summary"]["policy_digest"] == again["summary"]["policy_digest"] == digest(PACK)
+    assert (again["cut"], again["items"]) == (answer["cut"], answer["items"])
 
 
 @pytest.mark.parametrize("verb", ["what-if", "capacity"])
