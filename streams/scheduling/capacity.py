@@ -96,7 +96,7 @@ def capacity(fleet: Fleet, request: PlacementRequested, policy: Policy, unusable
     try:
         return _capacity(fleet, one, policy, unusable)
     finally:
-        fleet.leave_home(one.group.group_id, 0)
+        fleet.take_home_back(one.group.group_id)
 
 
 def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: str) -> Capacity:

@@ -62,6 +62,7 @@ class Fleet:
         self._texts: dict[str, str] = {}
         self.followers: dict[str, Follower] = {}
         self._homes_left: dict[str, int] = {}
+        self._homes_found: dict[str, GroupHome] = {}
         self.crowd = Crowd()
         """Figures of the rooms, as of the last call of `rooms`."""
         for ledger in self.ledgers:
@@ -204,6 +205,8 @@ class Fleet:
 
     def home_of(self, group_id: str) -> GroupHome:
         """An affinity group's open home; without one, the nodes where members are and that no home was closed on."""
+        if group_id in self._homes_found:
+            return self._homes_found[group_id]
         home = self.ledgers[partition_of(group_id.encode(), len(self.ledgers))].homes(group_id)
         rooms = self.rooms()
         if home is not None and home.epoch > self._homes_left.get(group_id, 0):
@@ -222,5 +225,14 @@ class Fleet:
         return home
 
     def leave_home(self, group_id: str, epoch: int) -> None:
-        """As if the homes of an affinity group up to this epoch were closed, which nobody wrote: for questions. 0: they are not."""
+        """As if the homes of an affinity group up to this epoch were closed, which nobody wrote: for questions."""
         self._homes_left[group_id] = epoch
+
+    def find_home(self, group_id: str, node_id: str) -> None:
+        """As if an affinity group without open home had one here, which nobody wrote: for questions."""
+        self._homes_found[group_id] = GroupHome(self.home_of(group_id).epoch, node_id, frozenset({node_id}))
+
+    def take_home_back(self, group_id: str) -> None:
+        """An affinity group's home is again what the fold says."""
+        self._homes_left.pop(group_id, None)
+        self._homes_found.pop(group_id, None)

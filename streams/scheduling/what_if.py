@@ -132,12 +132,13 @@ def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, le
     recorded failure may have stayed, since a scheduler does not leave the home that it proposed itself.
     """
     outcome, laid = _decide(request, basis_of, policy)
-    group = request.group
-    if outcome.matrix is None or group is None or group.policy != "affinity" or request.dry_run or not leaves_home:
+    group_id = _moving_group(request)
+    if outcome.matrix is None or not group_id or not leaves_home:
         return outcome
     for fleet, name in laid:
         fleet.lift(name)
-    home = basis_of(0, ()).fleet.empty_home(group.group_id)
+        fleet.take_home_back(group_id)
+    home = basis_of(0, ()).fleet.empty_home(group_id)
     return outcome if home is None else _decide(request, basis_of, policy, left=home.epoch)[0]
 
 
@@ -145,12 +146,12 @@ def _decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, left
     """The same, and what was laid over which fleet; `left` is the last epoch of homes that the group has left."""
     decisions: list[Decision] = []
     laid: list[tuple[Fleet, str]] = []
-    name = digest(policy)
+    name, group_id = digest(policy), _moving_group(request)
     for index in range(request.count):
         basis = basis_of(index, decisions)
         fleet = basis.fleet
-        if left and request.group is not None:
-            fleet.leave_home(request.group.group_id, left)
+        if left:
+            fleet.leave_home(group_id, left)
         ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
         ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
         decisions.append(decision)
@@ -159,7 +160,15 @@ def _decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, left
         item = replace(claimed(fleet, ask, policy, decision), claim_id=claim_id(request.request_id, index, OWNER, 0, 0))
         fleet.lay(item, decision.chosen, fleet.partition_of_node(decision.chosen))
         laid.append((fleet, item.claim_id))
+        if group_id and not fleet.home_of(group_id).node_id:
+            fleet.find_home(group_id, decision.chosen)  # Schedulers propose it before they claim.
     return Outcome(decisions, None, ()), laid
+
+
+def _moving_group(request: PlacementRequested) -> str:
+    """The affinity group for which homes are proposed and closed; "" if there is none: dry runs claim nothing and need no home."""
+    group = request.group
+    return group.group_id if group is not None and group.policy == "affinity" and not request.dry_run else ""
 
 
 def counted(request: PlacementRequested, count: int) -> PlacementRequested:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from projections.ledger import Ledger
-from schemas.claims import GroupHomeProposed, NodeStatus
+from schemas.claims import GroupHomeClosed, GroupHomeProposed, NodeStatus
 from schemas.inventory import HugePages, Metric, NumaCell, OperatorFields
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
 from schemas.topics import CLAIMS
@@ -147,6 +147,29 @@ def test_a_group_stays_at_a_home_where_its_members_are_and_a_dry_run_at_an_empty
 
     assert (placed(here.ledgers(), request), capacity(Fleet(here.ledgers()), request, DEFAULT).fits) == (1, 1)
     assert [placed(empty, structs.replace(request, count=3, dry_run=dry_run)) for dry_run in (True, False)] == [2, 3]
+
+
+@pytest.mark.parametrize("moved_on", [True, False])
+def test_a_group_stays_together_where_a_home_of_it_was_closed_once(*, moved_on: bool) -> None:
+    """All five fit on n3 only, which is no home any more; the other home, if there is one, is empty and takes nobody."""
+    here = world()
+    for name, vcpus in (("n1", 2), ("n2", 4), ("n3", 6)):
+        here.host(name, vcpus=vcpus)
+    here.say(CLAIMS, GroupHomeProposed(group_id="g", record_id="proposed", epoch=1, node_id="n3"))
+    here.say(CLAIMS, GroupHomeClosed(group_id="g", record_id="closed", epoch=1, node_id="n3"))
+    if moved_on:
+        here.say(CLAIMS, GroupHomeProposed(group_id="g", record_id="proposed again", epoch=2, node_id="n1"))
+        here.set_status("n1", "draining")
+    fleet = Fleet(here.ledgers())
+    request = here.request("r", count=5, group=TOGETHER)
+
+    outcome = decide(request, lambda index, _before: Basis(fleet, index), DEFAULT)
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+
+    assert [decision.chosen for decision in outcome.decisions] == ["n3"] * 5
+    assert [named.node_id for named in here.answer("r").named] == ["n3"] * 5
 
 
 def test_counting_for_a_group_leaves_its_home_where_it_was() -> None:
