@@ -29,6 +29,9 @@ from streams.metrics_text import Environ, StartResponse, exposed
 # How long a client may take for its request, and again to read its answer: as long as Prometheus waits. A thread each, and a file each.
 CLIENT_SECONDS: Final = 10.0
 CLIENTS_MAX: Final = 64
+# How long a turn may take in which states are loaded: as long as a table may. 300,000 held claims took 45 s on a busy machine, and whoever
+# ends a process that is not alive after 60 s would end that of a large ledger at every start.
+LOADING_SECONDS: Final = 300.0
 
 
 class Metrics:
@@ -125,8 +128,10 @@ class _Fleet(Collector):
 class Health:
     """Whether the process is well: alive while its loop turns, ready once it has caught up."""
 
-    def __init__(self, monotonic: Callable[[], float], stalled_seconds: float = 60.0) -> None:
+    def __init__(self, monotonic: Callable[[], float], stalled_seconds: float = 60.0, *, loads: bool = False) -> None:
         self._monotonic, self._stalled_seconds = monotonic, stalled_seconds
+        self.loads = loads
+        """Whether it loads what it takes over, at a start too: that is within one turn, however large the ledger. The next one ends it."""
         self._turned = monotonic()
         self.ready = False
         self.doing = "still catching up with the log"
@@ -142,7 +147,7 @@ class Health:
 
     def turned(self) -> None:
         """The loop came round once more."""
-        self._turned = self._monotonic()
+        self._turned, self.loads = self._monotonic(), False
 
     def idle_seconds(self) -> float:
         """How long ago the loop came round."""
@@ -150,9 +155,12 @@ class Health:
 
     def alive(self) -> tuple[bool, str]:
         """Whether the loop still turns, and a sentence about it."""
-        idle = self.idle_seconds()
-        if idle > self._stalled_seconds:
-            return False, f"the loop has not turned for {idle:.0f} s (limit {self._stalled_seconds:.0f} s)"
+        idle, loads = self.idle_seconds(), self.loads
+        limit = max(self._stalled_seconds, LOADING_SECONDS) if loads else self._stalled_seconds
+        if idle > limit:
+            return False, f"the loop has not turned for {idle:.0f} s (limit {limit:.0f} s)"
+        if loads and idle > self._stalled_seconds:
+            return True, f"loading the ledger for {idle:.0f} s (limit {limit:.0f} s)"
         return True, f"the loop turned {idle:.1f} s ago"
 
 

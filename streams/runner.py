@@ -105,7 +105,7 @@ class Host:
         owned = self._lease.partitions()
         if not owned <= self._owned:
             # Who was in reserve was ready: what it takes over now has to be loaded and folded first.
-            self._health.ready = False
+            self._health.ready, self._health.loads = False, True
         self._owned = owned
         done = sum(engine.turn(owned) for engine in self._engines)
         if self._trouble is not None:

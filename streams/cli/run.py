@@ -112,7 +112,7 @@ def run(
     with ExitStack() as stack:
         opened, stopped = _opened(stack, log, timing)
         _open_ledger(opened, ledger_partitions)
-        series, health = Metrics(_version()), Health(time.monotonic)
+        series, health = Metrics(_version()), Health(time.monotonic, loads=True)
         if metrics is not None:
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
             stack.callback(server.shutdown)

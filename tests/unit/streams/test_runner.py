@@ -63,6 +63,31 @@ def test_a_process_in_reserve_that_takes_over_is_ready_again_only_once_it_has_ca
     assert lease.was_ready[:3] == [False, True, True]
 
 
+def test_a_process_is_alive_while_it_loads_a_large_share_and_not_when_a_later_turn_takes_as_long() -> None:
+    now = [0.0]
+    health = Health(lambda: now[0], loads=True)
+
+    alive = list[bool]()
+
+    class Slow(Loading):
+        def turn(self, partitions: frozenset[int]) -> int:
+            now[0] += 200.0
+            alive.append(health.alive()[0])
+            return super().turn(partitions)
+
+    engine = Slow(health)
+    lease = Lease(health, [NONE, ALL])
+
+    now[0] = 90.0
+    assert health.alive() == (True, "loading the ledger for 90 s (limit 300 s)")
+    now[0] = 301.0
+    assert health.alive() == (False, "the loop has not turned for 301 s (limit 300 s)")
+    health.turned()
+    Host(MemoryLog(), [engine], lease, health, StringIO()).run(lambda: len(alive) == 3)
+
+    assert alive == [False, True, False]
+
+
 def test_a_process_that_gives_a_part_up_stays_ready() -> None:
     health = Health(lambda: 0.0)
     engine = Loading(health)
