@@ -13,21 +13,25 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from projections.ledger import Ledger
-from schemas.claims import ClaimRequested
+from schemas.claims import ClaimRequested, NodeConfigured
 from schemas.codec import encode
+from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import PlacementRequested, ServerGroup
 from schemas.results import Decision
+from schemas.topics import CLAIMS
+from streams.scheduling.ask import seed_of
 from streams.scheduling.capacity import capacity
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.limits import claimed
 from streams.scheduling.matrix import matrix
 from streams.scheduling.options import Options
-from streams.scheduling.policy import FILTERS_DEFAULT, NOVA, POLICIES, Multiplied, Policy, digest
+from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, NOVA, POLICIES, Multiplied, Policy, digest
 from streams.scheduling.select import PROFILES_FROM, engine
-from streams.scheduling.what_if import Basis, Changes, Outcome, change, decide
+from streams.scheduling.what_if import Basis, Changes, NodesLike, Outcome, change, decide
 from tests.cli_log import FleetLog
 from tests.properties.test_engine_is_reference import POLICIES as SMALL
 from tests.properties.test_engine_is_reference import Cloud
+from tests.scheduling_world import World, world
 
 FEW = Options(max_instances_per_host=5, max_io_ops_per_host=4)
 COUNTING = (
@@ -191,6 +195,54 @@ def test_what_if_decides_as_the_plain_scan_does_by_the_engine_that_auto_chooses(
     assert by_default.matrix == plain.matrix
     assert by_default.supplies == plain.supplies
     assert [structs.replace(decision, engine="reference") for decision in by_default.decisions] == plain.decisions
+
+
+def settle(here: World) -> None:
+    scheduler = here.scheduler()
+    while scheduler.turn():
+        pass
+    scheduler.close()
+
+
+def asked_of(rng: Random) -> dict[str, Any]:
+    apart, together = ServerGroup(group_id="g", policy="anti-affinity"), ServerGroup(group_id="t", policy="affinity")
+    group = rng.choice((None, apart, together, together, together, together, together))
+    return {"vcpus": rng.randint(1, 4), "memory_mib": rng.choice((512, 3000)), "count": rng.choice((1, 1, 2, 4)), "group": group}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_what_if_something_were_otherwise_is_what_a_scheduler_does_once_it_is(seed: int, nodes: int) -> None:
+    rng, here = Random(seed), world()
+    names = [f"n{number}" for number in range(nodes)]
+    totals = {name: {"vcpus": rng.choice((2, 4, 8)), "memory_mib": rng.choice((4096, 16_384))} for name in names}
+    for name in names:
+        here.host(name, **totals[name])
+    for number in range(rng.randrange(5)):
+        here.request(f"r{number}", **asked_of(rng))
+        settle(here)
+        if rng.random() < 0.75:  # Homes of groups are left empty, too.
+            here.cancel(f"r{number}")
+            settle(here)
+    drained, like, ratio_milli = rng.sample(names, rng.randrange(nodes)), rng.choice(names), rng.choice((500, 1000, 1337, None))
+    added = rng.randrange(2)
+    folded = here.ledgers()
+
+    change(folded, Changes(drained=tuple(drained), added=(NodesLike(like, added),) * added, ratios_milli={"memory_mib": ratio_milli}))
+    for name in drained:
+        here.set_status(name, "draining")
+    for _ in range(added):
+        here.host(f"{like}+1", **totals[like])
+    for name in (*names, *[f"{like}+1"] * added):
+        fields = OperatorFields(memory_mib=ResourceRule(ratio_milli=ratio_milli))
+        here.say(CLAIMS, NodeConfigured(node_id=name, record_id=f"ratio {name}", fields=fields))
+    request, fleet = here.request("asked", **asked_of(rng)), Fleet(folded)
+    outcome = decide(request, lambda index, _before: Basis(fleet, seed_of("s", "asked", index, 1)), DEFAULT)
+    settle(here)
+
+    nodes_by_claim = {named.claim_id.split("/")[1]: named.node_id for named in here.answer("asked").named}
+    expected = [decision.chosen for decision in outcome.decisions] if outcome.placed == request.count else []
+    assert [nodes_by_claim[str(index)] for index in range(len(nodes_by_claim))] == expected
 
 
 def recorded(fleet: FleetLog, capsys: pytest.CaptureFixture[str], rng: Random) -> list[str]:
