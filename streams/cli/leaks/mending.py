@@ -38,7 +38,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     items, tell = [], teller(sys.stderr)
     state = state_at(log, tell=tell)
     for finding in chosen:
-        now = _found(state, finding.finding_id)
+        now = state.finding_again(finding)
         if now is None:
             items.append(_item(Remedy(finding, "it is gone by now"), "resolved", None))
             continue
@@ -50,7 +50,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
         else:
             position, outcome = _written(log, mends.messages, state)
             state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
-            left = _found(state, finding.finding_id)
+            left = state.finding_again(finding)
             items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
     write(structs.replace(answer, items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):

@@ -93,6 +93,13 @@ class State(Struct, kw_only=True):
             found += leaks.open_findings()
         return sorted(map(self._placed, found), key=lambda finding: (finding.node_id, finding.finding_id))
 
+    def finding_again(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed | None:
+        """What a finding of an earlier state is now; None if it is no longer open. It costs the same however many are."""
+        ledger = self.ledger_of(finding.node_id)
+        on_node = {} if ledger is None else self.leaks[ledger.partition].open.get(finding.node_id, {})
+        found = on_node.get(finding.finding_id) or self.doubles.open.get(finding.instance_id)
+        return self._placed(found.record) if found is not None and found.record.finding_id == finding.finding_id else None
+
     def _placed(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed:
         if not self.laid:
             return finding

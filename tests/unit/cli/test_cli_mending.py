@@ -11,7 +11,7 @@ from projections.observed import NodeView
 from schemas.audits import InstanceReport
 from schemas.claims import FindingIgnored, InstanceObserved, NodeConfigured, NodeSilent
 from schemas.codec import decode
-from schemas.findings import LeakConfirmed
+from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice
 from schemas.lifecycle import InstanceArrived
 from schemas.requests import PciWant
@@ -19,6 +19,7 @@ from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
 from streams.cli.leaks.mending import heal
+from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
 from streams.log.base import BareRecord, Message, Record
@@ -279,6 +280,24 @@ def test_the_log_is_folded_once_however_much_is_mended(fleet: FleetLog, capsys: 
 
     assert (code, len(found), len(claims(fleet))) == (0, 2, folded + 2), capsys.readouterr().out
     assert read.records == folded + 2
+
+
+def test_all_findings_are_listed_once_however_many_are_looked_at(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan, ghost = orphaned(fleet), strange(fleet)
+    listed, findings = list[State](), State.findings
+
+    def counted(state: State) -> list[LeakSuspected | LeakConfirmed]:
+        listed.append(state)
+        return findings(state)
+
+    monkeypatch.setattr(State, "findings", counted)
+    said = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert len(listed) == 1
+    assert {item["finding_id"]: item["action"] for item in said.json["items"]}.keys() == {orphan, ghost}
+    assert [item["action"] for item in said.json["items"] if item["finding_id"] == orphan] == ["released"]
 
 
 def test_what_a_cloud_counts_is_left_to_the_cloud(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
