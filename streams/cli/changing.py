@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 from projections.cut import Cut
+from projections.ledger import Ledger
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
+from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, Position
 from streams.scheduling.loading import PolicyError, from_text, named
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy
@@ -97,6 +101,15 @@ class Changing:
 
 CHANGING = Changing()
 """Nothing otherwise."""
+
+
+def as_of(log: Log, ledgers: Sequence[Ledger], changes: Changes) -> Changes:
+    """The changes for an earlier moment: a file of today may name nodes that were not there yet, of which nothing is otherwise then."""
+    then = {name for ledger in ledgers for name in ledger.nodes}
+    if then.issuperset(changes.named):
+        return changes
+    later = set(state_at(log, views=False).node_ids()) - then
+    return replace(changes, named=tuple(name for name in changes.named if name not in later))
 
 
 def _of(started: SchedulerStarted) -> Policy:

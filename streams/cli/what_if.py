@@ -19,7 +19,7 @@ from projections.projection import ProjectionError
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS
-from streams.cli.changing import CHANGING, Changing, ChosenBy
+from streams.cli.changing import CHANGING, Changing, ChosenBy, as_of
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
@@ -158,14 +158,14 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
         recorded = reruns.policy(about.decisions[0])
         policy, source, _ = changing.policy(log) if changing.by else ChosenBy(recorded, "the one it was decided by")
         differs = changes.any or policy != recorded or about.is_counted
-        outcome = decide(about.request, _recorded_basis(about, reruns, changes, recorded, policy), policy, leaves_home=differs)
+        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, policy), policy, leaves_home=differs)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
         raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
     places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
     return Played(outcome, about.decisions, Cut.of(places, ledger_id_of(log)), policy, source)
 
 
-def _recorded_basis(about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:
+def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:
     """Each instance on the cut and under the claims in flight of its own decision, as long as those before came out as recorded.
 
     From the first that did not, all are decided on the fleet of that one: what the log has later follows from the other choice.
@@ -183,7 +183,7 @@ def _recorded_basis(about: Subject, reruns: Reruns, changes: Changes, recorded: 
         decision = about.decisions[index]
         ledgers = reruns.folded(decision)
         if changes.any and decision.cut not in done:
-            change(ledgers, changes)
+            change(ledgers, as_of(log, ledgers, changes))
             done.add(decision.cut)
         fleet = reruns.fleet(decision, ledgers, recorded)
         last[:] = [fleet]
@@ -206,7 +206,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     as_it_is, (policy, source, _) = own.policy, changing.policy(log) if changing.by else own
     differs = changes.any or policy != as_it_is
     unchanged = _decided(about, ledgers, as_it_is).decisions if differs else []
-    change(ledgers, changes)
+    change(ledgers, as_of(log, ledgers, changes))
     asking.check_nodes({node_id for ledger in ledgers for node_id in ledger.nodes})
     outcome = _decided(about, ledgers, policy)
     # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.

@@ -15,7 +15,7 @@ from projections.node import amounts_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli.capacity.flavors import asked_for, from_file
-from streams.cli.changing import CHANGING, Changing
+from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
@@ -63,7 +63,7 @@ def capacity_verb(
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
         ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
         try:
-            change(ledgers, changing.changes())
+            change(ledgers, as_of(source, ledgers, changing.changes()))
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     fleet, policy, cut = Fleet(ledgers), chosen.policy, chosen.cut(state.cut)

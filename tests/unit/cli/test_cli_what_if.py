@@ -130,6 +130,25 @@ def test_a_fleet_file_is_refused_where_fleet_apply_refuses_it_but_may_name_added
     assert added.code == 0
 
 
+def test_a_fleet_file_of_today_may_name_nodes_that_came_after_the_moment_that_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {}, memory_mib=1000)
+    assert fleet.run(capsys, "place", "--memory", "1600", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule()
+    before = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.audit("c02", {}, memory_mib=1000)
+    file = tmp_path / "fleet.toml"
+    file.write_text('[nodes.c01]\nzone = "east"\n[nodes.c02]\nzone = "west"\n')
+
+    for words in (("what-if", "r1"), ("what-if", "r1", "--at", before), ("capacity", "--memory", "1", "--at", before)):
+        said = fleet.run(capsys, *words, "--fleet", str(file))
+        assert (said.code, "not known" in said.err) == (4 if words[0] == "what-if" else 0, False)
+    file.write_text('[nodes.c03]\nzone = "west"\n')
+    assert fleet.run(capsys, "what-if", "r1", "--fleet", str(file)).code == 2
+
+
 def test_what_nobody_asked_for_yet_is_decided_on_the_present(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     (fleet.path.parent / "fleet.toml").write_text('[nodes.c02]\nmemory_mib = { ratio = 4 }\nzone = "east"\n')
     flags = ("--memory", "3GiB", "--count", "5")
