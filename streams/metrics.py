@@ -153,10 +153,13 @@ class Health:
         """How long ago the loop came round."""
         return self._monotonic() - self._turned
 
+    def limit_seconds(self) -> float:
+        """How long ago that may be: longer while states are loaded."""
+        return max(self._stalled_seconds, LOADING_SECONDS) if self.loads else self._stalled_seconds
+
     def alive(self) -> tuple[bool, str]:
         """Whether the loop still turns, and a sentence about it."""
-        idle, loads = self.idle_seconds(), self.loads
-        limit = max(self._stalled_seconds, LOADING_SECONDS) if loads else self._stalled_seconds
+        idle, limit, loads = self.idle_seconds(), self.limit_seconds(), self.loads
         if idle > limit:
             return False, f"the loop has not turned for {idle:.0f} s (limit {limit:.0f} s)"
         if loads and idle > self._stalled_seconds:
@@ -174,6 +177,8 @@ class _Wellness(Collector):
         """The series of this process."""
         yield GaugeMetricFamily("claimlog_ready", "Whether this process has caught up with the log", value=not self._health.lacks())
         yield GaugeMetricFamily("claimlog_loop_idle_seconds", "Since the loop came round", value=self._health.idle_seconds())
+        limit = self._health.limit_seconds()
+        yield GaugeMetricFamily("claimlog_loop_idle_limit_seconds", "How long that may be: longer while a ledger is loaded", value=limit)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

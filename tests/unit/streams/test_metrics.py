@@ -137,13 +137,15 @@ def test_whether_the_process_is_well_is_a_series_too(served: tuple[Metrics, Heal
     _, health, url = served
     before = got(f"{url}/metrics")[1]
 
-    health.ready = True
+    health.ready, health.loads = True, True
     clock.now = 4
 
     after = got(f"{url}/metrics")[1]
     assert "claimlog_ready 0.0" in before
     assert "claimlog_ready 1.0" in after
     assert "claimlog_loop_idle_seconds 4.0" in after
+    assert "claimlog_loop_idle_limit_seconds 10.0" in before
+    assert "claimlog_loop_idle_limit_seconds 300.0" in after
 
 
 def test_a_partition_that_is_another_s_is_shown_no_more(served: tuple[Metrics, Health, str]) -> None:
