@@ -111,7 +111,9 @@ class Folder:
             self._share(partitions)
         waiting = len(partitions - self.folds.keys())
         began, seconds = self._tables.seconds(), self._tables.seconds
-        left = deque(sorted(self.folds.values(), key=lambda fold: (fold.partition <= self._last, fold.partition)))
+        # What a log could not take comes first: double claims are kept with every table, and what is kept of them has to be published.
+        order = sorted(self.folds.values(), key=lambda fold: (fold.unfinished is None, fold.partition <= self._last, fold.partition))
+        left = deque(order)
         done = 0
         while left:
             fold = left.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from schemas.results import ClaimOutcome, NodeResources
 from streams import folder as folder_module
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
-from streams.log.base import Message
+from streams.log.base import LogFull, Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from streams.topology import open_ledger
@@ -111,6 +112,38 @@ def test_a_turn_that_has_no_time_for_all_partitions_leaves_the_others_for_the_ne
 
     assert stood == [(3, [1, 0, 0]), (3, [1, 1, 0]), (3, [1, 1, 1])]
     assert host.turn(frozenset({0, 1, 2})) == 0
+    host.close()
+
+
+def test_where_the_log_does_not_take_a_batch_no_other_partition_is_kept_before_it_does(tmp_path: Path) -> None:
+    class Full(MemoryLog):
+        """Takes nothing that follows from partition 0 while it is full."""
+
+        is_full = False
+
+        def append(self, messages: Sequence[Message]) -> list[int]:
+            if self.is_full and any(message.key.startswith(b"claims/0@") for message in messages):
+                raise LogFull("no room")
+            return super().append(messages)
+
+    log = Full()
+    open_ledger(log, ledger_partitions=3, request_partitions=1)
+    host = Folder(log, tmp_path / "state", "p1", Metrics("test"), print)
+    while host.turn(frozenset({0, 1, 2})):
+        pass
+    for number in range(3):
+        log.append([Message(topics.CLAIMS, b"n1", b'{"type":"no-such"}', (), number)])
+
+    log.is_full = True
+    for _ in range(4):
+        with pytest.raises(LogFull):
+            host.turn(frozenset({0, 1, 2}))
+    before = sum(log.ends(topics.DEAD_LETTERS).values())
+    log.is_full = False
+    while host.turn(frozenset({0, 1, 2})):
+        pass
+
+    assert (before, sum(log.ends(topics.DEAD_LETTERS).values())) == (0, 3)
     host.close()
 
 
