@@ -23,7 +23,7 @@ from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State, begun_at
-from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.log.base import Log
 
 CARRIED_LATER = "was in the answer at the first moment already, carried into the ledger later"
@@ -59,7 +59,7 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
         first = state_at(source, start, now_ms=now_ms, tell=tell)
         before = _rows(first)
         base = state_at(source, start, pending=False, now_ms=now_ms, tell=tell) if first.pending else first
-        _check_order(source, base, state_at(source, end, views=False, pending=False, now_ms=now_ms, tell=tell), at)
+        _check_order(source, base, ends_at(source, end, tell), at)
         changes = Changes(_rows(base))
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
         last = state_at(source, end, each=changes.apply, begun=begun_at(base), now_ms=now_ms, tell=tell)
@@ -75,15 +75,15 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
 
 
 def _rows(state: State) -> dict[str, NodeResources]:
-    return {node_id: state.row(node_id) for node_id in state.node_ids()}
+    return state.rows(state.node_ids())
 
 
-def _check_order(log: Log, first: State, last: State, at: Sequence[str]) -> None:
+def _check_order(log: Log, first: State, last: Mapping[int, int], at: Sequence[str]) -> None:
     """Raises UsageProblem if the second moment does not include all that the first has."""
     for number, end in first.ends.items():
-        if last.ends.get(number, 0) < end:
+        if last.get(number, 0) < end:
             raise UsageProblem(
-                f"--at {' --at '.join(at)}: the second moment is before the first ({CLAIMS}/{number} ends at {last.ends.get(number, 0)}, "
+                f"--at {' --at '.join(at)}: the second moment is before the first ({CLAIMS}/{number} ends at {last.get(number, 0)}, "
                 f"at the first at {end} of {log.end(CLAIMS, number)}); give the earlier one first"
             )
 

@@ -29,7 +29,7 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     with opened(log) as source:
         state = state_at(source, moment_of(at))
     chosen = matching(state.node_ids(), names)
-    items = [node_item(state.row(node_id), state.as_of_ms) for node_id in chosen]
+    items = [node_item(row, state.as_of_ms) for row in state.rows(chosen).values()]
     write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     return 0
 

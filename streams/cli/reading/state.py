@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -78,13 +79,20 @@ class State(Struct, kw_only=True):
 
     def row(self, node_id: str) -> NodeResources:
         """A node's row as of the cut. Raises KeyError for a node that is not known."""
-        ledger = self.ledger_of(node_id)
-        if ledger is None or not self.has_views:
-            raise KeyError(node_id)
-        doubles = sum(finding.node_id == node_id and not finding.ignored for finding in self.doubles.open_findings())
-        leaks = self.leaks[ledger.partition].count(node_id) + doubles
-        row = node_resources(ledger, node_id, self.observed[ledger.partition], leaks)
-        return replace(row, offset=min(row.offset, self.ends[ledger.partition] - 1))
+        return self.rows([node_id])[node_id]
+
+    def rows(self, node_ids: Iterable[str]) -> dict[str, NodeResources]:
+        """The rows of several nodes. Raises as `row` does."""
+        rows: dict[str, NodeResources] = {}
+        doubles = Counter(finding.node_id for finding in self.doubles.open_findings() if not finding.ignored)
+        for node_id in node_ids:
+            ledger = self.ledger_of(node_id)
+            if ledger is None or not self.has_views:
+                raise KeyError(node_id)
+            leaks = self.leaks[ledger.partition].count(node_id) + doubles[node_id]
+            row = node_resources(ledger, node_id, self.observed[ledger.partition], leaks)
+            rows[node_id] = replace(row, offset=min(row.offset, self.ends[ledger.partition] - 1))
+        return rows
 
     def findings(self) -> list[LeakSuspected | LeakConfirmed]:
         """Every open finding, by node; causes are named by where they really stand."""

@@ -73,22 +73,20 @@ def state_at(
     """
     stderr = sys.stderr if stderr is None else stderr
     tell = tell or teller(stderr)
-    partitions = ledger_partitions(log)
-    if isinstance(at, Cut):
-        check_cut(log, at, FOLDED)  # What else it names is read by other answers, and a copy of the ledger may not have it.
     # In this order: what is carried up to here stands in `claims` before their ends are read.
     there = log.topics()
     carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
-    ends = _ends(log, CLAIMS, at, tell)
-    ends = {number: ends.get(number, 0) for number in range(partitions)}
+    ends = ends_at(log, at, tell)
     from_snapshots = each is None and CLAIMS in there
     begins = dict(begun or {})
     if apart is not None and from_snapshots and not begins:
         begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
-    for number, end in ends.items():
-        if number not in begins:
-            begins[number] = _begun(log, number, partitions, end, views=views, from_snapshots=from_snapshots, tell=tell)
+    with Progress("load", sum(ends.values()), stderr, time.monotonic) as progress:
+        for number, end in ends.items():
+            if number not in begins:
+                begins[number] = _begun(log, number, len(ends), end, views=views, from_snapshots=from_snapshots, tell=tell)
+                progress.add(begins[number].ledger.next_offset)
     state = _state(begins, ends, has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
@@ -108,6 +106,15 @@ def state_at(
         say_pending(state, stderr)
     state.cut = Cut.of(places, ledger_id_of(log))
     return state
+
+
+def ends_at(log: Log, at: Moment | None, tell: Tell) -> dict[int, int]:
+    """Where each partition of `claims` ends at that moment. Raises as `state_at`, but for what folding raises."""
+    partitions = ledger_partitions(log)
+    if isinstance(at, Cut):
+        check_cut(log, at, FOLDED)  # What else it names is read by other answers, and a copy of the ledger may not have it.
+    ends = _ends(log, CLAIMS, at, tell)
+    return {number: ends.get(number, 0) for number in range(partitions)}
 
 
 def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, from_snapshots: bool, tell: Tell) -> Begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from io import StringIO
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from producers import history_load
 from projections.companions import Doubles, all_rows
 from projections.snapshots import chunks_of
+from schemas.topics import CLAIMS
 from streams.cli.main import run
+from streams.cli.printed import progress
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.log.sqlite import SqliteLog
+from tests.cli_log import FleetLog
 
 RECORDS = 12_000
 
@@ -46,3 +50,40 @@ def test_a_state_without_a_digest_is_not_published(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="folded without a digest"):
         chunks_of(state.ledgers[0])
+
+
+def test_the_rows_of_all_nodes_are_those_of_each_and_count_what_is_claimed_twice(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path)
+    for node_id in ("c01", "c02", "c03"):
+        fleet.audit(node_id)
+    for node_id in ("c01", "c02"):
+        fleet.claim(f"{node_id}/0/s-1.1", "i-77", node_id, memory_mib=512)
+    for node_id in ("c01", "c02", "c03"):
+        fleet.now_ms += 60_000
+        fleet.audit(node_id, {"i-77": 512} if node_id != "c03" else {})
+
+    state = state_at(fleet.log, stderr=StringIO())
+    rows = state.rows(state.node_ids())
+
+    found = Counter(finding.node_id for finding in state.findings())
+    assert "double-claim" in {finding.kind for finding in state.findings()}
+    assert rows == {node_id: state.row(node_id) for node_id in ("c01", "c02", "c03")}
+    assert {node_id: row.leaks for node_id, row in rows.items()} == {"c01": 0, "c02": 0, "c03": 0} | found
+
+
+def test_loading_snapshots_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "_SHOW_EVERY_SECONDS", 0.0)
+    spec, terminal = f"sqlite:{tmp_path / 'log.db'}", Terminal()
+    run(["produce", "load", "--history", "500", "--nodes", "4", "--log", spec])
+    run(["snapshot", "write", "--log", spec])
+
+    with SqliteLog.open(tmp_path / "log.db") as log:
+        total = sum(log.ends(CLAIMS).values())
+        state_at(log, stderr=terminal)
+
+    assert f"load: {total} of {total} records" in terminal.getvalue()
