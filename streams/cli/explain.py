@@ -32,9 +32,10 @@ from streams.cli.printed.funnel import (
     without_lines,
 )
 from streams.cli.printed.output import Answer, Column, write
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
+from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.relief import relief_lines, reliefs
 from streams.cli.reading.rerun import Again, Reruns
@@ -103,15 +104,7 @@ def explain(
         reruns = Reruns(source, request)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
-        fates: dict[str, list[ClaimOutcome]] = {}
-
-        def collect(ledger: Ledger, observed: Observed, step: Step) -> None:
-            del ledger, observed
-            for outcome in step.outcomes:
-                if outcome.request_id == request.request_id:
-                    fates.setdefault(outcome.instance_id, []).append(outcome)
-
-        now = Now(request, state_at(source, moment_of(at), each=collect), fates)
+        now = _now(source, request, at)
         if show.in_words:
             for line in _told(found, request, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
@@ -122,6 +115,22 @@ def explain(
             write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
     failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
     return Exit.UNPLACEABLE if failed else Exit.DONE
+
+
+def _now(log: Log, request: PlacementRequested, at: str) -> Now:
+    """The state at that moment, and what has become of the request's claims by then."""
+    laid: list[ClaimOutcome] = []
+
+    def collect(ledger: Ledger, observed: Observed, step: Step) -> None:
+        del ledger, observed
+        laid.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
+
+    state = state_at(log, moment_of(at), each_laid=collect)
+    ends = {place.partition: place.next_offset for place in state.cut.places if place.topic == CLAIMS}
+    fates: dict[str, list[ClaimOutcome]] = {}
+    for outcome in (*fates_of(log, request.request_id, ends, sys.stderr, teller(sys.stderr)), *laid):
+        fates.setdefault(outcome.instance_id, []).append(outcome)
+    return Now(request, state, fates)
 
 
 def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, InstancesPlaced | PlacementFailed, str]:

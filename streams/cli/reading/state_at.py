@@ -54,6 +54,7 @@ def state_at(
     at: Moment | None = None,
     *,
     each: Each | None = None,
+    each_laid: Each | None = None,
     views: bool = True,
     pending: bool = True,
     stderr: TextIO | None = None,
@@ -64,10 +65,10 @@ def state_at(
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
-    `each` sees every record's step, those laid on the end included. With `pending` False nothing is laid on the end. Progress and what an
-    answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed over. The fold begins at
-    the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who asks for claims and
-    settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
+    `each` sees every record's step, those laid on the end included, `each_laid` those alone. With `pending` False nothing is laid on the
+    end. Progress and what an answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed
+    over. The fold begins at the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who
+    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
@@ -100,7 +101,7 @@ def state_at(
     state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in state.ends.items()}
     if pending:
-        lay_pending(log, state, carried if at is None else {}, sources, each)
+        lay_pending(log, state, carried if at is None else {}, sources, each or each_laid)
         if state.pending:
             places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
         say_pending(state, stderr)
