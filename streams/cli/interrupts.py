@@ -35,8 +35,10 @@ def ends_tidily() -> Iterator[None]:
     The exit code is what shells say of them. The second one ends it at once; what ignores them goes on to do so.
     """
     taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    told: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
         for each in taken:
             signal.signal(each, signal.SIG_DFL)
         raise SystemExit(SIGNALLED + number)
@@ -45,6 +47,10 @@ def ends_tidily() -> Iterator[None]:
         signal.signal(number, end)
     try:
         yield
+    except KeyboardInterrupt:
+        if told:  # Kafka's client loses what is raised within an acknowledgement; all that is known then is that it was interrupted.
+            raise SystemExit(SIGNALLED + told[0]) from None
+        raise
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)

@@ -174,14 +174,21 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
+    is_told = False
 
     def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_told
+        is_told = True
         signal.signal(number, signal.SIG_IGN)
         raise SystemExit(Exit.DONE)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except KeyboardInterrupt:
+        if is_told:  # Kafka's client loses what is raised within an acknowledgement; all that is known then is that it was interrupted.
+            raise SystemExit(Exit.DONE) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
