@@ -23,7 +23,9 @@ from xml.sax.saxutils import escape, quoteattr
 try:
     from libvirt import libvirtError
 except ModuleNotFoundError:
-    sys.exit("libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)")
+    from streams.cli.produce.libvirt import NOT_INSTALLED
+
+    sys.exit(NOT_INSTALLED)
 
 from producers.libvirt_connect import EventLoop, connect
 from producers.libvirt_host import LibvirtHost

@@ -23,7 +23,7 @@ from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.open_log import ENVIRONMENT, open_log, opened
+from streams.cli.reading.open_log import named_log, open_log, opened
 from streams.log.alone import alone
 from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
 from streams.log.jsonl import write_jsonl
@@ -68,13 +68,13 @@ def copy_verb(
     if not target:
         raise UsageProblem(f"TARGET '': expected {TARGETS}")
     check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
-    if _spec(log) == "-":
+    if named_log(log) == "-":
         raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
         return _exported(Path(target), log, show)
     if not target.startswith(("sqlite:", "kafka:")):
         raise UsageProblem(f"TARGET {without_secrets(target) if ':' in target else target}: expected {TARGETS}")
-    if _is_itself(target, _spec(log)):
+    if _is_itself(target, named_log(log)):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
     with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
         with _alone(destination, target), Progress("copy", None, sys.stderr, time.monotonic) as progress:
@@ -115,13 +115,9 @@ def _refuse_part(source: Log, log: str | None) -> None:
     """Raises UsageProblem for lines that may be a part of a ledger: nobody would see of the copy that it is one."""
     if not getattr(source, "ledger_id", ""):
         raise UsageProblem(
-            f"{_spec(log)}: expected a first line, as `claimlog copy FILE.jsonl` writes it, with how many partitions there are and how "
+            f"{named_log(log)}: expected a first line, as `claimlog copy FILE.jsonl` writes it, with how many partitions there are and how "
             "far they go; without it this may be a part of a ledger"
         )
-
-
-def _spec(log: str | None) -> str:
-    return log or os.environ.get(ENVIRONMENT, "")
 
 
 def _exported(path: Path, log: str | None, show: Show) -> int:

@@ -31,7 +31,7 @@ from streams.cli.printed.funnel import (
     weight_lines,
     without_lines,
 )
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, item_of, write
 from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
@@ -220,7 +220,7 @@ def _conflict(refused: tuple[Shortfall, ...]) -> str:
 def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]:
     item = decision_item(decision)
     item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
-    item["outcomes"] = [_outcome(fate) for fate in now.of(decision.instance_id)]
+    item["outcomes"] = [item_of(fate) for fate in now.of(decision.instance_id)]
     if run.matrix is not None:
         item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
         if node:
@@ -246,10 +246,6 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
 def _line(line: Line) -> dict[str, Any]:
     rejected = [{"filter": each.filter, "reason": each.reason, "shortfalls": to_builtins(each.shortfalls)} for each in line.rejected]
     return {"node_id": line.node_id, "rejected": rejected}
-
-
-def _outcome(outcome: ClaimOutcome) -> dict[str, Any]:
-    return {name: to_builtins(getattr(outcome, name)) for name in outcome.__struct_fields__}
 
 
 def _summary(found: Asked, request: PlacementRequested, result: InstancesPlaced | PlacementFailed) -> dict[str, Any]:

@@ -6,8 +6,8 @@ An interrupt within the class body of a msgspec Struct ends the process with SIG
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 LOOK_AGAIN_SECONDS = 0.01
@@ -28,32 +28,41 @@ def imports_spared() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)  # too late: what was to be interrupted is over
 
 
-@contextmanager
-def ends_tidily() -> Iterator[None]:
+def ends_tidily() -> AbstractContextManager[None]:
     """Within, SIGTERM and SIGHUP (its terminal was closed) let the process clean up first, as Ctrl-C does.
 
     The exit code is what shells say of them. The second one ends it at once; what ignores them goes on to do so.
     """
     taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    return _ended_by(taken, lambda number: SIGNALLED + number, signal.SIG_DFL)
+
+
+def ended_by_sigterm() -> AbstractContextManager[None]:
+    """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
+    return _ended_by([signal.SIGTERM], lambda _number: 0, signal.SIG_IGN)
+
+
+@contextmanager
+def _ended_by(numbers: Sequence[int], code_of: Callable[[int], int], afterwards: signal.Handlers) -> Iterator[None]:
+    """Within, the first of these signals ends the process with its code; `afterwards` is what becomes of the next."""
     told: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
         told.append(number)
-        for each in taken:
-            signal.signal(each, signal.SIG_DFL)
-        raise SystemExit(SIGNALLED + number)
+        for each in numbers:
+            signal.signal(each, afterwards)
+        raise SystemExit(code_of(number))
 
-    for number in taken:
-        signal.signal(number, end)
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     except KeyboardInterrupt:
         if told:  # Kafka's client loses what is raised within an acknowledgement; all that is known then is that it was interrupted.
-            raise SystemExit(SIGNALLED + told[0]) from None
+            raise SystemExit(code_of(told[0])) from None
         raise
     finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
 
 from cyclopts import Parameter
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
@@ -22,7 +21,7 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column, check_asked, item_of, write
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import Answer as Found
@@ -37,11 +36,6 @@ from streams.log.base import Log, LogUnreachable, Position, between
 from streams.operator import ask
 from streams.topology import check_topics
 
-
-def _fields(placement: Placement) -> dict[str, Any]:
-    return {name: to_builtins(getattr(placement, name)) for name in placement.__struct_fields__}
-
-
 PLACED = [
     Column(name="instance_id", title="instance"),
     Column(name="node_id", title="node"),
@@ -50,7 +44,7 @@ PLACED = [
 ]
 FAILED = [PLACED[0], Column(name="nodes_known"), Column(name="passed"), *(structs.replace(column, wide=True) for column in PLACED[1:])]
 _LIKE = decision_item(Decision(instance_id="", cut=())) | {
-    **_fields(Placement(instance_id="", claim_id="", partition=0, node_id="", resources=Resources())),
+    **item_of(Placement(instance_id="", claim_id="", partition=0, node_id="", resources=Resources())),
     "resources": dict.fromkeys(RESOURCES),
 }
 """An item of any answer: nobody knows before whether it is placed, and a column of the other answer is there, and empty."""
@@ -161,17 +155,15 @@ def _refuse_differing(request: PlacementRequested, before: PlacementRequested, p
 
 
 def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
-    answer = Answer(columns=PLACED, items=_items(result.placements), cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
+    answer = Answer(
+        columns=PLACED, items=[*map(item_of, result.placements)], cut=decided_at(log, found), summary=_summary(found), like=_LIKE
+    )
     write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
     for place in result.kept:
         until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
         sys.stderr.write(printable(f"{place.instance_id} keeps its place on {place.node_id} {until}") + "\n")
     sys.stderr.write(printable(f"placed at {found.position} by {result.owner}") + "\n")
     return 0
-
-
-def _items(placements: Sequence[Placement]) -> list[dict[str, Any]]:
-    return [_fields(placement) for placement in placements]
 
 
 def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:
@@ -219,5 +211,5 @@ def _summary(found: Found) -> dict[str, Any]:
     result = found.result
     said = {"request_id": result.request_id, "owner": result.owner, "position": str(found.position), "time_ms": found.time_ms}
     if isinstance(result, InstancesPlaced):
-        return {"outcome": "placed", **said} | ({"kept": _items(result.kept)} if result.kept else {})
+        return {"outcome": "placed", **said} | ({"kept": [*map(item_of, result.kept)]} if result.kept else {})
     return {"outcome": "failed", "reason": result.reason, "message": result.message, **said}

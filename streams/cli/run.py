@@ -21,7 +21,8 @@ from streams.cli.exits import exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.open_log import ENVIRONMENT, open_log
+from streams.cli.reading.open_log import named_log, open_log
+from streams.cli.writing import check_partitions
 from streams.clock import Clock, parse
 from streams.log.base import Log
 
@@ -135,7 +136,7 @@ def run(
 
 def _places(log: str | None, only: Only | None, policy: Path | None, engine: str) -> bool:
     """Whether this process hosts a scheduler. Raises UsageProblem for flags that say how one chooses if it does not."""
-    if only == "scheduler" or (only is None and not _spec(log).startswith("kafka:")):
+    if only == "scheduler" or (only is None and not named_log(log).startswith("kafka:")):
         return True
     if policy is not None or engine != ENGINE_DEFAULT:
         flag = "--policy" if policy is not None else "--engine"
@@ -147,9 +148,7 @@ def _open_ledger(log: Log, partitions: int | None) -> None:
     """Make what is missing. Raises UsageProblem for another number of partitions of `claims` than there are."""
     from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
 
-    there = log.topics().get(CLAIMS, partitions)
-    if partitions is not None and partitions != there:
-        raise UsageProblem(f"--ledger-partitions {partitions}: {CLAIMS} has {there} here, and that never changes; leave it out")
+    check_partitions(log.topics(), "--ledger-partitions", partitions, CLAIMS)
     open_ledger(log, ledger_partitions=partitions or LEDGER_PARTITIONS_DEFAULT)
 
 
@@ -256,15 +255,11 @@ def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock
 
 def _state_folder(log: str | None) -> Path:
     """Tables lie beside the log they come from; where that is a cluster, in the working directory."""
-    spec = _spec(log)
+    spec = named_log(log)
     if spec.startswith("kafka:"):
         address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
         return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
     return Path(f"{spec.removeprefix('sqlite:')}-state")
-
-
-def _spec(log: str | None) -> str:
-    return log or os.environ.get(ENVIRONMENT, "")
 
 
 def _tell(sentence: str) -> None:

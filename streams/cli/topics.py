@@ -18,6 +18,7 @@ from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
+from streams.cli.writing import check_partitions
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
 
@@ -87,9 +88,8 @@ def apply(
     check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
         there = target.topics()
-        for flag, number, topic in (("ledger", ledger_partitions, CLAIMS), ("request", request_partitions, REQUESTS)):
-            if number is not None and there.get(topic, number) != number:
-                raise UsageProblem(f"--{flag}-partitions {number}: {topic} has {there[topic]} here, and that never changes; leave it out")
+        check_partitions(there, "--ledger-partitions", ledger_partitions, CLAIMS)
+        check_partitions(there, "--request-partitions", request_partitions, REQUESTS)
         open_ledger(
             target,
             ledger_partitions=ledger_partitions or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT),

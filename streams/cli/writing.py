@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
@@ -43,3 +44,9 @@ def appended(log: Log, *messages: Message) -> Position:
         if not records or records[0].value != message.value:
             raise LogError(f"{position}: appended, but read back with other bytes; run `claimlog doctor`")
     return position
+
+
+def check_partitions(there: Mapping[str, int], flag: str, asked: int | None, topic: str) -> None:
+    """Raises UsageProblem where another number of partitions is asked for than the topic has."""
+    if asked is not None and there.get(topic, asked) != asked:
+        raise UsageProblem(f"{flag} {asked}: {topic} has {there[topic]} here, and that never changes; leave it out")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, Parameter
-from msgspec import to_builtins
 
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
@@ -18,7 +17,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column, item_of, write
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
@@ -123,7 +122,7 @@ app.command(mending.adopt)
 
 def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
     """A finding as an item: every field of its record, its state and its age."""
-    item: dict[str, Any] = {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
+    item = item_of(finding)
     item["held"] = {resource: getattr(finding.held, resource) for resource in RESOURCES}
     item["counted"] = {resource: getattr(finding.counted, resource) for resource in RESOURCES}
     item["causes"] = [{name: getattr(cause, name) for name in cause.__struct_fields__} for cause in finding.causes]

@@ -11,6 +11,7 @@ from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text, sized
+from streams.cli.printed.output import item_of
 from streams.scheduling.explain import FunnelLine, funnel
 from streams.scheduling.matrix import Line, Matrix, Without
 from streams.scheduling.supply import Supply
@@ -153,6 +154,6 @@ def weight_lines(decision: Decision) -> list[str]:
 
 def decision_item(decision: Decision) -> dict[str, Any]:
     """A decision as an item: every field, set or not, and `left` for each filter."""
-    item: dict[str, Any] = {name: to_builtins(getattr(decision, name)) for name in Decision.__struct_fields__}
+    item = item_of(decision)
     item["rejections"] = [to_builtins(each) | {"left": each.entered - each.rejected} for each in decision.rejections]
     return item

@@ -93,6 +93,11 @@ class Style(Struct, frozen=True, kw_only=True):
     colour: bool = False
 
 
+def item_of(record: Struct) -> dict[str, Any]:
+    """A record as an item: every field, set or not."""
+    return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__}
+
+
 def value_of(item: Item, name: str) -> Any:
     """The value under a key, or of the part of a value that `key.part` names; None if there is none."""
     if name in item or "." not in name:

@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
+from streams.cli.interrupts import ended_by_sigterm
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.verb import SECONDS_MAX, Once, Seconds, check_above_0, ended_by_sigterm, persistence
+from streams.cli.produce.verb import SECONDS_MAX, Once, Seconds, check_above_0, persistence
 from streams.cli.reading.open_log import opened
 from streams.clock import SystemClock
 
@@ -35,6 +36,9 @@ DiskInterval = Annotated[float, Parameter(help="Seconds from one look at the gue
 RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
 SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
 SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
+NOT_INSTALLED = (
+    "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
+)
 
 
 def libvirt(
@@ -62,9 +66,7 @@ def libvirt(
     except ModuleNotFoundError as missing:
         if missing.name != "libvirt":
             raise
-        raise UsageProblem(
-            "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
-        ) from None
+        raise UsageProblem(NOT_INSTALLED) from None
     from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_distinct, hosts_in, hosts_of, report, report_spooled
 
     for flag, number in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval), ("--spool-mib", spool_mib)):

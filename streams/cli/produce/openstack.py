@@ -60,9 +60,10 @@ def openstack(
     from producers.openstack_hosts import audit_of
     from producers.source import epoch_after, said
     from schemas.topics import AUDITS
+    from streams.cli.interrupts import ended_by_sigterm
     from streams.cli.produce.notifications import Feed, letters_before, told_before
     from streams.cli.produce.publishing import last_epochs, message
-    from streams.cli.produce.verb import ended_by_sigterm, persistence
+    from streams.cli.produce.verb import persistence
 
     clock = SystemClock()
     hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), clock.wall_ms()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -18,6 +15,7 @@ from cyclopts import App, Parameter
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import whole
+from streams.cli.interrupts import ended_by_sigterm
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -169,28 +167,6 @@ def _tell(sentence: str) -> None:
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
     """Where the trace is: as given, else as the environment says, else beside the checkout."""
     return given or Path(environ.get(DATA_ENVIRONMENT) or DATA_DEFAULT)
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM is an orderly end with exit code 0 also while a log is waited for; what is cut short the next audit makes good."""
-    is_told = False
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        nonlocal is_told
-        is_told = True
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(Exit.DONE)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if is_told:  # Kafka's client loses what is raised within an acknowledgement; all that is known then is that it was interrupted.
-            raise SystemExit(Exit.DONE) from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:

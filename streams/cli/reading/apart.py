@@ -25,7 +25,7 @@ from streams import collector
 from streams.cli.given.units_in import whole
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import with_archive
-from streams.cli.reading.open_log import ENVIRONMENT, given_settings, opened, with_settings
+from streams.cli.reading.open_log import given_settings, named_log, opened, with_settings
 from streams.log.base import Log
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Source(Struct, frozen=True):
     @property
     def reopens(self) -> bool:
         """Whether there is anything to open a second time: what came through stdin is gone."""
-        return (self.spec or os.environ.get(ENVIRONMENT, "")) != "-"
+        return named_log(self.spec) != "-"
 
 
 Result_co = TypeVar("Result_co", covariant=True)

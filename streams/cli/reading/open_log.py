@@ -31,6 +31,11 @@ def with_settings(given: Iterable[str]) -> Iterator[None]:
         _given.reset(token)
 
 
+def named_log(spec: str | None) -> str:
+    """What `--log` names, else the environment; empty if neither does."""
+    return spec or os.environ.get(ENVIRONMENT, "")
+
+
 def given_settings() -> tuple[str, ...]:
     """The settings of `-X` that logs opened here are given: for a process that opens the same log."""
     return _given.get()

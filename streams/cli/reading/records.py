@@ -9,13 +9,20 @@ from typing import NamedTuple
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.projection import HistoryMissing
-from schemas.topics import TOPICS
+from schemas.topics import CLAIMS, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import Log, LogDamaged, Record, between
 
 READ_RECORDS = 2_000
 ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
+
+
+def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
+    """Raises AnswerIncomplete where a partition of `claims` begins behind `offset`, from which on it is needed."""
+    if offset < (start := log.start(CLAIMS, partition)):
+        needed = f"{CLAIMS}/{partition}: records from {offset} on are needed"
+        raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {ARCHIVED}")
 
 
 class Range(NamedTuple):

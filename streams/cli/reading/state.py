@@ -25,9 +25,8 @@ from projections.rows import node_resources
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS
-from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.apart import Added
-from streams.cli.reading.records import ARCHIVED
+from streams.cli.reading.records import check_claims_at_hand
 from streams.log.base import Log, Position
 
 READ_RECORDS = 5_000
@@ -163,9 +162,8 @@ class State(Struct, kw_only=True):
             added(ledger.next_offset - at)
 
     def _check_at_hand(self, log: Log, ledger: Ledger, until: int) -> None:
-        number, at = ledger.partition, ledger.next_offset
-        if at < until and at < (start := log.start(CLAIMS, number)):
-            raise AnswerIncomplete(f"{CLAIMS}/{number}: records from {at} on are needed, at hand are those from {start} on; {ARCHIVED}")
+        if ledger.next_offset < until:
+            check_claims_at_hand(log, ledger.partition, ledger.next_offset)
 
 
 def begun_at(state: State) -> dict[int, Begun]:

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, suppress
 
 import pytest
 
-from streams.cli.interrupts import ends_tidily
-from streams.cli.produce.verb import ended_by_sigterm
+from streams.cli.interrupts import ended_by_sigterm, ends_tidily
 
 Ending = Callable[[], AbstractContextManager[None]]
 
