@@ -172,7 +172,7 @@ class Listed(Struct, frozen=True, kw_only=True):
 
     `offset` is the last record of `claims` that it includes; of its `chunks` so many are `found`, with `size_bytes` of records. `trouble`
     is why no reader begins there, empty if one can; `state_hash` is of the ledger in it, to be compared with `state_hash`, empty with
-    trouble. `has_views` if what is kept beside the ledger is in it.
+    trouble or if nobody asked for it. `has_views` if what is kept beside the ledger is in it.
     """
 
     partition: int
@@ -200,10 +200,13 @@ def state_hash(ledger: Ledger) -> str:
     return blake2b(encoded(ledger), digest_size=16).hexdigest()
 
 
-def listed(log: Readable, partition: int, tell: Tell | None = None) -> list[Listed]:
-    """Every snapshot of a partition that the log has, also those that no reader begins at, by offset; `tell` hears of what is none."""
+def listed(log: Readable, partition: int, tell: Tell | None = None, *, hashed: bool = False) -> Iterator[Listed]:
+    """Every snapshot of a partition that the log has, also those that no reader begins at, by offset; `tell` hears of what is none.
+
+    Each is loaded as it is asked for; `hashed` those are whose content is to be compared.
+    """
     if partition >= log.topics().get(SNAPSHOTS, 0):
-        return []
+        return
     tell = _once(tell)
     found: dict[tuple[int, str, int, int], dict[int, tuple[Recorded, SnapshotChunk]]] = {}
     for record, chunk in _backwards(log, partition, tell):
@@ -211,10 +214,11 @@ def listed(log: Readable, partition: int, tell: Tell | None = None) -> list[List
             found.setdefault((chunk.offset, chunk.digest, chunk.chunks, chunk.state_version), {}).setdefault(chunk.index, (record, chunk))
         else:
             tell(f"{SNAPSHOTS}/{partition}@{record.offset} is no part of a snapshot: {chunk.reason}")
-    return [_listed(log, partition, found[key]) for key in sorted(found)]
+    for key in sorted(found):
+        yield _listed(log, partition, found[key], hashed=hashed)
 
 
-def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, SnapshotChunk]]) -> Listed:
+def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, SnapshotChunk]], *, hashed: bool) -> Listed:
     first, chunk = min(parts.values(), key=lambda part: part[0].offset)
     entry = Listed(
         partition=partition,
@@ -236,7 +240,7 @@ def _listed(log: Readable, partition: int, parts: dict[int, tuple[Recorded, Snap
     usable = "its chunks do not belong together" if data is None else _usable(log, partition, data, chunk)
     if isinstance(usable, str):
         return replace(entry, trouble=usable)
-    return replace(entry, state_hash=state_hash(usable[0]), has_views=bool(usable[1]))
+    return replace(entry, state_hash=state_hash(usable[0]) if hashed else "", has_views=bool(usable[1]))
 
 
 def newest_offset(log: Readable, partition: int) -> int:

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from projections.subjects import Subject
 from schemas.claims import ReleaseReason
+from schemas.partitioner import partition_of
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
 from schemas.results import OutcomeKind
@@ -23,7 +24,7 @@ from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
-from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.log.base import Log, Message, Position
 from streams.operator import release as release_message
@@ -106,10 +107,10 @@ def hold(
         raise UsageProblem(f"--ttl {ttl}: that holds it for no time; expected a time such as 10m, or `claimlog claims release`")
     with opened(log) as source:
         check_writable(source)
-        state = state_at(source, views=False, pending=False)
-        node_id = _node_of(state, claim, node)
-        if node_id is None:
+        found = _found(source, claim, node)
+        if found is None:
             return _not_held(claim, "not held")
+        state, node_id = found
         position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
     print("held" if outcome == "renewed" else "not held")
     sys.stderr.write(f"{printable(claim)}: {outcome} at {position}\n")
@@ -129,10 +130,10 @@ def release(
     """Give a claim back: prints released and exits 0; in-use or not-held exits 1."""
     with opened(log) as source:
         check_writable(source)
-        state = state_at(source, views=False, pending=False)
-        node_id = _node_of(state, claim, node)
-        if node_id is None:
+        found = _found(source, claim, node)
+        if found is None:
             return _not_held(claim, "not-held")
+        state, node_id = found
         position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
     print(outcome)
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
@@ -140,19 +141,27 @@ def release(
     return 0 if outcome == "released" else 1
 
 
-def _node_of(state: State, claim_id: str, node: str) -> str | None:
-    """The node of a claim; the one the asker names if the ledger holds no such claim.
+def _found(log: Log, claim_id: str, node: str) -> tuple[State, str] | None:
+    """The partition that holds a claim, and the claim's node; if none does, those that the asker names, or None.
 
-    Raises UsageProblem if they differ, or if nobody knows the node: a word there would stand where the claim never comes.
+    One partition at a time, that of the asker's node first: the whole ledger may be a hundred times as much as the answer needs.
+    Raises UsageProblem if the nodes differ, or if nobody knows the node: a word there would stand where the claim never comes.
     """
-    held = next((ledger.claims[claim_id] for ledger in state.ledgers.values() if claim_id in ledger.claims), None)
-    if held is None:
-        if node and state.node(node) is None:
-            raise UsageProblem(unknown_node(node, state.node_ids()))
-        return node or None
-    if node and node != held.node_id:
-        raise UsageProblem(f"claim {claim_id} is held on {held.node_id}, not on {node}; leave out --node")
-    return held.node_id
+    partitions = ledger_partitions(log)
+    named = partition_of(node.encode(), partitions)
+    for number in sorted(range(partitions), key=lambda number: number != named):
+        state = state_at(log, views=False, pending=False, only=(number,))
+        held = state.ledgers[number].claims.get(claim_id)
+        if held is not None and node and node != held.node_id:
+            raise UsageProblem(f"claim {claim_id} is held on {held.node_id}, not on {node}; leave out --node")
+        if held is not None:
+            return state, held.node_id
+    if not node:
+        return None
+    state = state_at(log, views=False, pending=False, only=(named,))
+    if state.node(node) is None:
+        raise UsageProblem(unknown_node(node, state_at(log, views=False, pending=False).node_ids()))
+    return state, node
 
 
 def _not_held(claim_id: str, said: str) -> int:

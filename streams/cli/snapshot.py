@@ -74,7 +74,11 @@ def list_(
     with opened(log) as source:
         ends = _chosen(source, partition)
         tell = teller(sys.stderr)
-        found = [entry for number in ends for entry in listed(source, number, tell=tell)]
+        with Progress("load", None, sys.stderr, time.monotonic) as progress:
+            found = []
+            for entry in (entry for number in ends for entry in listed(source, number, tell, hashed=verify)):
+                found.append(entry)
+                progress.add(entry.offset + 1)
         said = [entry.trouble or USABLE for entry in found]
         if verify:
             said = _verified(source, found)

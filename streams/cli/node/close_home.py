@@ -13,7 +13,7 @@ from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
-from streams.cli.reading.state_at import state_at
+from streams.cli.reading.state_at import ledger_partitions, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import close_home as close_home_message
 
@@ -27,7 +27,9 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
     """
     with opened(log) as source:
         check_writable(source)
-        state = state_at(source, views=False, pending=False)
+        partitions = ledger_partitions(source)
+        concerned = {partition_of(name.encode(), partitions) for name in (node, group)}
+        state = state_at(source, views=False, pending=False, only=concerned)
         epoch = _epoch(state, node, group)
         position = appended(source, close_home_message(node, group, epoch, new_stamp()))
         list(state.follow(source, position.partition, position.offset + 1))
@@ -44,7 +46,7 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
 
 def _epoch(state: State, node: str, group: str) -> int:
     """The epoch of the group's open home, which must be this node. Raises UsageProblem."""
-    home = state.ledgers[partition_of(group.encode(), len(state.ledgers))].homes(group)
+    home = state.ledgers[partition_of(group.encode(), state.partitions)].homes(group)
     if home is None:
         raise UsageProblem(f"group {group} has no home: no member of it was ever placed, or its policy is another than affinity")
     if home.node_id != node:

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 from projections.node import Claim, Node
 from schemas.claims import NodeStatus
 from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.partitioner import partition_of
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
@@ -23,7 +24,7 @@ from streams.cli.printed.printable import printable, printable_lines
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
-from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.operator import configure
 
@@ -93,11 +94,11 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
         raise UsageProblem("--reason '': say why, for those who wonder later why nothing is granted there")
     with opened(spec) as log:
         check_writable(log)
-        state = state_at(log, views=False, pending=False)
-        # A node may have been reported and not carried yet.
+        state = state_at(log, views=False, pending=False, only=(partition_of(name.encode(), ledger_partitions(log)),))
         before = state.node(name)
-        if before is None and not new and name not in state_at(log, views=False).node_ids():
-            raise UsageProblem(f"{unknown_node(name, state.node_ids())}; --new writes it before its first report")
+        # A node may have been reported and not carried yet.
+        if before is None and not new and name not in (known := state_at(log, views=False).node_ids()):
+            raise UsageProblem(f"{unknown_node(name, known)}; --new writes it before its first report")
         was = "new" if before is None else before.status
         position = appended(log, configure(name, new_stamp(), status=status, reason=reason))
         list(state.follow(log, position.partition, position.offset + 1))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TextIO
 
 from projections.companions import Doubles, all_rows, taken
@@ -62,13 +62,15 @@ def state_at(
     apart: Apart | None = None,
     begun: Mapping[int, Begun] | None = None,
     tell: Tell | None = None,
+    only: Collection[int] | None = None,
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included, `each_laid` those alone. With `pending` False nothing is laid on the
     end. Progress and what an answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed
     over. The fold begins at the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who
-    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
+    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same. `only` some
+    partitions are there if named: without `views` and `pending`, since doubles span partitions and so does what is laid on the end.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
@@ -78,7 +80,8 @@ def state_at(
     there = log.topics()
     carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
-    ends = ends_at(log, at, tell)
+    all_ends = ends_at(log, at, tell)
+    ends = {number: end for number, end in all_ends.items() if only is None or number in only}
     from_snapshots = each is None and CLAIMS in there
     begins = dict(begun or {})
     if apart is not None and from_snapshots and not begins:
@@ -86,9 +89,9 @@ def state_at(
     with Progress("load", sum(ends.values()), stderr, time.monotonic) as progress:
         for number, end in ends.items():
             if number not in begins:
-                begins[number] = _begun(log, number, len(ends), end, views=views, from_snapshots=from_snapshots, tell=tell)
+                begins[number] = _begun(log, number, len(all_ends), end, views=views, from_snapshots=from_snapshots, tell=tell)
                 progress.add(begins[number].ledger.next_offset)
-    state = _state(begins, ends, has_views=views)
+    state = _state(begins, ends, len(all_ends), has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
         for number, end in ends.items():
@@ -126,11 +129,11 @@ def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, fro
     return Begun(found[0], *taken(number, found[1]))
 
 
-def _state(begun: Mapping[int, Begun], ends: Mapping[int, int], *, has_views: bool) -> State:
+def _state(begun: Mapping[int, Begun], ends: Mapping[int, int], partitions: int, *, has_views: bool) -> State:
     """The state that begins there; of the doubles, which span partitions, the newest count."""
     ledgers = {number: each.ledger for number, each in sorted(begun.items())}
     return State(
-        partitions=len(ends),
+        partitions=partitions,
         ledgers=ledgers,
         observed={number: each.observed for number, each in sorted(begun.items())},
         leaks={number: each.leaks for number, each in sorted(begun.items())},
@@ -178,7 +181,7 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
     """In another process: a partition folded to its end, as bytes, and the doubles of the snapshot that it began at."""
     partitions, views = task.options
     begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True, tell=tell)
-    state = _state({task.partition: begun}, {task.partition: task.end}, has_views=views)
+    state = _state({task.partition: begun}, {task.partition: task.end}, partitions, has_views=views)
     state.fold(log, task.partition, task.end, added)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
     return encoded(begun.ledger, rows), begun.doubles

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from producers import history_load
 from projections.companions import Doubles, all_rows
 from projections.snapshots import chunks_of
-from schemas.topics import CLAIMS
+from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.main import run
 from streams.cli.printed import progress
-from streams.cli.reading.state import State
-from streams.cli.reading.state_at import state_at
+from streams.cli.reading import state_at as module
+from streams.cli.reading.state import Begun, State
+from streams.cli.reading.state_at import _begun, state_at
+from streams.log.base import Log
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
 
@@ -87,3 +91,49 @@ def test_loading_snapshots_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: p
         state_at(log, stderr=terminal)
 
     assert f"load: {total} of {total} records" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["node", "disable", "c01", "--reason", "r"],
+        ["node", "close-home", "c01", "--group", "of-c01"],
+        ["claims", "hold", "r1/0/s-1.1", "--node", "c01"],
+        ["claims", "release", "r1/0/s-1.1", "--node", "c01"],
+    ],
+)
+def test_a_word_about_one_node_loads_no_partition_but_those_concerned(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(8):
+        fleet.audit(f"c{number:02}")
+    together = ServerGroup(group_id="of-c01", policy="affinity")
+    fleet.claim("r1/0/s-1.1", "i1", "c01", request_id="r1")
+    fleet.append(REQUESTS, PlacementRequested(request_id="r2", flavor=Flavor(), group=together, requested_nodes=("c01",)))
+    fleet.schedule(turns=12)
+    concerned = {fleet.log.partition(CLAIMS, name) for name in (b"c01", *([b"of-c01"] if "close-home" in words else []))}
+    loaded = set()
+
+    def noted(log: Log, number: int, *args: Any, **options: Any) -> Begun:
+        loaded.add(number)
+        return _begun(log, number, *args, **options)
+
+    monkeypatch.setattr(module, "_begun", noted)
+    answer = fleet.run(capsys, *words)
+
+    assert answer.code == 0, answer.err
+    assert loaded == concerned < set(range(fleet.log.topics()[CLAIMS]))
+
+
+def test_a_claim_is_found_in_whatever_partition_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    nodes = [f"c{number:02}" for number in range(8)]
+    for node_id in nodes:
+        fleet.audit(node_id)
+        fleet.claim(f"{node_id}/0/s-1.1", f"i-{node_id}", node_id)
+
+    assert len({fleet.log.partition(CLAIMS, node_id.encode()) for node_id in nodes}) > 1
+    for node_id in nodes:
+        assert fleet.run(capsys, "claims", "hold", f"{node_id}/0/s-1.1").out == "held\n"
+        assert fleet.run(capsys, "claims", "release", f"{node_id}/0/s-1.1").out == "released\n"
