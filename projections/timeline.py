@@ -60,8 +60,8 @@ class Timeline(Struct):
     entries: list[Entry] = field(default_factory=list)
     requests: set[str] = field(default_factory=set)
     """Requests that claimed something for the subject instance."""
-    instances: set[str] = field(default_factory=set)
-    """Instances that the subject request claims for; the subject itself if it is an instance."""
+    since_ms: dict[str, int] = field(default_factory=dict)
+    """The instances that a subject request claimed, each with the time from which on it is told of: that of its first claim."""
     last: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     """Use as of the last look, by node and instance (empty for the whole node)."""
     limits: dict[str, Amounts] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Timeline(Struct):
     def __post_init__(self) -> None:
         """Begin with what the subject itself says."""
         if self.subject.kind == "instance":
-            self.instances.add(self.subject.name)
+            self.since_ms[self.subject.name] = -1
         elif self.subject.kind == "request":
             self.requests.add(self.subject.name)
 
@@ -91,7 +91,9 @@ class Timeline(Struct):
 
     def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
         """Look at one record of a topic of `AROUND`; after the ledger is folded, as claims tell which requests an instance had."""
-        note = self._note(partition, offset, time_ms, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
+        if topic == RESULTS:
+            self.heard(partition, time_ms)
+        note = self._note(partition, offset, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
         mine = concerns(event, self.subject)
         if not mine and self.subject.kind == "instance":
             mine = any(concerns(event, Subject("request", request_id)) for request_id in self.requests)
@@ -108,10 +110,13 @@ class Timeline(Struct):
                 )
             )
 
-    def _note(self, partition: int, offset: int, time_ms: int, result: InstancesPlaced | PlacementFailed) -> str:
+    def heard(self, partition: int, time_ms: int) -> None:
+        """There is a record of `placement-results`, whatever it says: those behind it are no older."""
+        self.results_ms[partition] = max(time_ms, self.results_ms.get(partition, 0))
+
+    def _note(self, partition: int, offset: int, result: InstancesPlaced | PlacementFailed) -> str:
         """What is to be added where a result does not count: one of each request does (DESIGN section 3), the rest changed nothing."""
-        newest_ms = self.results_ms[partition] = max(time_ms, self.results_ms.get(partition, 0))
-        if isinstance(result, InstancesPlaced) and newest_ms > result.commit_by_ms:
+        if isinstance(result, InstancesPlaced) and self.results_ms[partition] > result.commit_by_ms:
             return " (does not count: appended after its commit_by_ms)"
         here = f"{RESULTS}/{partition}@{offset}"
         counts = self.counting.setdefault(result.request_id, here)
@@ -146,12 +151,14 @@ class Timeline(Struct):
             node = ledger.nodes.get(node_id)
             if node is None:
                 continue
-            for instance_id in sorted(self.instances):
+            for instance_id, since_ms in sorted(self.since_ms.items()):
                 use = node.uses.get(instance_id, NOTHING)
                 changed = use != self.last.get((node_id, instance_id), NOTHING)
                 deltas = self._deltas(node, instance_id, use) if changed else NOTHING
                 there = [outcome for outcome in outcomes if outcome.instance_id == instance_id and outcome.node_id in {"", node_id}]
                 moved = self._moved(node, instance_id)
+                if step.time_ms < since_ms:
+                    continue
                 if moved or deltas != NOTHING or there or self._observed(step, instance_id, node_id):
                     entered.update(outcome.claim_id for outcome in there)
                     self._enter(partition, step, node_id, instance_id, deltas, there)
@@ -159,7 +166,8 @@ class Timeline(Struct):
         if rest:
             self._enter(partition, step, rest[0].node_id, rest[0].instance_id, NOTHING, rest)
         elif not step.node_ids and step.ignored:
-            for instance_id in sorted(i for i in self.instances if concerns(step.event, Subject("instance", i)))[:1]:
+            known = (name for name, since_ms in self.since_ms.items() if step.time_ms >= since_ms)
+            for instance_id in sorted(name for name in known if concerns(step.event, Subject("instance", name)))[:1]:
                 self._enter(partition, step, node_of(step.event), instance_id, NOTHING, [])
 
     def _mine(self, outcome: ClaimOutcome) -> bool:
@@ -171,8 +179,6 @@ class Timeline(Struct):
         self.claim_ids.add(outcome.claim_id)
         if outcome.request_id:
             self.requests.add(outcome.request_id)
-        if outcome.instance_id:
-            self.instances.add(outcome.instance_id)
 
     def _moved(self, node: Node, instance_id: str) -> bool:
         """Whether the instance came to the sight of observations of the node, or went out of it."""

@@ -13,23 +13,26 @@ from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.subjects import subject_of
+from projections.subjects import Subject, subject_of
 from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, RESULTS
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
+from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Answer, Column, write
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
-from streams.cli.reading.state import READ_RECORDS
-from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.state import READ_RECORDS, State
+from streams.cli.reading.state_at import ends_at, moment_of, state_at
+from streams.log.base import Log
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
@@ -38,29 +41,22 @@ SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE
 def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Show = SHOW) -> int:
     """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
 
-    Amounts are the use of the node: of the instance there, or of the whole node. Audits that changed nothing are left out. --since and
-    --until choose what is shown; what came before is folded all the same. A subject that no record names exits 2.
+    Of a request those are told that made one to its instances, on every node, from its first claim on. Amounts are the use of the node: of
+    the instance there, or of the whole node. Audits that changed nothing are left out. --since and --until choose what is shown; what came
+    before is folded all the same. A subject that no record names exits 2.
     """
     try:
-        about = Timeline(subject_of(subject))
+        named = subject_of(subject)
     except ValueError as problem:
         raise UsageProblem(str(problem)) from None
-
-    def each(ledger: Ledger, observed: Observed, step: Step) -> None:
-        del observed
-        about.apply(ledger.partition, ledger, step)
-
     now_ms = time.time_ns() // 1_000_000
     with opened(log) as source:
         end = moment_of(until, now_ms)
         start = moment(since, now_ms) if since else None
         Range(start, end).check(source, (CLAIMS, *AROUND))
         around = cut_of(source, AROUND, Range(None, end))
-        state = state_at(source, end, each=each)
-        for record in records_of(source, AROUND, Range(None, around), READ_RECORDS):
-            event = decode_keyed(record.topic, record.key, record.value)
-            if not isinstance(event, Unreadable):
-                about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
+        about, state = _folded(source, named, end)
+        _tell(source, about, Range(None, around))
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
         cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
@@ -71,6 +67,32 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
     if not about.entries:
         sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
     return 0
+
+
+def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, State]:
+    """What the ledger says of the subject up to a moment, and its state then, as far as that was needed."""
+    ends, stderr = ends_at(log, end, teller(sys.stderr)), sys.stderr
+    since_ms = claimed_by(log, ends, subject.name, stderr) if subject.kind == "request" else {}
+    about = Timeline(subject, since_ms=since_ms)
+
+    def each(ledger: Ledger, observed: Observed, step: Step) -> None:
+        del observed
+        about.apply(ledger.partition, ledger, step)
+
+    firsts = firsts_naming(log, ends, [subject.name, *since_ms], stderr)
+    return about, state_at(log, end, each=each, firsts=firsts, views=False)
+
+
+def _tell(log: Log, about: Timeline, within: Range) -> None:
+    """The records around the ledger. Results are many and long, and those that name nothing of it are not decoded."""
+    naming = Naming([about.subject.name, *about.requests])
+    for record in records_of(log, AROUND, within, READ_RECORDS):
+        if record.topic == RESULTS and not naming.may_be_in(record.value):
+            about.heard(record.partition, record.time_ms)
+            continue
+        event = decode_keyed(record.topic, record.key, record.value)
+        if not isinstance(event, Unreadable):
+            about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
 
 
 def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:

@@ -20,14 +20,24 @@ Each = Callable[[Ledger, Observed, Step], None]
 """Called for every record after ledger and views are folded."""
 
 
+def behind_of(committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]]) -> dict[int, dict[str, int]]:
+    """The partitions that have something to carry: the ends of those sources that go beyond what is `committed`."""
+    found: dict[int, dict[str, int]] = {}
+    for topic, ends in sources.items():
+        for number, end in ends.items():
+            if end > committed.get(topic, {}).get(number, 0):
+                found.setdefault(number, {})[topic] = end
+    return dict(sorted(found.items()))
+
+
 def lay_pending(
-    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, Mapping[int, int]], each: Each | None
+    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[int, Mapping[str, int]], each: Each | None
 ) -> None:
-    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted."""
-    for number in range(state.partitions):
-        behind = {topic: ends[number] for topic, ends in sources.items() if ends.get(number, 0) > committed.get(topic, {}).get(number, 0)}
-        if not behind:
-            continue
+    """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted.
+
+    `sources` are as from `behind_of`, where nobody has committed more than is `committed`.
+    """
+    for number, behind in sources.items():
         records: list[Record] = []
         for topic, start in _carried_to(log, number, state.ends[number], behind).items():
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)

@@ -37,7 +37,7 @@ from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
-from streams.cli.reading.pending import Each, lay_pending, say_pending
+from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pending
 from streams.cli.reading.records import at_time
 from streams.cli.reading.state import Begun, State
 from streams.log.base import Log, TopicMismatch
@@ -63,14 +63,16 @@ def state_at(
     begun: Mapping[int, Begun] | None = None,
     tell: Tell | None = None,
     only: Collection[int] | None = None,
+    firsts: Mapping[int, int] | None = None,
 ) -> State:
     """The state just before the first records at or after `at` (a time), or exactly at a cut; None: at the end of the log.
 
     `each` sees every record's step, those laid on the end included, `each_laid` those alone. With `pending` False nothing is laid on the
     end. Progress and what an answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed
     over. The fold begins at the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who
-    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same. `only` some
-    partitions are there if named: without `views` and `pending`, since doubles span partitions and so does what is laid on the end.
+    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
+    Without `views`, since doubles span partitions, some of these may do: with `only` (and nothing `pending`) no others are there; with
+    `firsts`, from which offset on `each` wants the steps of each, those are that have such steps, folded from a snapshot in front of them.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
@@ -80,18 +82,21 @@ def state_at(
     there = log.topics()
     carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
-    all_ends = ends_at(log, at, tell)
-    ends = {number: end for number, end in all_ends.items() if only is None or number in only}
-    from_snapshots = each is None and CLAIMS in there
+    every, behind = ends_at(log, at, tell), behind_of(carried if at is None else {}, sources)
+    ends = {number: end for number, end in every.items() if only is None or number in only}
+    if firsts is not None:
+        ends = {number: end for number, end in ends.items() if firsts[number] < end or number in behind}
+    from_snapshots = (each is None or firsts is not None) and CLAIMS in there
     begins = dict(begun or {})
     if apart is not None and from_snapshots and not begins:
         begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
     with Progress("load", sum(ends.values()), stderr, time.monotonic) as progress:
         for number, end in ends.items():
             if number not in begins:
-                begins[number] = _begun(log, number, len(all_ends), end, views=views, from_snapshots=from_snapshots, tell=tell)
+                most = end if firsts is None else min(end, firsts[number])
+                begins[number] = _begun(log, number, len(every), most, views=views, from_snapshots=from_snapshots, tell=tell)
                 progress.add(begins[number].ledger.next_offset)
-    state = _state(begins, ends, len(all_ends), has_views=views)
+    state = _state(begins, ends, len(every), has_views=views)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
         for number, end in ends.items():
@@ -102,9 +107,9 @@ def state_at(
                 progress.add()
                 each(state.ledgers[number], state.observed[number], step)
     state.as_of_ms = _as_of_ms(state, at, now_ms)
-    places = {(CLAIMS, number): end for number, end in state.ends.items()}
+    places = {(CLAIMS, number): end for number, end in (every | state.ends).items()}
     if pending:
-        lay_pending(log, state, carried if at is None else {}, sources, each or each_laid)
+        lay_pending(log, state, carried if at is None else {}, behind, each or each_laid)
         if state.pending:
             places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
         say_pending(state, stderr)
@@ -234,5 +239,5 @@ def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
     if isinstance(at, Instant):
         return at.time_ms
     if at is not None:
-        return max(ledger.time_ms for ledger in state.ledgers.values())
+        return max((ledger.time_ms for ledger in state.ledgers.values()), default=0)
     return time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -1,0 +1,79 @@
+"""Which records of `claims` may name an id, by their bytes: looking at those takes a tenth of what folding the records does.
+
+What stands in front of the first record that may name a node, an instance or a request made no difference to it, so whoever asks about one
+subject folds a partition from a snapshot in front of that record, and not at all where it has none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TextIO
+
+from projections.projection import Recorded, for_a_fold
+from schemas.claims import ClaimRequested
+from schemas.codec import decode_keyed
+from schemas.topics import CLAIMS
+from streams.cli.printed.progress import Progress
+from streams.cli.reading.records import READ_RECORDS, check_claims_at_hand
+from streams.log.base import Log
+
+
+class Naming:
+    """Whether the bytes of a record may name one of several ids; whether the record does, its decoding says."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        texts = set()
+        for name in names:
+            texts.add(name.encode())
+            # Whoever wrote a record may have spelled any character as \u and four digits, and these few with a backslash before them.
+            texts.add(b"\\" if any(char in '"\\/' or char < " " for char in name) else b"\\u")
+        self._texts = sorted(texts, key=len, reverse=True)
+
+    def may_be_in(self, value: bytes) -> bool:
+        """Whether one of the ids may be named there."""
+        return any(text in value for text in self._texts)
+
+
+def firsts_naming(log: Log, ends: Mapping[int, int], names: Iterable[str], stderr: TextIO) -> dict[int, int]:
+    """For each partition of `claims` the first offset below its end in `ends` that may name one of `names`; its end if none does.
+
+    Progress is said on `stderr`. Raises AnswerIncomplete for history that is not at hand.
+    """
+    naming = Naming(names)
+    with Progress("search", sum(ends.values()), stderr, time.monotonic) as progress:
+        return {
+            number: next((record.offset for record in _naming(log, number, end, naming, progress.add)), end) for number, end in ends.items()
+        }
+
+
+def claimed_by(log: Log, ends: Mapping[int, int], request_id: str, stderr: TextIO) -> dict[str, int]:
+    """The instances that were claimed for a request below these ends of `claims`, each with the time of the first record that did.
+
+    Raises as `firsts_naming`.
+    """
+    naming, found = Naming([request_id]), dict[str, int]()
+    with Progress("search", sum(ends.values()), stderr, time.monotonic) as progress:
+        for number, end in ends.items():
+            for record in _naming(log, number, end, naming, progress.add):
+                event = decode_keyed(CLAIMS, record.key, record.value)
+                if isinstance(event, ClaimRequested) and event.request_id == request_id:
+                    for item in event.items:
+                        found[item.instance_id] = min(record.time_ms, found.get(item.instance_id, record.time_ms))
+    return found
+
+
+def _naming(log: Log, number: int, end: int, naming: Naming, added: Callable[[int], None]) -> Iterator[Recorded]:
+    """The records of a partition of `claims` below `end` that may name what is looked for."""
+    if end:
+        check_claims_at_hand(log, number, 0)
+    read, at, may_be_in = for_a_fold(log), 0, naming.may_be_in
+    while at < end:
+        before = at
+        for record in read(CLAIMS, number, at, min(READ_RECORDS, end - at)):
+            if may_be_in(record.value):
+                yield record
+            at = record.offset + 1
+        if at == before:
+            return
+        added(at - before)
