@@ -202,17 +202,23 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     moment = moment_of(at)
     state = state_at(log, moment, views=False)
     ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
-    own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms))
-    as_it_is, (policy, source, _) = own.policy, changing.policy(log) if changing.by else own
-    differs = changes.any or policy != as_it_is
-    unchanged = _decided(about, ledgers, as_it_is).decisions if differs else []
+    try:
+        own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms))
+    except UsageProblem:
+        if not changing.by:
+            raise
+        own = None  # It names code of its own, say: what is chosen as it is, nobody can tell here.
+    policy, source, _ = changing.policy(log) if changing.by or own is None else own
+    differs = changes.any or own is None or policy != own.policy
+    unchanged = _decided(about, ledgers, own.policy).decisions if differs and own is not None else []
     change(ledgers, as_of(log, ledgers, changes))
     asking.check_nodes({node_id for ledger in ledgers for node_id in ledger.nodes})
     outcome = _decided(about, ledgers, policy)
     # What was laid on the end is in no partition of `claims` yet: the cut of each decision is the part of it that is.
     ends = tuple(end for _, end in sorted(state.ends.items()))
     outcome = outcome._replace(decisions=[replace(decision, cut=ends) for decision in outcome.decisions])
-    return Played(outcome, unchanged if differs else outcome.decisions, own.cut(state.cut), policy, source)
+    cut = state.cut if own is None else own.cut(state.cut)
+    return Played(outcome, unchanged if differs else outcome.decisions, cut, policy, source)
 
 
 def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outcome:

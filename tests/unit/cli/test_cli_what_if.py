@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from schemas.codec import decode
 from schemas.ids import instance_id
-from schemas.results import InstancesPlaced
+from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import RESULTS
-from streams.scheduling.policy import DEFAULT, PACK, Policy, digest
+from streams.scheduling.policy import DEFAULT, PACK, Policy, digest, text
 from tests.cli_log import FleetLog
 
 
@@ -206,6 +206,21 @@ def test_of_another_moment_the_policy_of_then_counts(fleet: FleetLog, capsys: py
     assert source("what-if", "--at", f"{then_ms + 1000}") == "that of spreads, which started last by then"
     assert chosen(fleet, capsys, "--memory", "1GiB", "--at", then)[1] == ["c01"]
     assert chosen(fleet, capsys, "--memory", "1GiB", "--at", "now")[1] == ["c02"]
+
+
+def test_another_policy_is_tried_where_that_of_the_scheduler_names_code_of_its_own(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Policy(filters=("json:loads",))
+    fleet.append(RESULTS, SchedulerStarted(owner="s1", started_ms=1, policy_digest=digest(own), policy=text(own)))
+
+    refused = fleet.run(capsys, "what-if", "--memory", "1GiB")
+    tried = fleet.run(capsys, "what-if", "--memory", "1GiB", "--by", "pack", "-o", "json")
+
+    assert (refused.code, tried.code) == (2, 0)
+    assert "names code of its own, 'json:loads', which is not run on the word of a log; name one with --by" in refused.err
+    assert tried.json["summary"]["policy_source"] == "pack"
+    assert tried.json["items"][0]["unchanged"] is None
 
 
 def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
