@@ -72,7 +72,7 @@ class _Unclaimed:
 def within_bounds(result: Result) -> tuple[Result, bytes]:
     """The result and its bytes with as much evidence as its topic has room for.
 
-    The decision that found nothing, the reason of a failure, keeps all of its own.
+    The decision that found nothing, the reason of a failure, keeps all of its own, unless there is no room for any.
     """
     value = encode(result)
     for lessen in _LESS:
@@ -80,6 +80,9 @@ def within_bounds(result: Result) -> tuple[Result, bytes]:
             break
         kept = [decision if k < IN_FULL_MAX or not decision.chosen else lessen(decision) for k, decision in enumerate(result.decisions)]
         result = structs.replace(result, decisions=tuple([decision for decision in kept if decision is not None]))
+        value = encode(result)
+    if len(value) > TOPICS[RESULTS].value_bytes_max:
+        result = structs.replace(result, decisions=())
         value = encode(result)
     return result, value
 

@@ -59,7 +59,7 @@ class Sender(Struct, frozen=True):
         *,
         kept: Sequence[Placement] = (),
     ) -> Message:
-        """The result that commits a placement."""
+        """The result that commits a placement; a failure where nobody could read it, since no evidence is left to be spared."""
         record, value = within_bounds(
             InstancesPlaced(
                 request_id=request_id,
@@ -71,6 +71,9 @@ class Sender(Struct, frozen=True):
                 kept=tuple(kept),
             )
         )
+        if len(value) > TOPICS[RESULTS].value_bytes_max:
+            problem = f"its result would have {_bytes_of(RESULTS, value)}: ask for fewer instances at once, or by shorter ids"
+            return self.failed(request_id, taken_up_ms, "invalid", problem, (), now_ms)
         return self._message(RESULTS, record, value, f"{request_id}/placed/{self.owner}", request_id, now_ms)
 
     def failed(
@@ -114,3 +117,15 @@ class Sender(Struct, frozen=True):
             causation_id=request_id,
         )
         return Message(topic, key, value, to_headers(envelope), partition)
+
+
+def too_large(claims: Sequence[Message]) -> str:
+    """Why the ledger would pass over one of these records, so that nobody heard what became of it; empty if it would not."""
+    largest = max([message.value for message in claims], key=len)
+    if len(largest) <= TOPICS[CLAIMS].value_bytes_max:
+        return ""
+    return f"the claim of one instance would have {_bytes_of(CLAIMS, largest)}: ask for less of devices and cells, or in fewer words"
+
+
+def _bytes_of(topic: str, value: bytes) -> str:
+    return f"{len(value)} bytes, of {TOPICS[topic].value_bytes_max} that a record may have"

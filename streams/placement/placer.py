@@ -31,7 +31,7 @@ from streams.placement.checks import gave_up, no_valid_node, unfit
 from streams.placement.doubles import Doubles
 from streams.placement.homes import Homes
 from streams.placement.keeps import kept_item, nothing_kept
-from streams.placement.messages import Sender
+from streams.placement.messages import Sender, too_large
 from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.holding import choose
@@ -269,16 +269,11 @@ class Placer:
         items: dict[int, list[ClaimItem]] = {}
         for seat in seats:
             if seat.attempt >= ATTEMPTS_MAX:
-                self._lift_all(items)
-                if self._is_stale(work):
-                    return []
                 lacks = "; ".join(map(str, seat.refused))
-                return [self._fail(work, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)]
+                return self._refuse(work, items, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)
             if seat.keeps:
-                problem = self._keep(request, seat, items)
-                if problem:
-                    self._lift_all(items)
-                    return [] if self._is_stale(work) else [self._fail(work, "refused", problem, now_ms)]
+                if problem := self._keep(request, seat, items):
+                    return self._refuse(work, items, "refused", problem, now_ms)
                 continue
             decision, wanted = self._choose(work, seat)
             if not decision.chosen:
@@ -296,13 +291,20 @@ class Placer:
         if request.dry_run:
             self._lift_all(items)
             return [self._placed(work, (), now_ms)]
+        bases = {partition: self.fleet.ledgers[partition].next_offset - 1 for partition in sorted(items)}
+        messages = [message for p, basis in bases.items() for message in self._send.claims(request, p, basis, items[p], now_ms)]
+        if problem := too_large(messages):
+            return self._refuse(work, items, "invalid", problem, now_ms)
         for seat in seats:
             seat.state = "sent"
             seat.attempt += 1
             self._sent[seat.claim_id] = (work, seat)
         self.counters.claims += len(seats)
-        bases = {partition: self.fleet.ledgers[partition].next_offset - 1 for partition in sorted(items)}
-        return [message for p, basis in bases.items() for message in self._send.claims(request, p, basis, items[p], now_ms)]
+        return messages
+
+    def _refuse(self, work: Work, items: dict[int, list[ClaimItem]], reason: FailureReason, message: str, now_ms: int) -> list[Message]:
+        self._lift_all(items)
+        return [] if self._is_stale(work) else [self._fail(work, reason, message, now_ms)]
 
     def _find_home(self, work: Work, home: GroupHome, now_ms: int) -> list[Message]:
         """The group has no open home: choose a node that takes all of the request, and propose it; what is read back is the home."""
@@ -315,7 +317,7 @@ class Placer:
         decision, _ = self._choose(work, seat)
         if not decision.chosen:
             return self._no_place(work, seat, decision, now_ms)
-        return [self._homes.propose(work, home.epoch, decision.chosen, self._home_id(request), now_ms)]
+        return [self._homes.propose(work, home.epoch, decision.chosen, f"{self._claim_id(request, 0)}/home", now_ms)]
 
     def _no_place(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
         """An instance fits nowhere. That is a failure, unless own claims in flight may be in the way or its group may move.
@@ -332,7 +334,7 @@ class Placer:
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:
             return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
-        return self._homes.close(work, home, self._home_id(request), now_ms)
+        return self._homes.close(work, home, f"{self._claim_id(request, 0)}/home", now_ms)
 
     def _choose(self, work: Work, seat: Seat) -> tuple[Decision, ClaimItem]:
         """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
@@ -363,7 +365,8 @@ class Placer:
 
     def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
         work.result_sent = True
-        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, self._evidence(work), now_ms)
+        decisions = () if reason == "invalid" else self._evidence(work)  # Nothing that was decided has to do with it.
+        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, decisions, now_ms)
 
     def _is_folded(self, ends: Sequence[int]) -> bool:
         return all(map(ge, self.fleet.cut, ends))
@@ -395,6 +398,3 @@ class Placer:
     def _claim_id(self, request: PlacementRequested, index: int) -> str:
         self._counter += 1
         return make_claim_id(request.request_id, index, self.owner, self.epoch, self._counter)
-
-    def _home_id(self, request: PlacementRequested) -> str:
-        return f"{self._claim_id(request, 0)}/home"

@@ -9,9 +9,10 @@ import pytest
 from msgspec import structs
 
 from projections.placements import Asked, Placements
-from schemas.claims import ClaimReleased, ClaimRequested
+from schemas.claims import ClaimReleased, ClaimRequested, NodeObserved
 from schemas.codec import decode, encode, key_of
-from schemas.requests import Flavor, PlacementRequested
+from schemas.inventory import Hypervisor, PciDevice
+from schemas.requests import Flavor, PciWant, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS, TOPICS
 from streams.log.base import LogUnreachable, Message, Record
@@ -543,6 +544,50 @@ def test_the_largest_request_stays_under_the_limits_of_its_records() -> None:
     assert all(len(record.value) <= TOPICS[RESULTS].value_bytes_max for record in here.log.read(RESULTS, 0, 0))
     assert [bool(decision.best) for decision in result.decisions[:11]] == [True] * 10 + [False]
     assert len(held(here)) == 1000
+
+
+# A character of this has six bytes in JSON.
+LONG = "\x01" * 200
+
+
+def test_a_placement_whose_result_nobody_could_read_is_invalid_and_gives_its_claims_back() -> None:
+    here = hosts("n1")
+    here.request(LONG, vcpus=0, memory_mib=0, count=720)
+    scheduler = here.scheduler()
+
+    settle(scheduler)
+
+    (result,) = said(here, RESULTS, InstancesPlaced, PlacementFailed)
+    assert result.reason == "invalid"
+    assert "of 900000 that a record may have: ask for fewer instances at once" in result.message
+    assert scheduler.placer.is_idle()
+    assert wrongs(here) == []
+
+
+def test_a_claim_that_the_ledger_would_pass_over_is_not_made_and_nobody_waits_for_it() -> None:
+    """Within some bytes of the largest request: its claim has a few more."""
+    here = hosts("n1")
+    device = PciDevice(address="0000:01:00.0", vendor_id="8086")
+    has = Hypervisor(vcpus=8, memory_mib=16_384, disk_mib=102_400, pci_devices=(device,))
+    here.say(
+        CLAIMS,
+        NodeObserved(node_id="n2", producer="a", epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=has, instances=()),
+    )
+    words: dict[str, str] = {f"word {number:02}": "x" * 4000 for number in range(64)}
+    room = TOPICS[REQUESTS].value_bytes_max - len(encode(_wanting(words | {"last": "", "very last": ""})))
+    here.say(REQUESTS, _wanting(words | {"last": "x" * (room // 2), "very last": "x" * (room - room // 2)}))
+    here.request("none has room", vcpus=99)
+    scheduler = here.scheduler()
+
+    settle(scheduler)
+
+    reasons = {result.request_id: result.reason for result in said(here, RESULTS, PlacementFailed)}
+    assert reasons == {"large": "invalid", "none has room": "no-valid-node"}
+    assert (scheduler.placer.fleet.overlay, said(here, CLAIMS, ClaimRequested)) == ((), [])
+
+
+def _wanting(spec: dict[str, str]) -> PlacementRequested:
+    return PlacementRequested(request_id="large", flavor=Flavor(vcpus=1), pci=(PciWant(specs=({"vendor_id": "8086"}, spec)),))
 
 
 def test_placements_failures_and_latencies_are_counted() -> None:
