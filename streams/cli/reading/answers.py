@@ -34,7 +34,7 @@ class Start(NamedTuple):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """One result of a request and where it stands. `late`: appended after its `commit_by_ms`, so it cannot count."""
+    """One result of a request and where it stands. `late`: it, or one before it, was appended after its `commit_by_ms`: it cannot count."""
 
     result: Result
     position: Position
@@ -73,16 +73,17 @@ def asked(log: Log, request_id: str) -> Asked:
             found.request, found.position, found.time_ms = event, record.position, record.time_ms
         elif isinstance(event, PlacementCancelled):
             found.cancels.append(record.position)
-    found.answers = [answer for record in _keyed(log, RESULTS, key) if (answer := answer_of(record)) is not None]
+    found.answers = [answer for record in _keyed(log, RESULTS, key) if (answer := answer_of(log, record)) is not None]
     return found
 
 
-def answer_of(record: Record) -> Answer | None:
+def answer_of(log: Log, record: Record) -> Answer | None:
     """What a record of `placement-results` answers; None if it answers nothing."""
     event = decode_keyed(RESULTS, record.key, record.value)
     if not isinstance(event, InstancesPlaced | PlacementFailed):
         return None
-    late = isinstance(event, InstancesPlaced) and record.time_ms > event.commit_by_ms
+    # No record is older than one before it, though the clock of the broker that stamped it may have been behind that one's.
+    late = isinstance(event, InstancesPlaced) and log.at_time(RESULTS, record.partition, event.commit_by_ms + 1) <= record.offset
     return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
 
 
@@ -93,7 +94,7 @@ def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) ->
     while True:
         records = log.read(RESULTS, number, at)
         for record in records:
-            if record.key == key and (found := answer_of(record)) is not None and not found.late:
+            if record.key == key and (found := answer_of(log, record)) is not None and not found.late:
                 return found
         if records:
             at = records[-1].offset + 1
