@@ -1,15 +1,17 @@
 """A starter of guests on one libvirt host: consumes `placement-results`, makes sure of each claim, starts the domain.
 
-    claimlog run --log sqlite:/tmp/lab.sqlite &
-    python examples/launch.py --log sqlite:/tmp/lab.sqlite &
-    claimlog place --log sqlite:/tmp/lab.sqlite --vcpus 1 --memory 128MiB
-    claimlog claims list --log sqlite:/tmp/lab.sqlite          # confirmed by the domain's own event
+    export CLAIMLOG_LOG=sqlite:/tmp/lab.sqlite
+    claimlog run &
+    python examples/launch.py &
+    echo 'defaults.memory_mib.ratio = 4' | claimlog fleet apply -          # once the host is reported: it has 3 GiB and a domain of 8
+    claimlog place --vcpus 1 --memory 128MiB
+    claimlog claims list                                                   # confirmed by the domain's own event
 
 On Kafka it is the same with `--log kafka://HOST:PORT` and one more process, `claimlog run --only scheduler`.
 
 Before it starts anything it renews the claim and reads the renewal back through the same fold as everybody: held means that nobody else
 gets this room. The driver `test:///default` lives inside this process, so this process also reports the host; with `--no-report` a
-`claimlog produce libvirt` elsewhere does. (That host has 3 GiB and a domain of 8: `claimlog fleet apply` with a memory ratio makes room.)
+`claimlog produce libvirt` elsewhere does.
 """
 
 from __future__ import annotations
