@@ -72,7 +72,9 @@ def run(
     log: LogFlag = None,
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
-    policy: Annotated[Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file.")] = None,
+    policy: Annotated[
+        Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file; default: spread.")
+    ] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
