@@ -301,6 +301,11 @@ def misfit(ledger: Ledger, log: Readable) -> str | None:
     return None
 
 
+def _needed(log: Readable, partition: int) -> str:
+    """What to do about snapshots that are of no use here, where the records before them have left the log as well."""
+    return "; `claimlog snapshot write` with CLAIMLOG_ARCHIVE writes one to begin at" if log.start(CLAIMS, partition) else ""
+
+
 def _once(tell: Tell | None) -> Tell:
     """`tell`, but each reason only once: an old snapshot has many chunks."""
     told: set[str] = set()
@@ -321,7 +326,8 @@ def _complete(log: Readable, partition: int, at_most: int | None, tell: Tell) ->
         if isinstance(chunk, Unreadable):
             tell(_unreadable(partition, record, chunk))
         elif chunk.state_version != STATE_VERSION:
-            tell(f"{SNAPSHOTS}/{partition}: snapshots of state version {chunk.state_version} are passed over; known here: {STATE_VERSION}")
+            known = f"{STATE_VERSION}{_needed(log, partition)}"
+            tell(f"{SNAPSHOTS}/{partition}: snapshots of state version {chunk.state_version} are passed over; known here: {known}")
         elif at_most is None or chunk.offset < at_most:
             parts = found.setdefault((chunk.offset, chunk.digest, chunk.chunks), {})
             parts.setdefault(chunk.index, chunk.data)

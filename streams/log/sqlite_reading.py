@@ -215,7 +215,8 @@ class Reader:
 
 def _check_offset(place: Place, offset: int, state: State) -> None:
     if not state.start <= offset <= state.end:
-        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: at hand are offsets {state.start} to {state.end}")
+        gone = "; the others were archived" if offset < state.start else ""
+        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: at hand are offsets {state.start} to {state.end}{gone}")
 
 
 def _bounded(records: list[_Some], bytes_max: int) -> list[_Some]:

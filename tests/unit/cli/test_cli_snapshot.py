@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from projections.ledger import Ledger
 from projections.replay import fold
 from projections.snapshots import chunks_of
+from projections.state import STATE_VERSION
 from schemas.codec import encode, key_of
 from schemas.results import SnapshotChunk
 from schemas.topics import CLAIMS, SNAPSHOTS
@@ -145,3 +146,23 @@ def test_without_the_first_records_nothing_is_written_and_the_exit_code_is_6(
     assert "set CLAIMLOG_ARCHIVE to the folder" in without.err
     assert with_it.code == 0
     assert "is written and read back" in with_it.out
+
+
+def test_a_version_that_knows_no_snapshot_of_an_archived_log_says_what_to_do_and_then_begins(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, history = fleet_of_four(tmp_path), tmp_path / "history"
+    run = ("run", "--only", "scheduler", "--until-idle")
+    assert fleet.run(capsys, "archive", str(history), "--below", "now").code == 0
+    for module in ("projections.state", "projections.snapshots"):
+        monkeypatch.setattr(f"{module}.STATE_VERSION", STATE_VERSION + 1)
+
+    without = fleet.run(capsys, *run)
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(history))
+    written = fleet.run(capsys, "snapshot", "write")
+    begun = fleet.run(capsys, *run)
+
+    assert (without.code, written.code, begun.code) == (6, 0, 0)
+    assert f"known here: {STATE_VERSION + 1}; `claimlog snapshot write` with CLAIMLOG_ARCHIVE writes one to begin at\n" in without.err
+    assert "; the others were archived\n" in without.err
+    assert "writes one to begin at" not in written.err
