@@ -37,6 +37,7 @@ ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
     "first-fit measures the log alone."
 )
+POLICY_HELP = "A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file; default: spread."
 NAME_HELP = (
     "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
     "who starts under a name takes over from who had it, which ends."
@@ -72,9 +73,7 @@ def run(
     log: LogFlag = None,
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
     state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
-    policy: Annotated[
-        Path | None, Parameter(help="A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file; default: spread.")
-    ] = None,
+    policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
     audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
