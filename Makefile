@@ -3,6 +3,7 @@
 #   make test               ruff, mypy and every test         SEED=random draws new cases, ARGS="-k ledger" chooses tests
 #   make soak KILLS=100     fault tests with full counts
 #   make check              ruff and mypy only
+#   make setup              install again, as after libvirt's headers have come
 #   make bench              every benchmark                   ARGS=--json for an object a line
 #   make bench-large        the leak audit of 10,000,000 records: a quarter of an hour
 #   make wheel              build, install the wheel in a clean environment, run it
@@ -52,7 +53,9 @@ wheel: $(VENV)/.dev
 	wrong = {name: owners().get(name) for name in "$(PACKAGES)".split() if owners().get(name) != ["claimlog"]}; \
 	assert not wrong, f"these packages must come from claimlog alone: {wrong}"; print("the wheel owns its four packages")'
 
-setup: $(VENV)/.dev
+# Always anew: headers may have come since the last time.
+setup: $(PY)
+	@rm -f $(VENV)/.dev && $(MAKE) --no-print-directory $(VENV)/.dev
 
 # Tries each candidate by running it: a shim on the PATH may stand for a Python that is not installed.
 $(PY):
