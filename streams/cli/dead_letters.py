@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -28,6 +29,8 @@ from streams.log.base import Log, Message, Record
 app = App(name="dead-letters", help="Messages that count for nothing: what they are, why, and their way back.")
 
 BATCH_RECORDS = 1_000
+BATCH_BYTES = 4 << 20
+"""A letter may have half a MiB: of what is redriven so much is held at once, and appended at once."""
 _POSITION = re.compile(r"(?P<topic>[\w.-]+)/(?P<partition>\d{1,9})@(?P<offset>\d{1,18})", re.ASCII)
 
 LetterName = Annotated[str, Parameter(help="Where the letter or its original stands: dead-letters/0@12, or claims/0@1204.")]
@@ -107,33 +110,71 @@ def redrive_(
         raise UsageProblem(f"--topic {topic}: it goes with --all; letters that are named are redriven whatever their topic")
     with opened(log) as source:
         _check_known(source, "topic", topic, TOPICS)
+        letters_there: Iterable[Record]
         if every:
-            records = [record for record in _letters(source) if topic in {None, _item(record)["topic"]}]
+            letters_there = (record for record in _letters(source) if topic in {None, _item(record)["topic"]})
         else:
-            records = [_letter(source, name) for name in letters]
+            letters_there = [_letter(source, name) for name in letters]
+        redriven = _Redriven(source, dry_run=dry_run)
+        for piece in _pieces(letters_there):
+            redriven.add(piece)
+    if not redriven.letters:
+        sys.stderr.write("there is no letter to redrive\n")
+    if redriven.copies:
+        sys.stderr.write(f"{units.counted(redriven.copies, 'letter')} more of the same messages\n")
+    return Exit.ERROR if redriven.refused else Exit.DONE
+
+
+def _pieces(letters: Iterable[Record]) -> Iterator[list[Record]]:
+    """The letters in pieces, each of which is appended at once."""
+    piece: list[Record] = []
+    size = 0
+    for record in letters:
+        piece.append(record)
+        size += len(record.value)
+        if len(piece) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+class _Redriven:
+    """What becomes of letters, a piece of them at a time: how many there were, and how many could not be redriven or were copies."""
+
+    def __init__(self, log: Log, *, dry_run: bool) -> None:
+        self._log, self._dry_run = log, dry_run
+        self._said: set[bytes] = set()
+        self.letters = self.refused = self.copies = 0
+
+    def add(self, letters: Sequence[Record]) -> None:
+        """Append the originals of these letters at once, but for those that were appended before, and say where each stands now."""
         messages: list[tuple[Record, Message]] = []
-        said: set[tuple[str, int | None, bytes, bytes]] = set()
-        refused = copies = 0
-        for record in records:
+        self.letters += len(letters)
+        for record in letters:
             message = redrive(record)
             if isinstance(message, Unreadable):
-                refused += 1
+                self.refused += 1
                 sys.stderr.write(printable(f"{record.position}: cannot be redriven: {message.reason}") + "\n")
-            elif (same := (message.topic, message.partition, message.key, message.value)) in said:
-                copies += 1  # Redriven before in vain: with each of its letters there would be twice as many after each try.
+            elif (same := _same(message)) in self._said:
+                self.copies += 1  # Redriven before in vain: with each of its letters there would be twice as many after each try.
             else:
-                said.add(same)
+                self._said.add(same)
                 messages.append((record, message))
-        offsets = [] if dry_run or not messages else source.append([message for _, message in messages])
+        offsets = [] if self._dry_run or not messages else self._log.append([message for _, message in messages])
         for at, (record, message) in enumerate(messages):
-            number = source.partition(message.topic, message.key) if message.partition is None else message.partition
-            where = f"{message.topic}/{number}" + ("" if dry_run else f"@{offsets[at]}")
-            print(f"{record.position} -> {where}{' (dry run)' if dry_run else ''}")
-    if not records:
-        sys.stderr.write("there is no letter to redrive\n")
-    if copies:
-        sys.stderr.write(f"{units.counted(copies, 'letter')} more of the same messages\n")
-    return Exit.ERROR if refused else Exit.DONE
+            number = self._log.partition(message.topic, message.key) if message.partition is None else message.partition
+            where = f"{message.topic}/{number}" + (" (dry run)" if self._dry_run else f"@{offsets[at]}")
+            print(f"{record.position} -> {where}")
+
+
+def _same(message: Message) -> bytes:
+    """What the letters of one message have in common, short enough to be kept of each."""
+    number = "" if message.partition is None else str(message.partition)
+    hashed = blake2b(f"{message.topic}/{number}/{len(message.key)}/".encode(), digest_size=16)
+    hashed.update(message.key)
+    hashed.update(message.value)
+    return hashed.digest()
 
 
 def _item(record: Record) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,25 @@ def test_what_stays_unusable_has_one_letter_more_after_each_try_and_not_twice_as
     assert fleet.log.end(DEAD_LETTERS, 0) == 2 + 3 * 2
     assert said.out.count(" -> ") == 2
     assert said.err == "4 letters more of the same messages\n"
+
+
+def test_redrive_holds_a_piece_of_the_letters_at_once_and_each_message_goes_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    values = [b"%06d" % number + b"x" * 256 * 1024 for number in range(500)]
+    for number, value in enumerate([*values, values[0]]):
+        fleet.log.append([dead_letter(Record(AUDITS, 0, number, fleet.now_ms, b"c01", value), Unreadable("invalid", "too long"))])
+
+    tracemalloc.start()
+    said = fleet.run(capsys, "dead-letters", "redrive", "--all")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (said.code, said.err) == (0, "1 letter more of the same messages\n")
+    assert said.out.splitlines() == [f"dead-letters/0@{number} -> {AUDITS}/0@{number}" for number in range(500)]
+    assert [record.value for number in range(500) for record in fleet.log.read(AUDITS, 0, number, 1)] == values
+    assert peak < 125 << 20  # All of them are 125 MiB, and were held more than once.
 
 
 def test_redrive_wants_letters_or_all_and_not_both(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
