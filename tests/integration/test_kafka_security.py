@@ -29,7 +29,7 @@ from projections import filed
 from schemas import topics
 from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import ANSWERED, REQUESTS, TOPICS
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, LIFECYCLE, REQUESTS, TOPICS
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
@@ -349,3 +349,26 @@ def test_the_page_lets_write_each_topic_who_writes_it_by_the_topic_table_and_nob
     expected = {name: WRITERS[topic.written_by] | ({"operator"} if name in REDRIVEN else set()) for name, topic in TOPICS.items()}
 
     assert (allowed, shown) == (expected, expected)
+
+
+def test_snapshots_are_the_processors_and_who_archives_may_delete_what_is_moved(secured: Secured) -> None:
+    assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
+    history, admin = str(secured.folder / "history"), AdminClient({"bootstrap.servers": secured.broker.address})
+    names = [f"{PREFIX}.{name}" for name in (CLAIMS, AUDITS, LIFECYCLE)]
+    rights = [
+        AclBinding(
+            ResourceType.TOPIC, name, ResourcePatternType.LITERAL, "User:processor", "*", AclOperation.DELETE, AclPermissionType.ALLOW
+        )
+        for name in names
+    ]
+
+    refused = secured.run("operator", "snapshot", "write")
+    written = secured.run("processor", "snapshot", "write")
+    kept = secured.run("processor", "archive", history, "--below", "now")
+    for future in admin.create_acls(rights).values():
+        future.result()
+    moved = secured.run("processor", "archive", history, "--below", "now")
+
+    assert (refused.returncode, written.returncode, kept.returncode, moved.returncode) == (1, 0, 1, 0), (written.stderr, moved.stderr)
+    assert "docs/kafka.md" in refused.stderr
+    assert "docs/kafka.md" in kept.stderr
