@@ -22,6 +22,7 @@ from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write, write_on
 from streams.cli.printed.stdout import check_heard
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, begins_late, cut_of, records_of
@@ -98,8 +99,11 @@ def events(
 
 def chooser(subject: Subject | None, types: tuple[str, ...]) -> Callable[..., bool]:
     """Whether a record is asked for, by subject and type; an unreadable one has the type `unreadable` and is about nothing."""
+    naming = None if subject is None else Naming([subject.name])
 
     def chosen(record: Record, event: Any = None) -> bool:
+        if naming is not None and not naming.may_name(record):
+            return False
         event = decoded(record) if event is None else event
         if types and not any(fnmatchcase(type_of(record, event), pattern) for pattern in types):
             return False

@@ -13,10 +13,10 @@ from typing import TextIO
 from projections.projection import Recorded, for_a_fold
 from schemas.claims import ClaimRequested
 from schemas.codec import decode_keyed
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.records import READ_RECORDS, check_claims_at_hand
-from streams.log.base import Log
+from streams.log.base import Log, Record
 
 
 class Naming:
@@ -33,6 +33,10 @@ class Naming:
     def may_be_in(self, value: bytes) -> bool:
         """Whether one of the ids may be named there."""
         return any(text in value for text in self._texts)
+
+    def may_name(self, record: Record) -> bool:
+        """Whether a record of any topic may name one of the ids; those of a request's instances may follow from its own."""
+        return record.topic == REQUESTS or self.may_be_in(record.value)
 
 
 def firsts_naming(log: Log, ends: Mapping[int, int], names: Iterable[str], stderr: TextIO) -> dict[int, int]:

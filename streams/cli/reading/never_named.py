@@ -7,6 +7,7 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.topics import AUDITS, CLAIMS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, VERDICTS
 from streams.cli.given.timegrammar import Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
+from streams.cli.reading.naming import Naming
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, records_of
 from streams.log.base import Log
 
@@ -34,7 +35,8 @@ def check_named(log: Log, subject: Subject, until: Moment | None = None) -> None
 def _kinds(log: Log, subject: Subject, within: Range) -> set[Kind]:
     """The kinds of subjects under which records name this one; no more are looked for once its own kind is among them."""
     found: set[Kind] = set()
-    for record in records_of(log, NAMING, within, READ_RECORDS):
+    naming = Naming([subject.name])
+    for record in filter(naming.may_name, records_of(log, NAMING, within, READ_RECORDS)):
         event = decode_keyed(record.topic, record.key, record.value)
         if not isinstance(event, Unreadable):
             found |= {kind for kind in KINDS if kind not in found and concerns(event, Subject(kind, subject.name))}

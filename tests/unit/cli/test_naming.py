@@ -1,0 +1,67 @@
+"""What the bytes of a record may name: no record that names a subject is passed over undecoded, and most others are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from projections.subjects import KINDS, Subject, concerns
+from schemas.codec import Unreadable, decode
+from schemas.ids import instance_id
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import REQUESTS, RESULTS, TOPICS
+from streams.cli import events
+from streams.cli.reading.naming import Naming
+from streams.log.base import Record
+from tests.any_record import NAMES, OTHER_NAMES, AnyRecord
+from tests.cli_log import FleetLog
+
+
+# Results have scores, which are not drawn there; every id is a required field of theirs.
+@pytest.mark.parametrize("topic", [name for name, topic in TOPICS.items() if topic.records is not None and name != RESULTS])
+def test_a_record_that_concerns_a_subject_may_name_it_however_it_is_spelled(topic: str) -> None:
+    any_record, names = AnyRecord(Random(1)), {*OTHER_NAMES, *(name for some in NAMES.values() for name in some)}
+
+    for _ in range(200):
+        drawn = any_record.draw(topic)
+        plain = msgspec.json.encode(drawn)
+        for value in (plain, json.dumps(json.loads(plain)).encode(), plain.replace(b"n1", b"\\u006e1")):
+            event = decode(topic, value)
+            for name in () if isinstance(event, Unreadable) else names:
+                if any(concerns(event, Subject(kind, name)) for kind in KINDS):
+                    assert Naming([name]).may_name(Record(topic, 0, 0, 0, b"", value)), (name, value)
+
+
+def test_an_instance_whose_id_follows_from_its_request_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=512)))
+
+    said = fleet.run(capsys, "events", "--for", f"instance/{instance_id('r1', 0)}", "-o", "json")
+
+    assert [item["type"] for item in said.json["items"]] == ["placement-requested"]
+
+
+def test_records_that_do_not_name_the_subject_are_not_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(50):
+        fleet.audit(f"c{number:02d}")
+    seen: list[str] = []
+    decoded = events.decoded
+
+    def noted(record: Record) -> Any:
+        seen.append(str(record.position))
+        return decoded(record)
+
+    monkeypatch.setattr(events, "decoded", noted)
+
+    items = fleet.run(capsys, "events", "--for", "node/c07", "-o", "json").json["items"]
+
+    assert {item["key"] for item in items} == {"c07"}
+    assert {*seen} == {item["position"] for item in items}
