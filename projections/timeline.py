@@ -91,9 +91,7 @@ class Timeline(Struct):
 
     def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
         """Look at one record of a topic of `AROUND`; after the ledger is folded, as claims tell which requests an instance had."""
-        if topic == RESULTS:
-            self.heard(partition, time_ms)
-        note = self._note(partition, offset, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
+        note = self._note(partition, offset, time_ms, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
         mine = concerns(event, self.subject)
         if not mine and self.subject.kind == "instance":
             mine = any(concerns(event, Subject("request", request_id)) for request_id in self.requests)
@@ -111,11 +109,12 @@ class Timeline(Struct):
             )
 
     def heard(self, partition: int, time_ms: int) -> None:
-        """There is a record of `placement-results`, whatever it says: those behind it are no older."""
+        """There was a record of `placement-results`, whatever it says: those behind it are no older."""
         self.results_ms[partition] = max(time_ms, self.results_ms.get(partition, 0))
 
-    def _note(self, partition: int, offset: int, result: InstancesPlaced | PlacementFailed) -> str:
+    def _note(self, partition: int, offset: int, time_ms: int, result: InstancesPlaced | PlacementFailed) -> str:
         """What is to be added where a result does not count: one of each request does (DESIGN section 3), the rest changed nothing."""
+        self.heard(partition, time_ms)
         if isinstance(result, InstancesPlaced) and self.results_ms[partition] > result.commit_by_ms:
             return " (does not count: appended after its commit_by_ms)"
         here = f"{RESULTS}/{partition}@{offset}"

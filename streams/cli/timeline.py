@@ -84,15 +84,15 @@ def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, S
 
 
 def _tell(log: Log, about: Timeline, within: Range) -> None:
-    """The records around the ledger. Results are many and long, and those that name nothing of it are not decoded."""
+    """The records around the ledger. Results are many and long; what names nothing of the timeline is not decoded."""
     naming = Naming([about.subject.name, *about.requests])
     for record in records_of(log, AROUND, within, READ_RECORDS):
-        if record.topic == RESULTS and not naming.may_be_in(record.value):
+        if naming.may_name(record):
+            event = decode_keyed(record.topic, record.key, record.value)
+            if not isinstance(event, Unreadable):
+                about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
+        if record.topic == RESULTS:
             about.heard(record.partition, record.time_ms)
-            continue
-        event = decode_keyed(record.topic, record.key, record.value)
-        if not isinstance(event, Unreadable):
-            about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
 
 
 def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:
