@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from projections.differences import Closed, Look
+from projections.differences import Closed, Look, bounded_text
 from projections.ledger_state import Step
 from projections.node import Claim, Shown
 from projections.wording import amounts_text, event_text
@@ -20,7 +20,7 @@ def step_cause(partition: int, step: Step, instance_id: str = "", summary: str =
         offset=step.offset,
         time_ms=when_ms(step),
         event=event_type(step.event),
-        summary=summary or event_text(step.event, instance_id),
+        summary=bounded_text(summary or event_text(step.event, instance_id)),
     )
 
 
@@ -44,7 +44,7 @@ class Causes:
         if offset is None or offset < 0:
             return
         before = self._by_offset.get(offset)
-        summary = summary if before is None else f"{before.summary}; {summary}"
+        summary = bounded_text(summary if before is None else f"{before.summary}; {summary}")
         self._by_offset[offset] = Cause(
             topic=CLAIMS, partition=self._look.partition, offset=offset, time_ms=max(0, time_ms), event=event, summary=summary
         )

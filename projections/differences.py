@@ -17,6 +17,7 @@ from projections.rules import GRACE_MS
 from schemas.findings import FindingKind
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.results import OutcomeKind
+from schemas.units import TEXT_CHARACTERS_MAX
 
 _NAME_MAX = 255
 # An owner counts an instance from its claim on, a host lists it when it is defined. To fetch an image takes minutes: as long as a claim may
@@ -92,6 +93,11 @@ def bounded_name(name: str) -> str:
     if len(name) <= _NAME_MAX:
         return name
     return f"{name[: _NAME_MAX - 33]}~{blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def bounded_text(text: str) -> str:
+    """`text`, or its start if it is longer than a record may carry: what others said of up to that length is told in words around it."""
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"
 
 
 def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:

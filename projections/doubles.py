@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from projections.differences import bounded_name
+from projections.differences import bounded_name, bounded_text
 from projections.explaining import release_command, resources_of
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -229,8 +229,10 @@ def _finding(kind: type[_Record], holdings: list[Holding], since_ms: int, time_m
         causes=_causes(holdings),
         missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
         fix=release_command(stale.claim, "migrated"),
-        note=f"also held on {', '.join(holding.node.node_id for holding in holdings[1:])}"
-        + ("; the guest is on all of them: stop one before its claim is released" if both else ""),
+        note=bounded_text(
+            f"also held on {', '.join(holding.node.node_id for holding in holdings[1:])}"
+            + ("; the guest is on all of them: stop one before its claim is released" if both else "")
+        ),
     )
 
 

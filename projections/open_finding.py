@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from projections.causes import step_cause
-from projections.differences import Difference, Look
+from projections.differences import Difference, Look, bounded_text
 from projections.explaining import Description, described
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved, NodeSilent
@@ -57,9 +57,9 @@ def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
         counted=said.counted,
         devices=said.devices,
         causes=said.causes[-_CAUSES_MAX:],
-        missing=said.missing,
-        fix=said.fix,
-        note=said.note,
+        missing=bounded_text(said.missing),
+        fix=bounded_text(said.fix),
+        note=bounded_text(said.note),
     )
     return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
 
@@ -81,7 +81,8 @@ def remeasured(look: Look, finding: OpenFinding, difference: Difference) -> Leak
 
 def _measures(said: Description) -> dict[str, Any]:
     """What of a finding changes while it is open."""
-    return {"held": said.held, "counted": said.counted, "devices": said.devices, "note": said.note, "missing": said.missing}
+    words = {"note": bounded_text(said.note), "missing": bounded_text(said.missing)}
+    return {"held": said.held, "counted": said.counted, "devices": said.devices, **words}
 
 
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from projections import companions
 from projections.differences import Closed
 from projections.leaks import Leaks
 from projections.ledger import Ledger
@@ -13,12 +14,14 @@ from projections.ledger_state import Step
 from projections.node import Claim
 from projections.observed import Observed
 from schemas.audits import InstanceReport
+from schemas.claims import NodeObserved
 from schemas.codec import decode, encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice, ResourceRule
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources, Resources
 from schemas.topics import FINDINGS
+from schemas.units import TEXT_CHARACTERS_MAX
 from tests.ledger_history import START_MS, History, digest_of
 
 KINDS = {LeakSuspected: "suspected", LeakConfirmed: "confirmed", LeakResolved: "resolved"}
@@ -509,3 +512,26 @@ def test_a_late_audit_from_before_a_guest_left_makes_it_no_ghost_that_its_return
     n1.history.event("arrived", "vm", at_s=191, event_s=177, size=2, producer="nova")
 
     assert n1.look() == [("suspected", "ghost-instance", "vm"), ("resolved", "ghost-instance", "vm")]
+
+
+def test_a_finding_about_the_longest_reason_that_an_audit_may_fail_for_can_be_read_by_others_and_in_a_snapshot() -> None:
+    ledger, observed, leaks = Ledger(0, 1), Observed(0), Leaks(0)
+    first = NodeObserved(
+        node_id="n1", producer="p", epoch=1, counter=1, taken_at_ms=START_MS, mono_ms=1, hypervisor=Hypervisor(vcpus=8), instances=()
+    )
+    failed = replace(first, hypervisor=None, instances=None, complete=False, failed="x" * TEXT_CHARACTERS_MAX, unknown_since_ms=START_MS)
+    found = []
+    for minute in range(9):
+        time_ms = START_MS + minute * 60_000
+        audit = replace(failed if minute else first, counter=minute + 1, taken_at_ms=time_ms)
+        step = ledger.apply(minute, time_ms, b"n1", encode(audit))
+        assert step is not None
+        observed.apply(ledger, step)
+        found += leaks.apply(ledger, observed, step)
+
+    _, read_back, _ = companions.taken(0, [companions.node_row(observed, leaks, "n1")])
+
+    assert [type(finding) for finding in found] == [LeakSuspected, LeakConfirmed]
+    assert [decode(FINDINGS, encode(finding)) for finding in found] == found
+    assert found[-1].note.endswith("xxx…")
+    assert read_back.open_findings() == leaks.open_findings()
