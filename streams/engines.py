@@ -231,10 +231,11 @@ class Watcher:
         for reader in self.readers:
             letters: list[Message] = []
             batches: list[list[Record]] = []
-            for partition in range(partition_count(self._log, reader.topic)):
+            total = partition_count(self._log, reader.topic)  # Asked for each record it is a question to the file while others write.
+            for partition in range(total):
                 records = self._read(reader, partition)
                 if records:
-                    letters.extend(self._letter(record, fault) for record in records if (fault := self._fault(record)) is not None)
+                    letters.extend(self._letter(record, fault) for record in records if (fault := _fault(record, total)) is not None)
                     batches.append(records)
                     count += len(records)
             if letters:
@@ -284,18 +285,17 @@ class Watcher:
         self._count_dead(record.topic, fault.kind)
         return dead_letter(record, fault)
 
-    def _fault(self, record: Record) -> Unreadable | None:
-        """What is wrong with a record, if anything. Where a partition follows from the key, a wrong one is a fault too."""
-        if is_stand_in(record):
-            return None
-        event = decode_keyed(record.topic, record.key, record.value)
-        if isinstance(event, Unreadable):
-            return event
-        if record.topic in KEYED_TOPICS:
-            belongs = partition_of(record.key, partition_count(self._log, record.topic))
-            if belongs != record.partition:
-                return Unreadable("wrong-partition", f"key {record.key[:80]!r} belongs to partition {belongs}, got {record.partition}")
+
+def _fault(record: Record, partitions: int) -> Unreadable | None:
+    """What is wrong with a record, if anything. Where a partition of so many follows from the key, a wrong one is a fault too."""
+    if is_stand_in(record):
         return None
+    event = decode_keyed(record.topic, record.key, record.value)
+    if isinstance(event, Unreadable):
+        return event
+    if record.topic in KEYED_TOPICS and (belongs := partition_of(record.key, partitions)) != record.partition:
+        return Unreadable("wrong-partition", f"key {record.key[:80]!r} belongs to partition {belongs}, got {record.partition}")
+    return None
 
 
 def rewound(group: str, stored: int, end: int) -> str:

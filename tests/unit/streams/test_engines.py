@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from schemas.codec import encode
+from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import DEAD_LETTERS, LIFECYCLE, REQUESTS
 from streams.engines import COMMIT_EVERY_SECONDS, RENEWED_SECONDS, Carrier, Reader, Watcher
 from streams.log.base import NO_RECORD, LogUnreachable, Message, TopicMismatch
@@ -189,3 +191,29 @@ def test_a_topic_that_is_gone_is_named_by_engines_that_read_it(engine: type[Carr
         engine(without).turn(frozenset({0}))
     with pytest.raises(TopicMismatch, match="is missing"):
         Watcher(without).waits(frozenset({0}))
+
+
+class CountingLog(MemoryLog):
+    """Counts how often it is asked for its topics."""
+
+    asked = 0
+
+    def topics(self) -> Mapping[str, int]:
+        self.asked += 1
+        return super().topics()
+
+
+def test_the_watcher_asks_for_the_partitions_of_a_topic_and_not_for_those_of_each_record() -> None:
+    asked = []
+    for count in (1, 100):
+        log = CountingLog()
+        open_ledger(log, ledger_partitions=1, request_partitions=1)
+        request = encode(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=512)))
+        log.append([Message(REQUESTS, b"r", request) for _ in range(count)])
+        watcher = Watcher(log)
+        log.asked = 0
+        assert watcher.turn(frozenset({0})) == count
+        assert log.end(DEAD_LETTERS, 0) == 0
+        asked.append(log.asked)
+
+    assert asked[0] == asked[1]
