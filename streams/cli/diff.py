@@ -22,7 +22,7 @@ from streams.cli.printed.output import Answer, Column, write
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.state import State, begun_at
+from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.log.base import Log
 
@@ -62,7 +62,7 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
         _check_order(source, base, ends_at(source, end, tell), at)
         changes = Changes(_rows(base))
         changes.settle(before, CARRIED_LATER, first.as_of_ms)
-        last = state_at(source, end, each=changes.apply, begun=begun_at(base), now_ms=now_ms, tell=tell)
+        last = state_at(source, end, each=changes.apply, begun=base, now_ms=now_ms, tell=tell)
     after = _rows(last)
     chosen = _chosen(names, sorted({*before, *after}))
     found = [change for change in changes.found if change.node_id in chosen]

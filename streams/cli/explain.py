@@ -37,6 +37,7 @@ from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
 from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
+from streams.cli.reading.records import check_claims_at_hand
 from streams.cli.reading.relief import relief_lines, reliefs
 from streams.cli.reading.rerun import Again, Reruns
 from streams.cli.reading.state import State
@@ -125,6 +126,8 @@ def _now(log: Log, request: PlacementRequested, at: str) -> Now:
         del ledger, observed
         laid.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
 
+    for number in range(log.topics().get(CLAIMS, 0)):
+        check_claims_at_hand(log, number, 0)  # Before the long work of loading what is there.
     state = state_at(log, moment_of(at), each_laid=collect)
     ends = {place.partition: place.next_offset for place in state.cut.places if place.topic == CLAIMS}
     fates: dict[str, list[ClaimOutcome]] = {}

@@ -69,7 +69,8 @@ def list_(
     """Every snapshot on `ledger-snapshots`, how many records came after it, and whether a start can begin at it; if not, why.
 
     Usable means: whole, readable, of this log, and its last record is the log's. Exits 3 if one is not usable or damaged, or with
-    --verify not what the log gives. One that is not complete is being written, or leaves the log, and is no finding.
+    --verify not what the log gives. One that is not complete is being written, or leaves the log, and is no finding; nor is one behind
+    which records were archived.
     """
     with opened(log) as source:
         ends = _chosen(source, partition)
@@ -84,9 +85,11 @@ def list_(
             said = _verified(source, found)
         cut = cut_at(source, ends)
         damaged = [number for number in ends if damaged_at(source, number)]
+        starts = {number: source.start(CLAIMS, number) for number in ends}
     items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
     write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
-    bad = any(says not in {USABLE, VERIFIED} for entry, says in zip(found, said, strict=True) if entry.is_complete)
+    concern = [entry.is_complete and entry.offset + 1 >= starts[entry.partition] for entry in found]
+    bad = any(says not in {USABLE, VERIFIED} for says, counts in zip(said, concern, strict=True) if counts)
     return Exit.FINDINGS if bad or damaged else Exit.DONE
 
 

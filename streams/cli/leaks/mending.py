@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -13,9 +14,11 @@ from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
 from streams.cli.printed.output import Answer, Column, check_asked, write
 from streams.cli.printed.printable import printable, teller
+from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.apart import Tell
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.state import State, begun_at
+from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
@@ -28,35 +31,74 @@ ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")
 def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, report_age_ms: int) -> int:
     """Print what would mend each finding and, with `yes`, write it; what nothing can be written for says why. Returns the exit code.
 
-    All are looked at anew before the first and after each that is written, with all that hosts have reported by then. 0 if nothing is left
-    to do, else 3.
+    All are looked at anew before the first, and each after what was written on its node or for its instance, with all that hosts have
+    reported by then. 0 if nothing is left to do, else 3.
     """
     answer = Answer(columns=columns(), items=(), like=_LIKE)
     check_asked(answer, show.style(sys.stdout))
     if yes:
         check_writable(log)
-    items, tell = [], teller(sys.stderr)
-    state = state_at(log, tell=tell)
-    for finding in chosen:
-        now = state.finding_again(finding)
-        if now is None:
-            items.append(_item(Remedy(finding, "it is gone by now"), "resolved", None))
-            continue
-        mends = remedy(now, _place(state, now), new_stamp(), report_age_ms=report_age_ms)
-        if not mends.messages:
-            items.append(_item(mends, "left alone", None))
-        elif not yes:
-            items.append(_item(mends, "would write", None))
-        else:
-            position, outcome = _written(log, mends.messages, state)
-            state = state_at(log, tell=tell, begun=None if state.laid else begun_at(state))
-            left = state.finding_again(finding)
-            items.append(_item(mends, outcome if left is None else f"{outcome}; still open", position))
+    done: list[tuple[Remedy, str, Position | None]] = []
+    mender = _Mender(log, teller(sys.stderr))
+    with Progress("mend", len(chosen), sys.stderr, time.monotonic) as progress:
+        for finding in chosen:
+            progress.add()
+            now = mender.finding_now(finding)
+            if now is None:
+                done.append((Remedy(finding, "it is gone by now"), "resolved", None))
+                continue
+            mends = remedy(now, _place(mender.state, now), new_stamp(), report_age_ms=report_age_ms)
+            if not mends.messages:
+                done.append((mends, "left alone", None))
+            elif not yes:
+                done.append((mends, "would write", None))
+            else:
+                position, outcome = mender.write(mends)
+                done.append((mends, outcome, position))
+    state = mender.look()
+    items = []
+    for mends, action, place in done:
+        left = place is not None and state.finding_again(mends.finding) is not None
+        items.append(_item(mends, f"{action}; still open" if left else action, place))
     write(structs.replace(answer, items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
     if not yes and any(item["action"] == "would write" for item in items):
         sys.stderr.write("nothing was written; --yes writes it\n")
-    done = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
-    return Exit.DONE if done else Exit.FINDINGS
+    healed = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
+    return Exit.DONE if healed else Exit.FINDINGS
+
+
+class _Mender:
+    """The state by which findings are mended one after the other.
+
+    It goes on from record to record, unless hosts have reported what nobody has carried: that lies on the end of the ledger, in front of
+    which the next record goes, so the ledger is loaded anew where a finding may concern what was written since the last look.
+    """
+
+    def __init__(self, log: Log, tell: Tell) -> None:
+        self._log, self._tell = log, tell
+        self.state = state_at(log, tell=tell)
+        self._ledger: State | None = None
+        self._touched: set[str] = set()
+
+    def look(self) -> State:
+        """The state with all that was written and reported by now."""
+        if self._touched:
+            self.state = state_at(self._log, tell=self._tell, begun=None if self.state.laid else self.state)
+            self._touched.clear()
+        return self.state
+
+    def finding_now(self, finding: OpenRecord) -> OpenRecord | None:
+        """What has become of it; None if it is no longer open."""
+        if not self.state.laid or {finding.node_id, finding.instance_id} & self._touched:
+            self.look()
+        return self.state.finding_again(finding)
+
+    def write(self, mends: Remedy) -> tuple[Position, str]:
+        """Append what mends a finding; returns as `_written`."""
+        self._touched |= {mends.finding.node_id, mends.finding.instance_id} - {""}
+        if self.state.laid and self._ledger is None:
+            self._ledger = state_at(self._log, views=False, pending=False)
+        return _written(self._log, mends.messages, self._ledger or self.state)
 
 
 def ignore(
@@ -85,7 +127,8 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
         if not mends.messages:
             sys.stderr.write(printable(mends.says) + "\n")
             return Exit.ERROR
-        position, outcome = _written(source, mends.messages, state)
+        ledger = state_at(source, views=False, pending=False) if state.laid else state
+        position, outcome = _written(source, mends.messages, ledger)
     print(outcome)
     sys.stderr.write(printable(f"{mends.says}: {position} ({reason})") + "\n")
     return Exit.DONE if outcome == "granted" else Exit.ERROR
@@ -140,9 +183,8 @@ def _place(state: State, finding: OpenRecord) -> Place:
 def _written(log: Log, messages: Sequence[Message], state: State) -> tuple[Position, str]:
     """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did.
 
-    `state` is what it was before, and is folded on if it can be: what was laid on the end is not in the log.
+    `state` is the ledger before, with nothing laid on its end, and is folded on.
     """
-    state = state_at(log, views=False, pending=False) if state.laid else state
     position, outcome = appended(log, *messages), ""
     for step in state.follow(log, position.partition, position.offset + 1):
         if step.offset == position.offset:

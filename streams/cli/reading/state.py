@@ -168,5 +168,4 @@ class State(Struct, kw_only=True):
 
 def begun_at(state: State) -> dict[int, Begun]:
     """Where a later state of the same log begins that goes on from this one. It is this one's tables that are folded on."""
-    doubles = Doubles(0, state.doubles.open)
-    return {number: Begun(ledger, state.observed[number], state.leaks[number], doubles) for number, ledger in state.ledgers.items()}
+    return {number: Begun(ledger, state.observed[number], state.leaks[number], None) for number, ledger in state.ledgers.items()}

@@ -39,7 +39,7 @@ from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pending
 from streams.cli.reading.records import at_time
-from streams.cli.reading.state import Begun, State
+from streams.cli.reading.state import Begun, State, begun_at
 from streams.log.base import Log, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 
@@ -60,7 +60,7 @@ def state_at(
     stderr: TextIO | None = None,
     now_ms: int | None = None,
     apart: Apart | None = None,
-    begun: Mapping[int, Begun] | None = None,
+    begun: State | None = None,
     tell: Tell | None = None,
     only: Collection[int] | None = None,
     firsts: Mapping[int, int] | None = None,
@@ -69,7 +69,7 @@ def state_at(
 
     `each` sees every record's step, those laid on the end included, `each_laid` those alone. With `pending` False nothing is laid on the
     end. Progress and what an answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed
-    over. The fold begins at the newest ones, unless `each` wants every step, or where an earlier state of the same log, `begun`, ends; who
+    over. The fold begins at the newest ones, unless `each` wants every step, or goes on with an earlier state of the same log, `begun`; who
     asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
     Without `views`, since doubles span partitions, some of these may do: with `only` (and nothing `pending`) no others are there; with
     `firsts`, from which offset on `each` wants the steps of each, those are that have such steps, folded from a snapshot in front of them.
@@ -87,7 +87,7 @@ def state_at(
     if firsts is not None:
         ends = {number: end for number, end in ends.items() if firsts[number] < end or number in behind}
     from_snapshots = (each is None or firsts is not None) and CLAIMS in there
-    begins = dict(begun or {})
+    begins = {} if begun is None else begun_at(begun)
     if apart is not None and from_snapshots and not begins:
         begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
     with Progress("load", sum(ends.values()), stderr, time.monotonic) as progress:
@@ -96,7 +96,7 @@ def state_at(
                 most = end if firsts is None else min(end, firsts[number])
                 begins[number] = _begun(log, number, len(every), most, views=views, from_snapshots=from_snapshots, tell=tell)
                 progress.add(begins[number].ledger.next_offset)
-    state = _state(begins, ends, len(every), has_views=views)
+    state = _state(begins, ends, len(every), has_views=views, doubles=None if begun is None else begun.doubles)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
     with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
         for number, end in ends.items():
@@ -134,15 +134,17 @@ def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, fro
     return Begun(found[0], *taken(number, found[1]))
 
 
-def _state(begun: Mapping[int, Begun], ends: Mapping[int, int], partitions: int, *, has_views: bool) -> State:
-    """The state that begins there; of the doubles, which span partitions, the newest count."""
+def _state(
+    begun: Mapping[int, Begun], ends: Mapping[int, int], partitions: int, *, has_views: bool, doubles: DoubleClaims | None = None
+) -> State:
+    """The state that begins there; of the doubles, which span partitions, the newest count, unless those of an earlier state go on."""
     ledgers = {number: each.ledger for number, each in sorted(begun.items())}
     return State(
         partitions=partitions,
         ledgers=ledgers,
         observed={number: each.observed for number, each in sorted(begun.items())},
         leaks={number: each.leaks for number, each in sorted(begun.items())},
-        doubles=DoubleClaims(ledgers, _newest_doubles(begun)),
+        doubles=DoubleClaims(ledgers, _newest_doubles(begun)) if doubles is None else doubles,
         ends=dict(ends),
         as_of_ms=0,
         has_views=has_views,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,12 @@ from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
 from streams.cli.flags import Show
+from streams.cli.leaks import mending
 from streams.cli.leaks.mending import heal
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
-from streams.log.base import BareRecord, Message, Record
+from streams.log.base import BareRecord, Log, Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
 from streams.reconciler import CARRIERS, SOURCES
@@ -280,6 +282,44 @@ def test_the_log_is_folded_once_however_much_is_mended(fleet: FleetLog, capsys: 
 
     assert (code, len(found), len(claims(fleet))) == (0, 2, folded + 2), capsys.readouterr().out
     assert read.records == folded + 2
+
+
+def test_what_nobody_has_carried_costs_no_load_of_the_ledger_a_finding(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        node_id, instance_id = f"n{number}", f"gone-{number}"
+        fleet.audit(node_id)
+        fleet.claim(f"r-{number}/0/s-1.{number}", instance_id, node_id, request_id=f"r-{number}")
+        for guests in ({instance_id: 1024}, {}, {}):
+            fleet.now_ms += 60_000
+            fleet.audit(node_id, guests)
+    fleet.audit("elsewhere", {}, carry=False)
+    found = [finding for finding in state_at(fleet.log).findings() if finding.instance_id.startswith("gone")]
+    loaded = []
+
+    def counted(log: Log, *args: Any, **options: Any) -> State:
+        loaded.append(options)
+        return state_at(log, *args, **options)
+
+    monkeypatch.setattr(mending, "state_at", counted)
+    code = heal(fleet.log, found, Show(), yes=True, report_age_ms=1 << 60)
+
+    assert (code, len(found)) == (0, 6), capsys.readouterr().out
+    assert len(loaded) == 3
+
+
+def test_two_findings_of_one_node_are_looked_at_one_after_the_other_whatever_is_pending(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale(fleet, producer="audits")
+    fleet.audit("elsewhere", {}, carry=False)
+    before = len(claims(fleet))
+    found = state_at(fleet.log).findings()
+
+    code = heal(fleet.log, found, Show(), yes=True, report_age_ms=1 << 60)
+
+    assert (code, len(found), len(claims(fleet))) == (0, 2, before + 2), capsys.readouterr().out
 
 
 def test_all_findings_are_listed_once_however_many_are_looked_at(

@@ -166,3 +166,20 @@ def test_a_version_that_knows_no_snapshot_of_an_archived_log_says_what_to_do_and
     assert f"known here: {STATE_VERSION + 1}; `claimlog snapshot write` with CLAIMLOG_ARCHIVE writes one to begin at\n" in without.err
     assert "; the others were archived\n" in without.err
     assert "writes one to begin at" not in written.err
+
+
+def test_a_snapshot_behind_which_records_were_archived_is_listed_and_no_finding(tmp_path: Path, capsys: Capture) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(8):
+        fleet.audit(f"c{number}", {})
+    assert fleet.run(capsys, "snapshot", "write").code == 0
+    for number in range(8):
+        fleet.audit(f"c{number}", {"i": 512})
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now").code == 0
+
+    said = fleet.run(capsys, "snapshot", "list", "-o", "json")
+
+    assert said.code == 0
+    assert sorted("usable" if item["says"] == "usable" else item["says"][:24] for item in said.json["items"]) == [
+        "the log begins at offset", "the log begins at offset", "usable", "usable",
+    ]  # fmt: skip
