@@ -71,7 +71,8 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
 
 def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, State]:
     """What the ledger says of the subject up to a moment, and its state then, as far as that was needed."""
-    ends, stderr = ends_at(log, end, teller(sys.stderr)), sys.stderr
+    stderr, tell = sys.stderr, teller(sys.stderr)
+    ends = ends_at(log, end, tell)
     since_ms = claimed_by(log, ends, subject.name, stderr) if subject.kind == "request" else {}
     about = Timeline(subject, since_ms=since_ms)
 
@@ -79,8 +80,8 @@ def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, S
         del observed
         about.apply(ledger.partition, ledger, step)
 
-    firsts = firsts_naming(log, ends, [subject.name, *since_ms], stderr)
-    return about, state_at(log, end, each=each, firsts=firsts, views=False)
+    firsts = firsts_naming(log, ends, subject.name, stderr, whole=since_ms)
+    return about, state_at(log, end, each=each, firsts=firsts, views=False, tell=tell)
 
 
 def _tell(log: Log, about: Timeline, within: Range) -> None:

@@ -22,7 +22,7 @@ def fates_of(log: Log, request_id: str, ends: Mapping[int, int], stderr: TextIO,
     Raises AnswerIncomplete for history that is not at hand, and what the fold raises.
     """
     ledgers: list[Ledger] = []
-    for number, first in firsts_naming(log, ends, [request_id], stderr).items():
+    for number, first in firsts_naming(log, ends, request_id, stderr).items():
         if first < ends[number]:
             found = load_newest_with(log, number, at_most=first, tell=tell)
             ledgers.append(Ledger(number, len(ends)) if found is None else found[0])

@@ -20,31 +20,38 @@ from streams.log.base import Log, Record
 
 
 class Naming:
-    """Whether the bytes of a record may name one of several ids; whether the record does, its decoding says."""
+    """Whether the bytes of a record may name one of several ids; whether the record does, its decoding says.
 
-    def __init__(self, names: Iterable[str]) -> None:
-        texts = set()
-        for name in names:
-            texts.add(name.encode())
+    Each of `names` may stand inside another id, as a request's does in those of its claims, and is looked for by itself; `whole`, of which
+    there may be a thousand, are ids that stand as strings of their own, as those of instances do.
+    """
+
+    def __init__(self, names: Iterable[str], whole: Iterable[str] = ()) -> None:
+        names, whole = tuple(names), tuple(whole)
+        texts = {name.encode() for name in names}
+        for name in (*names, *whole):
             # Whoever wrote a record may have spelled any character as \u and four digits, and these few with a backslash before them.
             texts.add(b"\\" if any(char in '"\\/' or char < " " for char in name) else b"\\u")
         self._texts = sorted(texts, key=len, reverse=True)
+        self._whole = frozenset([name.encode() for name in whole])
 
     def may_be_in(self, value: bytes) -> bool:
         """Whether one of the ids may be named there."""
-        return any(text in value for text in self._texts)
+        if any(text in value for text in self._texts):
+            return True
+        return bool(self._whole) and not self._whole.isdisjoint(value.split(b'"'))
 
     def may_name(self, record: Record) -> bool:
         """Whether a record of any topic may name one of the ids; those of a request's instances may follow from its own."""
         return record.topic == REQUESTS or self.may_be_in(record.value)
 
 
-def firsts_naming(log: Log, ends: Mapping[int, int], names: Iterable[str], stderr: TextIO) -> dict[int, int]:
-    """For each partition of `claims` the first offset below its end in `ends` that may name one of `names`; its end if none does.
+def firsts_naming(log: Log, ends: Mapping[int, int], name: str, stderr: TextIO, whole: Iterable[str] = ()) -> dict[int, int]:
+    """For each partition of `claims` the first offset below its end in `ends` that may name `name` or one of `whole`; its end if none does.
 
     Progress is said on `stderr`. Raises AnswerIncomplete for history that is not at hand.
     """
-    naming = Naming(names)
+    naming = Naming([name], whole)
     with Progress("search", sum(ends.values()), stderr, time.monotonic) as progress:
         return {
             number: next((record.offset for record in _naming(log, number, end, naming, progress.add)), end) for number, end in ends.items()

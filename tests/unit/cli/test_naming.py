@@ -35,6 +35,8 @@ def test_a_record_that_concerns_a_subject_may_name_it_however_it_is_spelled(topi
             for name in () if isinstance(event, Unreadable) else names:
                 if any(concerns(event, Subject(kind, name)) for kind in KINDS):
                     assert Naming([name]).may_name(Record(topic, 0, 0, 0, b"", value)), (name, value)
+                if concerns(event, Subject("instance", name)):
+                    assert Naming((), [name]).may_name(Record(topic, 0, 0, 0, b"", value)), (name, value)
 
 
 def test_an_instance_whose_id_follows_from_its_request_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,6 +46,27 @@ def test_an_instance_whose_id_follows_from_its_request_is_found(tmp_path: Path, 
     said = fleet.run(capsys, "events", "--for", f"instance/{instance_id('r1', 0)}", "-o", "json")
 
     assert [item["type"] for item in said.json["items"]] == ["placement-requested"]
+
+
+class Searched(bytes):
+    """Bytes that count how often something is looked for in them."""
+
+    times = 0
+
+    def __contains__(self, text: object) -> bool:
+        self.times += 1
+        return super().__contains__(text)  # type: ignore[operator]
+
+
+def test_the_instances_of_a_large_request_are_not_looked_for_one_by_one() -> None:
+    instances = [instance_id("r1", number) for number in range(1000)]
+    naming = Naming(["r1"], instances)
+    others = Searched(msgspec.json.encode([instance_id("r2", number) for number in range(3)]))
+
+    assert not naming.may_be_in(others)
+    assert others.times == 2
+    assert all(naming.may_be_in(msgspec.json.encode({"instance_id": name})) for name in instances)
+    assert naming.may_be_in(b'{"instance_id":"\\u0069-1"}')
 
 
 def test_records_that_do_not_name_the_subject_are_not_decoded(
