@@ -61,7 +61,7 @@ class Timeline(Struct):
     requests: set[str] = field(default_factory=set)
     """Requests that claimed something for the subject instance."""
     since_ms: dict[str, int] = field(default_factory=dict)
-    """The instances that a subject request claimed, each with the time from which on it is told of: that of its first claim."""
+    """The instances that are told of, each with the time from which on: of a subject request that of its first claim of it."""
     last: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     """Use as of the last look, by node and instance (empty for the whole node)."""
     limits: dict[str, Amounts] = field(default_factory=dict)
