@@ -144,7 +144,7 @@ class Timeline(Struct):
     def _of_instances(self, partition: int, ledger: Ledger, step: Step) -> None:
         outcomes = [outcome for outcome in step.outcomes if self._mine(outcome)]
         for outcome in outcomes:
-            self._learn(outcome)
+            self._learn(outcome, step.time_ms)
         entered: set[str] = set()
         for node_id in step.node_ids:
             node = ledger.nodes.get(node_id)
@@ -174,10 +174,12 @@ class Timeline(Struct):
             return outcome.request_id == self.subject.name or outcome.claim_id in self.claim_ids
         return outcome.instance_id == self.subject.name or outcome.claim_id in self.claim_ids
 
-    def _learn(self, outcome: ClaimOutcome) -> None:
+    def _learn(self, outcome: ClaimOutcome, time_ms: int) -> None:
         self.claim_ids.add(outcome.claim_id)
         if outcome.request_id:
             self.requests.add(outcome.request_id)
+        if outcome.instance_id:
+            self.since_ms.setdefault(outcome.instance_id, time_ms)  # Claimed after who asks looked for claims.
 
     def _moved(self, node: Node, instance_id: str) -> bool:
         """Whether the instance came to the sight of observations of the node, or went out of it."""

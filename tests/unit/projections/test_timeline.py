@@ -95,6 +95,14 @@ def test_a_request_has_its_refusal_with_the_reason(moved: History) -> None:
     assert entry.summary == "request r9 claims 99 MiB: r9/0/s-1.9 refused: n1: memory_mib: 99 needed of 30"
 
 
+def test_a_claim_that_came_after_claims_were_looked_for_has_its_amounts(moved: History) -> None:
+    moved.claim("r8/0/s-1.8", "k", 3, at_s=210, request_id="r8")
+
+    found = timeline(moved, "request/r8")
+
+    assert lines(found.ordered()) == [(15, "claim-requested", "n1", 3, 3)]
+
+
 def test_a_record_that_was_ignored_says_why(moved: History) -> None:
     moved.event("started", "i", at_s=220, size=6, node="n2", epoch=0)
 
