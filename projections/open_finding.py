@@ -53,13 +53,9 @@ def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
         suspected_ms=step.time_ms,
         instance_id=difference.instance_id,
         claim_id=difference.claim.claim_id if difference.claim is not None else "",
-        held=said.held,
-        counted=said.counted,
-        devices=said.devices,
         causes=said.causes[-_CAUSES_MAX:],
-        missing=bounded_text(said.missing),
         fix=bounded_text(said.fix),
-        note=bounded_text(said.note),
+        **_measures(said),
     )
     return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
 

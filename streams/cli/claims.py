@@ -149,19 +149,21 @@ def _found(log: Log, claim_id: str, node: str) -> tuple[State, str] | None:
     """
     partitions = ledger_partitions(log)
     named = partition_of(node.encode(), partitions)
+    of_node = state_at(log, views=False, pending=False, only=(named,))
+    known: list[str] = []
     for number in sorted(range(partitions), key=lambda number: number != named):
-        state = state_at(log, views=False, pending=False, only=(number,))
+        state = of_node if number == named else state_at(log, views=False, pending=False, only=(number,))
         held = state.ledgers[number].claims.get(claim_id)
         if held is not None and node and node != held.node_id:
             raise UsageProblem(f"claim {claim_id} is held on {held.node_id}, not on {node}; leave out --node")
         if held is not None:
             return state, held.node_id
+        known += state.node_ids()
     if not node:
         return None
-    state = state_at(log, views=False, pending=False, only=(named,))
-    if state.node(node) is None:
-        raise UsageProblem(unknown_node(node, state_at(log, views=False, pending=False).node_ids()))
-    return state, node
+    if node not in known:
+        raise UsageProblem(unknown_node(node, sorted(known)))
+    return of_node, node
 
 
 def _not_held(claim_id: str, said: str) -> int:

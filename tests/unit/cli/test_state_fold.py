@@ -137,3 +137,23 @@ def test_a_claim_is_found_in_whatever_partition_it_is(tmp_path: Path, capsys: py
     for node_id in nodes:
         assert fleet.run(capsys, "claims", "hold", f"{node_id}/0/s-1.1").out == "held\n"
         assert fleet.run(capsys, "claims", "release", f"{node_id}/0/s-1.1").out == "released\n"
+
+
+@pytest.mark.parametrize(("node", "code"), [("c03", 1), ("nobody", 2)])
+def test_a_claim_that_nobody_holds_costs_each_partition_once(
+    node: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for number in range(8):
+        fleet.audit(f"c{number:02}")
+    loaded: list[int] = []
+
+    def noted(log: Log, number: int, *args: Any, **options: Any) -> Begun:
+        loaded.append(number)
+        return _begun(log, number, *args, **options)
+
+    monkeypatch.setattr(module, "_begun", noted)
+    answer = fleet.run(capsys, "claims", "release", "r9/0/s-1.9", "--node", node)
+
+    assert answer.code == code, answer.err
+    assert sorted(loaded) == list(range(fleet.log.topics()[CLAIMS]))
