@@ -28,6 +28,8 @@ FOLDED = (CLAIMS, AUDITS, LIFECYCLE)
 """What answers about the ledger are folded from; a cut or a copy of a log may have more."""
 
 KIB = 1024
+DERIVED_BYTES_MAX = 900_000
+"""Of what is said of records of 256 KiB each: it repeats their words, and Kafka's brokers let in a mebibyte."""
 
 
 class Topic(Struct, frozen=True, kw_only=True):
@@ -67,11 +69,27 @@ TOPICS: dict[str, Topic] = {
             partitions="requests",
             kept="ever",
             written_by="schedulers",
-            value_bytes_max=900_000,
+            value_bytes_max=DERIVED_BYTES_MAX,
         ),
         Topic(name=ANSWERED, key="partition", records=RequestsAnswered, partitions="requests", kept="derived", written_by="schedulers"),
-        Topic(name=VERDICTS, key="node", records=ClaimOutcome, partitions="ledger", kept="derived", written_by="stream processor"),
-        Topic(name=NODE_RESOURCES, key="node", records=NodeResources, partitions="ledger", kept="compacted", written_by="stream processor"),
+        Topic(
+            name=VERDICTS,
+            key="node",
+            records=ClaimOutcome,
+            partitions="ledger",
+            kept="derived",
+            written_by="stream processor",
+            value_bytes_max=DERIVED_BYTES_MAX,
+        ),
+        Topic(
+            name=NODE_RESOURCES,
+            key="node",
+            records=NodeResources,
+            partitions="ledger",
+            kept="compacted",
+            written_by="stream processor",
+            value_bytes_max=DERIVED_BYTES_MAX,
+        ),
         Topic(
             name=SNAPSHOTS,
             key="partition",
@@ -81,7 +99,15 @@ TOPICS: dict[str, Topic] = {
             written_by="stream processor",
             value_bytes_max=950_000,
         ),
-        Topic(name=FINDINGS, key="finding", records=FindingRecord, partitions="ledger", kept="ever", written_by="stream processor"),
+        Topic(
+            name=FINDINGS,
+            key="finding",
+            records=FindingRecord,
+            partitions="ledger",
+            kept="ever",
+            written_by="stream processor",
+            value_bytes_max=DERIVED_BYTES_MAX,
+        ),
         Topic(
             name=DEAD_LETTERS,
             key="source position",

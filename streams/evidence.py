@@ -1,4 +1,4 @@
-"""Keeping evidence within bounds: one result stays under its topic's limit, whatever the number of instances."""
+"""Keeping evidence within bounds: results and verdicts stay under their topics' limits, however many instances or shortfalls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from projections.differences import bounded_text
 from schemas.codec import encode
-from schemas.results import Decision, InstancesPlaced, PlacementFailed
-from schemas.topics import RESULTS, TOPICS
+from schemas.resources import Shortfall
+from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
+from schemas.topics import RESULTS, TOPICS, VERDICTS
 from streams.scheduling.overlay import with_one, without
 
 Result = TypeVar("Result", InstancesPlaced, PlacementFailed)
@@ -85,6 +87,25 @@ def within_bounds(result: Result) -> tuple[Result, bytes]:
         result = structs.replace(result, decisions=())
         value = encode(result)
     return result, value
+
+
+def verdict_within_bounds(outcome: ClaimOutcome) -> ClaimOutcome:
+    """The outcome with as many of its shortfalls as its topic has room for: the first node's first, each under its node in `tried`.
+
+    What they say in words beside the numbers is no longer than a text may be.
+    """
+    room = TOPICS[VERDICTS].value_bytes_max - len(encode(structs.replace(outcome, shortfalls=((),) * len(outcome.shortfalls))))
+    kept: list[tuple[Shortfall, ...]] = []
+    for shortfalls in outcome.shortfalls:
+        of_node: list[Shortfall] = []
+        for shortfall in shortfalls:
+            short = structs.replace(shortfall, detail=bounded_text(shortfall.detail))
+            room -= len(encode(short)) + len(",")
+            if room < 0:
+                break
+            of_node.append(short)
+        kept.append(tuple(of_node))
+    return structs.replace(outcome, shortfalls=tuple(kept))
 
 
 def _without_scores(decision: Decision) -> Decision:

@@ -30,6 +30,7 @@ from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
 from streams.clock import LogTime
 from streams.dead_letters import dead_letter
+from streams.evidence import verdict_within_bounds
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
 from streams.log.base import ClockMs, Headers, Log, LogDamaged, Message, Partition, Record, wall_clock_ms
@@ -268,7 +269,10 @@ class Folder:
         messages = batch.derived
         for number, outcome in enumerate(step.outcomes):
             batch.outcomes[outcome.outcome] += 1
-            messages.append(self._message(topics.VERDICTS, outcome, number))
+            verdict = self._message(topics.VERDICTS, outcome, number)
+            if len(verdict.value) > topics.DERIVED_BYTES_MAX:
+                verdict = self._message(topics.VERDICTS, verdict_within_bounds(outcome), number)
+            messages.append(verdict)
         doubles = self._doubles.apply(fold.partition, step)
         found = fold.audit.step(fold.ledger, fold.observed, step)
         if found or doubles:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from schemas.codec import decode
-from schemas.resources import Resources
-from schemas.results import Decision, InstancesPlaced, Placement, PlacementFailed
-from schemas.topics import RESULTS, TOPICS
-from streams.evidence import IN_FULL_MAX, within_bounds
+from schemas.codec import decode, encode
+from schemas.resources import Resources, Shortfall
+from schemas.results import ClaimOutcome, Decision, InstancesPlaced, Placement, PlacementFailed
+from schemas.topics import RESULTS, TOPICS, VERDICTS
+from streams.evidence import IN_FULL_MAX, verdict_within_bounds, within_bounds
 
 LONG = "x" * 4000
 
@@ -39,3 +39,15 @@ def test_a_failure_whose_evidence_has_no_room_in_any_record_goes_without() -> No
 
     assert result.decisions == ()
     assert decode(RESULTS, value) == result
+
+
+def test_a_verdict_has_the_shortfalls_that_there_is_room_for_the_first_nodes_first() -> None:
+    long = tuple(Shortfall(resource="numa_threads", needed=number, detail="y" * 9000) for number in range(40))
+    refused = ClaimOutcome(outcome="refused", claim_id="c", tried=tuple(f"n{number}" for number in range(9)), shortfalls=(long,) * 9)
+
+    verdict = verdict_within_bounds(refused)
+
+    assert TOPICS[VERDICTS].value_bytes_max - 9000 < len(encode(verdict)) <= TOPICS[VERDICTS].value_bytes_max
+    counts = [len(shortfalls) for shortfalls in verdict.shortfalls]
+    assert (verdict.tried, len(counts), counts[:5], counts[-1]) == (refused.tried, 9, [40] * 5, 0)
+    assert [lack.needed for lack in verdict.shortfalls[0]] == [lack.needed for lack in long]

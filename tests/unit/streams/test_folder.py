@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from projections.ledger import Ledger
 from projections.snapshots import load_newest
 from schemas import topics
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
+from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeObserved
 from schemas.codec import decode_keyed, encode, key_of
 from schemas.findings import LeakConfirmed, LeakSuspected
-from schemas.inventory import Hypervisor
+from schemas.guests import PciWant
+from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.resources import ObservedResources, Resources
 from schemas.results import ClaimOutcome, NodeResources
 from streams import folder as folder_module
@@ -91,6 +93,39 @@ def test_a_batch_publishes_verdicts_and_the_row_of_each_node_it_touched(world: W
     (row,) = world.read(topics.NODE_RESOURCES)
     assert isinstance(row, NodeResources)
     assert (row.offset, row.vcpus.used, row.vcpus.free, row.memory_mib.claimed) == (3, 1, 7, 512)
+    host.close()
+
+
+def test_a_verdict_that_repeats_a_claims_words_for_each_node_tried_can_be_read(world: World) -> None:
+    want = PciWant(specs=tuple({"product_id": f"{number}-{'x' * 4000}"} for number in range(60)))
+    nodes = tuple(f"n{number}" for number in range(1, 9))
+    item = ClaimItem(claim_id="r1/0/s-1.1", instance_id="i1", nodes=nodes, resources=Resources(vcpus=1), pci=(want,))
+    audits = [structs.replace(world.audit(1), node_id=node_id) for node_id in nodes]
+    world.append(*audits, ClaimRequested(request_id="r1", owner="s", basis=0, ttl_ms=600_000, items=(item,)))
+    host = world.folder()
+
+    host.turn(ALL)
+
+    (refused,) = world.read(topics.VERDICTS)
+    assert isinstance(refused, ClaimOutcome)
+    assert (refused.outcome, refused.tried) == ("refused", nodes)
+    lacks = [(lack.resource, lack.needed, lack.free) for shortfalls in refused.shortfalls for lack in shortfalls]
+    assert lacks == [("pci", 1, 0)] * len(nodes)
+    assert not world.read(topics.DEAD_LETTERS)
+    host.close()
+
+
+def test_the_row_of_a_node_whose_configuration_fills_a_record_can_be_read(world: World) -> None:
+    aggregates = tuple(Aggregate(name=f"a{number}", metadata={"words": "x" * 4052}) for number in range(64))
+    world.append(world.audit(1), NodeConfigured(record_id="c1", node_id="n1", fields=OperatorFields(aggregates=aggregates)))
+    host = world.folder()
+
+    host.turn(ALL)
+
+    (row,) = world.read(topics.NODE_RESOURCES)
+    assert isinstance(row, NodeResources)
+    assert row.aggregates == aggregates
+    assert len(encode(row)) > topics.TOPICS[topics.CLAIMS].value_bytes_max
     host.close()
 
 
