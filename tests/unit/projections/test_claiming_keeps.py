@@ -69,6 +69,18 @@ def test_a_guest_shown_after_the_deadline_has_come_back_and_takes_what_it_shows(
     assert (history.used(), history.ledger.claims["kept"].amounts[2]) == (4, 4)
 
 
+def test_once_confirmed_what_is_kept_is_shown_by_every_showing_whatever_its_deadline() -> None:
+    history = kept()
+    history.audit({"vm": 5}, at_s=71)
+    history.renew("kept", at_s=80)
+    history.event("started", "vm", size=5, at_s=90)
+
+    step = history.event("deleted", "vm", at_s=92)
+
+    assert fates(step) == []
+    assert history.held() == ["kept", "old"]
+
+
 def test_only_what_an_instance_uses_can_be_kept() -> None:
     history = fleet()
     history.event("started", "vm", size=3, at_s=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from projections.rules import GRACE_MS, SKEW_MS
-from schemas.claims import Change, NodeObserved
+from schemas.claims import Change, GroupMember, NodeObserved
 from schemas.inventory import Hypervisor
-from schemas.resources import ObservedResources, Resources
+from schemas.resources import RESOURCES, ObservedResources, Resources
 from tests.ledger_history import START_MS, History, digest_of, fates, item, report, shortfalls, state
 
 HELD = ["c"]
@@ -401,6 +401,18 @@ def test_a_departure_from_before_a_renewal_shortens_nothing() -> None:
     assert closed_by_ttl == [("vanished", "c")]
 
 
+@pytest.mark.parametrize(("departed_s", "outcome"), [(102, "departed"), (101, None)])
+def test_the_skew_is_given_to_a_departure_before_a_renewal_to_the_second(departed_s: int, outcome: str | None) -> None:
+    history = claimed()
+    history.audit({"vm": 4}, at_s=98)
+    history.event("departed", "vm", at_s=departed_s)
+    history.renew("c", at_s=107)
+
+    closed_by_grace = audits(history, 112, 127)
+
+    assert closed_by_grace == ([] if outcome is None else [(outcome, "c")])
+
+
 def test_a_renewal_ends_the_run_and_moves_the_deadline() -> None:
     history = claimed()
     audits(history, 105, 125, 145)
@@ -638,6 +650,45 @@ def test_once_a_smaller_size_is_confirmed_an_older_larger_claim_takes_no_room_wh
     assert shortfalls(history.claim("back", "vm", 6, at_s=152)) == ["memory_mib: 4 needed of 0"]
 
 
+@pytest.mark.parametrize("smaller", [(1, 6, 7, 8), (5, 2, 3, 4)])
+def test_a_confirmed_resize_leaves_an_older_claim_the_smaller_size_of_each_resource(smaller: tuple[int, int, int, int]) -> None:
+    history = History()
+    history.audit(at_s=0, hypervisor=Hypervisor(vcpus=64, pcpus=64, memory_mib=64, disk_mib=64))
+    history.claims(item("c", "vm", 0, resources=Resources(vcpus=3, pcpus=4, memory_mib=5, disk_mib=6)), at_s=1)
+    history.event("started", "vm", at_s=2)
+    size = dict(zip(RESOURCES, smaller, strict=True))
+    history.claims(item("r", "vm", 0, resources=Resources(**size), resize=True), at_s=3)
+
+    step = history.event("resized", "vm", size=ObservedResources(**size), at_s=4)
+
+    assert fates(step) == [("confirmed", "r")]
+    assert history.ledger.claims["c"].amounts == tuple(min(pair) for pair in zip((3, 4, 5, 6), smaller, strict=True))
+
+
+def test_a_confirmed_resize_cuts_no_claim_of_its_own_record() -> None:
+    history = History()
+    history.audit(at_s=0)
+    history.claims(item("c", "vm", 6), item("r", "vm", 2, resize=True), at_s=1, request_id="both")
+    history.event("started", "vm", size=6, at_s=2)
+
+    step = history.event("resized", "vm", size=2, at_s=3)
+
+    assert fates(step) == [("confirmed", "r")]
+    assert history.ledger.claims["c"].amounts[2] == 6
+
+
+def test_a_list_from_before_a_departure_does_not_begin_the_run_against_a_resized_guest() -> None:
+    history = resizing()
+    history.event("resized", "vm", size=6, at_s=131)
+    history.release("c", at_s=132)
+    history.event("departed", "vm", at_s=142)
+
+    older = history.audit({"vm": 6}, taken_s=138, at_s=143)
+    outcomes = audits(history, 154)
+
+    assert (fates(older), outcomes, history.held()) == ([], [], ["r"])
+
+
 # The settled state is a short cut and nothing else
 
 
@@ -670,3 +721,56 @@ def test_the_same_audit_listing_an_instance_twice_is_folded_like_one_that_lists_
     history.say(twice, at_s=0)
 
     assert history.used() == 3
+
+
+def test_an_audit_settles_a_guest_of_whom_it_says_nothing_new_and_an_unchanged_one_then_moves_only_times() -> None:
+    history = running()
+
+    unchanged = history.audit(at_s=150, unchanged=digest_of({"vm": 4}))
+    loose = set(history.node().loose)
+    history.event("departed", "vm", at_s=160)
+    history.event("started", "vm", size=4, at_s=161)
+
+    assert unchanged.times_only
+    assert (loose, history.node().loose) == (set(), {"vm"})
+
+
+def test_a_guest_is_not_settled_while_it_is_claimed_or_shown_otherwise_than_it_is_listed() -> None:
+    history = running()
+    history.event("resized", "vm", size=5, at_s=140)
+    history.claim("r", "other", 1, at_s=140)
+    history.event("started", "third", size=1, at_s=140)
+
+    history.audit({"vm": 4, "fourth": 1}, taken_s=139, at_s=141)
+
+    assert history.node().loose == {"vm", "other", "third"}
+
+
+def test_a_guest_whose_claim_is_renewed_after_the_look_is_not_settled_by_it() -> None:
+    settled, spelled = History(), History(spelled=True)
+    for history in (settled, spelled):
+        history.audit(at_s=90)
+        history.claim("c", "vm", 4, at_s=100)
+        history.audit({"vm": 4}, at_s=120)
+        history.renew("c", at_s=150)
+
+        history.audit({"vm": 4}, taken_s=144, at_s=151)
+
+    assert spelled.ledger.claims["c"].seen_ms == START_MS + 120_000
+    assert state(settled.ledger) == state(spelled.ledger)
+
+
+def test_a_guest_claimed_anew_for_another_group_is_a_member_of_that_one_from_its_confirmation_on() -> None:
+    first, second = (GroupMember(group_id=group, policy="anti-affinity") for group in ("first", "second"))
+    history = History()
+    history.audit(at_s=0)
+    history.claim("c", "vm", 1, group=first, at_s=1)
+    history.event("started", "vm", size=1, at_s=2)
+    history.release("c", at_s=3)
+    history.claim("d", "vm", 1, group=second, at_s=4)
+    before = [history.node().members(group) for group in ("first", "second")]
+
+    history.event("started", "vm", size=1, at_s=5)
+
+    assert before == [{"vm"}, {"vm"}]
+    assert [history.node().members(group) for group in ("first", "second")] == [set(), {"vm"}]
