@@ -107,7 +107,7 @@ def _sorted(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
     def draw(few: Sequence[str]) -> str:
         drawn_over.append(list(few))
-        picked: str = given["random_picks"] if "random_picks" in given else few[0]
+        picked: str = given.get("random_picks") or few[0]
         return picked
 
     hosts, scores = [host for host, _ in given["weighed"]], [score for _, score in given["weighed"]]

@@ -61,16 +61,16 @@ def _cell(given: Given) -> numa.Cell:
 
 
 def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
-    """An instance cell; a page size below 0 is one of Nova's names."""
-    size = given.get("pagesize")
+    """An instance cell; a page size below 0 is one of Nova's names. Of a dedicated cell Nova looks only at the `pcpuset`."""
+    size, policy = given.get("pagesize"), given.get("cpu_policy") or "shared"
     translated: dict[str, Any] = {
         "cell_id": given.get("id", 0),
-        "cpus": tuple(given.get("cpuset") or ()),
+        "cpus": () if policy == "dedicated" else tuple(given.get("cpuset") or ()),
         "pinned_cpus": tuple(given.get("pcpuset") or ()),
         "memory_mib": given["memory"],
         "page_size_kib": size if size and size > 0 else None,
         "page_size": PAGE_NAMES.get(size, "") if size else "",
-        "cpu_policy": given.get("cpu_policy") or "shared",
+        "cpu_policy": policy,
         "thread_policy": given.get("cpu_thread_policy") or "",
         "emulator_threads": emulator_threads or "",
     }
@@ -211,8 +211,7 @@ def _claim(vector: Given) -> Given:
         case "Claim":
             return _tested(given)
         case "MoveClaim":
-            host = _node({"memory_mb": 4096, "local_gb": 40, "vcpus": 8})
-            return {"claimed": not fits(host, _move(given), "r")}
+            return _moved(given)
         case "abort":
             said = given["then"].lower()
             ended_well = said.startswith(("no ", "without")) or not ("exception" in said or "abort" in said)
@@ -240,12 +239,33 @@ def _tested(given: Given) -> Given:
         lacks += ["numa"] if any(isinstance(lack, Shortfall) for lack in found) else []
     if isinstance(pci.choose(devices, wants), Shortfall):
         lacks.append("pci")
-    return {"claimed": not lacks, "reason_mentions_in_order": lacks}
+    return _outcome(lacks)
 
 
-def _move(given: Given) -> ClaimItem:
-    wants = tuple(want_of(cell) for cell in given.get("instance_numa") or [])
-    return ClaimItem(claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=wants)
+def _moved(given: Given) -> Given:
+    """A move onto a host that has what its NUMA fit gave (`claimed…`, `new…`): the guest's own page size must be there."""
+    guest, there = (_cells_said(given, *names) for names in (("instance", "old"), ("claimed", "new")))
+    if guest and there:
+        sizes = [cell.get("pagesize") for cell in there]
+        pages = [{"mempages": [(size, cell["memory"] * 1024 // size, 0)] if size else []} for cell, size in zip(there, sizes, strict=True)]
+        cells = [_cell({**cell, **of_size}) for cell, of_size in zip(there, pages, strict=True)]
+        lacks = [lack for lack in numa.fit_cells(cells, list(map(want_of, guest))) if isinstance(lack, Shortfall)]
+        return _outcome(["page size" if lack.resource.startswith("pages_") else "numa" for lack in lacks])
+    claim = ClaimItem(
+        claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=tuple(map(want_of, guest))
+    )
+    return _outcome(["numa"] if fits(_node({"memory_mb": 4096, "local_gb": 40, "vcpus": 8}), claim, "r") else [])
+
+
+def _cells_said(given: Given, *prefixes: str) -> list[Given]:
+    """The cells told under a key that begins so, or made up for a page size alone."""
+    said: Any = next((value for key, value in given.items() if key.startswith(prefixes) and value), [])
+    told = [{"pagesize": said}] if isinstance(said, int) else said if isinstance(said, list) else said.get("cells", [said])
+    return [{"id": n, "memory": 512, "cpuset": [n], **cell} for n, cell in enumerate(told)]
+
+
+def _outcome(lacks: list[str]) -> Given:
+    return {"claimed": not lacks, "reason_mentions_in_order": lacks, "error": "ComputeResourcesUnavailable" if lacks else None}
 
 
 def _aborted(*, is_failure: bool) -> bool:
@@ -335,10 +355,17 @@ def _audited(given: Given) -> Given:
     listed = {instance_id: _observed(_amounts(guests[instance_id]["flavor"])) for instance_id in states}
     history = _tracker(given["totals"], given.get("reserved"), listed)
     for n, move in enumerate(given.get("migrations") or []):
-        moved = move.get("instance") or {"vm_state": RESIZED}
+        said = move.get("instance") or {"vm_state": RESIZED}
+        moved = guests[said] if isinstance(said, str) else said
         if move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
-            _take(history, f"c{n}", f"migration {n}", move["flavor"], at_s=1)
+            _take(history, f"c{n}", f"migration {n}", _held_by(move), at_s=1)
     return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
+
+
+def _held_by(move: Given) -> Given:
+    """The flavor that a migration holds besides its instance: the new one where it only comes in, else the old one (the guest is new)."""
+    flavor: Given = move.get("flavor") or move["new_flavor" if move.get("direction", "dest") == "dest" else "old_flavor"]
+    return flavor
 
 
 def _two_incoming(given: Given) -> Given:

@@ -24,6 +24,10 @@ NOTHING_REPORTED: Mapping[str, Any] = {
     **dict.fromkeys(("vcpus_total", "vcpus_used", "num_instances", "num_io_ops", "failed_builds"), 0),
     **dict.fromkeys(("host_ip", "hypervisor_type", "hypervisor_version", "hypervisor_hostname", "cpu_info", "supported_instances")),
     **dict.fromkeys(("uuid", "cell_uuid", "metrics", "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio")),
+    **dict.fromkeys(("numa_topology", "pci_stats", "updated")),
+    "aggregates": [],
+    "instances": {},
+    "limits": {},
 }
 """Nova's HostState before anything is reported: what a vector's host leaves out."""
 

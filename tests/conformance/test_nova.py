@@ -40,6 +40,8 @@ TOTALS = {"memory_mb": 512, "local_gb": 6, "vcpus": 4}
 FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_used": 10, "vcpus": 2, "vcpus_used": 2}
 TWINS = [{"vendor": "v", "product": name, "numa": cell, "address": "0000:00:00.1"} for name, cell in (("far", 1), ("near", 0))]
 SMALL = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, "ephemeral_gb": 0, "swap": 0}
+BIG = {"memory_mb": 256, "vcpus": 2, "root_gb": 5, "ephemeral_gb": 0, "swap": 0}
+SAME_HOST = {"direction": "source-and-dest", "type": "resize", "status": "migrating"}
 ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"memory_mb": 256, "vcpus": 1, "root_gb": 1}}
 
 
@@ -132,6 +134,39 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             "update_usage_shelved_offloaded",
             {"totals": TOTALS, "claim": SMALL, "then_vm_state": "shelved_offloaded", "then_task_state": "spawning"},
             {"memory_mb_used": 128, "stats": {"num_instances": 1}},
+        ),
+        (
+            "numa_cell_fit",
+            "_numa_fit_instance_cell",
+            {
+                "host_cell": {**CELL, "cpuset": [0, 1], "pcpuset": []},
+                "instance_cell": {"id": 0, "cpuset": [0, 1, 2], "pcpuset": [], "memory": 1024, "cpu_policy": "dedicated"},
+            },
+            {"fits": True, "cpu_pinning": None},
+        ),
+        (
+            "claim",
+            "MoveClaim",
+            {"migration_type": "live-migration", "instance_numa": [{"memory": 512, "pagesize": 2}], "claimed_numa": [{"pagesize": 1}]},
+            {"claimed": False},
+        ),
+        ("claim", "MoveClaim", {"instance_pagesize": 4, "claimed_pagesize": 4}, {"claimed": True}),
+        (
+            "tracker",
+            "update_available_resource",
+            {
+                "totals": TOTALS,
+                "instances": [{"id": "a", "flavor": BIG, "vm_state": "active", "task_state": "resize_migrating"}],
+                "migrations": [{**SAME_HOST, "old_flavor": SMALL, "new_flavor": BIG, "instance": "a"}],
+            },
+            {"memory_mb_used": 384, "vcpus_used": 3, "running_vms": 1, "current_workload": 1},
+        ),
+        ("choose", "_get_sorted_hosts", {"weighed": [["h1", 1.0], ["h2", 1.0]], "random_picks": None}, {"order": ["h1", "h2"]}),
+        (
+            "filter",
+            "ComputeCapabilitiesFilter",
+            {"host": {"free_ram_mb": 1024}, "request": {"flavor": {"extra_specs": {"pci_stats": "1"}}}},
+            {"pass": False},
         ),
         ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
     ],
