@@ -34,7 +34,7 @@ from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, Resour
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import RESOURCES, Limits, ObservedResources, Resources
 from schemas.results import ClaimOutcome, NodeResources
-from tests.ledger_history import START_MS, History, Size, digest_of, full_use, state
+from tests.ledger_history import START_MS, History, Size, digest_of, fates, full_use, state
 
 NODES = st.sampled_from(["n1", "n2"])
 INSTANCES = st.sampled_from(["vm1", "vm2", "vm3", "vm4"])
@@ -352,6 +352,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.history.ledger
         snapshot = encoded(ledger)
         before = {node_id: _before(node) for node_id, node in ledger.nodes.items()}
+        rows, held = state(ledger)["nodes"], dict(ledger.claims)
         step: Step = say(self.history)
         written = self.history.records[-1]
         self.long_way.append(written.key, written.value, (written.time_ms - START_MS) // 1000)
@@ -361,6 +362,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert again is not None
         assert (again.outcomes, again.ignored, again.node_ids) == (step.outcomes, step.ignored, step.node_ids)
         assert state(other) == state(ledger), "who was restored before this record says something else"
+        assert {i for i, row in state(ledger)["nodes"].items() if i in rows and row != rows[i]} <= set(step.node_ids), (
+            "a row changed unsaid"
+        )
+        assert {claim.claim_id for claim in step.closed} == held.keys() - ledger.claims.keys()
+        assert all((step.outcome_of(claim.claim_id), claim.claim_id) in fates(step) for claim in step.closed)
         self._check_over(step, before)
         if isinstance(step.event, ClaimRequested):
             self._check_grants(step, step.event, before)

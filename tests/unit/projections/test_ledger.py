@@ -7,7 +7,11 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from projections import claiming, ledger_state
+from projections import ledger as ledger_module
 from projections.ledger import Ledger
 from projections.ledger_state import DIGEST_START
 from projections.projection import OffsetGap, UnknownRules, WrongLedger
@@ -97,6 +101,15 @@ def test_the_items_of_a_record_count_each_other_and_take_alternates() -> None:
     assert [outcome.node_id for outcome in step.outcomes] == ["n1", "n2"]
 
 
+def test_what_would_have_fitted_is_refused_with_the_record_on_the_first_of_its_nodes() -> None:
+    history = fleet("n1", "n2")
+
+    step = history.claims(item("c1", "vm1", 1, nodes=("n2", "n1")), item("c2", "vm2", 9), at_s=1)
+
+    assert [outcome.tried for outcome in step.outcomes] == [("n2",), ("n1",)]
+    assert shortfalls(step)[0] == "request: fits, but 1 of 2 instances of the request do not"
+
+
 def test_a_forced_claim_goes_over_and_says_by_how_much() -> None:
     history = fleet()
 
@@ -156,6 +169,18 @@ def test_a_copy_of_a_refused_request_stays_refused_though_it_would_fit_now() -> 
     assert history.held() == []
 
 
+def test_a_copy_of_a_request_held_on_its_alternate_is_ignored_though_its_first_node_has_room_now() -> None:
+    history = fleet("n1", "n2")
+    history.claim("other", "vm1", 8, at_s=1)
+    request = history.claim("c", "vm2", 5, nodes=("n1", "n2"), at_s=2)
+    history.release("other")
+
+    copy = history.again(request)
+
+    assert copy.ignored
+    assert (history.used("n1"), history.used("n2")) == (0, 5)
+
+
 def test_a_copy_of_the_operators_word_does_not_take_back_a_newer_one() -> None:
     history = fleet()
     enabled = history.configure(status="enabled")
@@ -184,6 +209,37 @@ def test_ids_are_remembered_for_so_many_records_after_closing_and_a_copy_that_co
     assert shortfalls(copy) == [f"basis: expected to be folded up to one of the {REMEMBERED_RECORDS} records before, got 0"]
     assert copy_of_held.ignored
     assert history.held() == ["held"]
+
+
+def test_a_basis_is_stale_from_one_more_record_than_ids_are_remembered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "REMEMBERED_RECORDS", 4)
+    history = fleet()
+    while len(history.records) < 10:
+        history.append(b"n1", b"{}")
+
+    old = history.claim("old", "vm1", 1, basis=6, at_s=1)
+    too_old = history.claim("too old", "vm2", 1, basis=6, at_s=1)
+
+    assert (fates(old), fates(too_old)) == ([("granted", "old")], [("refused", "too old")])
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "c", "d", "e"]), max_size=60))
+def test_an_id_is_known_for_just_so_many_records_after_it_was_met(names: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as few:
+        for module in (claiming, ledger_module, ledger_state):
+            few.setattr(module, "REMEMBERED_RECORDS", 5)
+        history, met = fleet(), dict[str, int]()
+        for name in names:
+            known = {each for each, offset in met.items() if offset >= len(history.records) - 5}
+            if not name:
+                history.append(b"n1", b"{}")
+                continue
+
+            step = history.configure(record_id=name)
+
+            assert bool(step.ignored) == (name in known)
+            if name not in known:
+                met[name] = step.offset
 
 
 def test_a_claim_cannot_name_a_basis_that_does_not_exist_yet() -> None:
@@ -225,6 +281,14 @@ def test_a_release_that_comes_first_refuses_its_claim() -> None:
 
     assert fates(early) == [("not-held", "c")]
     assert shortfalls(request) == ["released: released before it was requested"]
+
+
+def test_a_release_of_what_is_not_held_names_its_node_if_there_is_one_for_what_it_says_of_findings() -> None:
+    history = fleet()
+
+    known, unknown = history.release("c"), history.release("c", node="n2")
+
+    assert (known.node_ids, unknown.node_ids) == (("n1",), ())
 
 
 def test_a_release_that_comes_first_refuses_the_whole_record_and_only_that_one() -> None:
@@ -355,6 +419,27 @@ def test_a_home_closes_only_when_no_member_is_held_or_shown_unless_the_operator_
     assert history.node().homes_closed == {"g": 1}
 
 
+def test_a_copy_of_a_closing_that_was_not_accepted_closes_nothing_once_the_members_have_left() -> None:
+    history = fleet()
+    history.claim("c", "vm", 1, group=GroupMember(group_id="g", policy="affinity", epoch=1), at_s=1)
+    refused = history.say(closing(1))
+    history.release("c")
+
+    copy = history.again(refused)
+
+    assert copy.ignored
+    assert history.node().homes_closed == {}
+
+
+def test_no_home_has_an_epoch_below_one_so_there_is_none_to_close() -> None:
+    history = fleet()
+
+    step = history.say(closing(0))
+
+    assert step.ignored == "epoch 0 is closed already"
+    assert history.node().homes_closed == {}
+
+
 def test_a_closed_home_takes_no_member_of_its_epoch_but_one_of_a_later() -> None:
     history = fleet()
     history.say(closing(1))
@@ -410,6 +495,17 @@ def test_a_record_of_any_type_counts_under_its_own_key_only() -> None:
     for key, dead in under:
         expected = [None if other == key else "wrong-key" for other in (key, b"n2", b"n3")]
         assert [reason and reason.kind for reason in dead] == expected
+
+
+def test_a_record_of_claims_counts_under_the_key_of_its_first_item_only() -> None:
+    history = fleet("n1", "n2")
+    record = ClaimRequested(request_id="r", owner="s", basis=1, ttl_ms=1, items=(item("a", "vm1", 1), item("b", "vm2", 1, nodes=("n2",))))
+
+    of_the_last, of_the_first = history.append(b"n2", encode(record)), history.append(b"n1", encode(record))
+
+    assert of_the_last.dead is not None
+    assert of_the_last.dead.kind == "wrong-key"
+    assert fates(of_the_first) == [("granted", "a"), ("granted", "b")]
 
 
 def test_the_digest_of_nested_garbage_does_not_depend_on_how_deep_the_reader_stands() -> None:
@@ -519,6 +615,16 @@ def test_the_digest_tells_apart_readers_that_disagree_on_one_outcome() -> None:
         ledger.apply(1, START_MS, b"n1", value)
 
     assert one.ledger.digest != wrong.digest
+
+
+def test_a_ledger_that_hashes_no_more_folds_on_without_a_digest() -> None:
+    history = fleet()
+    history.ledger.hash_no_more()
+
+    step = history.claim("c", "vm", 1, at_s=1)
+
+    assert fates(step) == [("granted", "c")]
+    assert history.ledger.digest == b""
 
 
 def test_append_times_never_run_back() -> None:
