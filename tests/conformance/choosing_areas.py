@@ -19,7 +19,7 @@ from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
-from tests.conformance.terms import ask_for, options_of, room_of
+from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, options_of, renamed, room_of
 from tests.scheduling_world import world
 
 Vector = dict[str, Any]
@@ -30,16 +30,19 @@ REASONS = {"no-valid-node": "NoValidHost"}
 def weighed(vector: Vector) -> Mapping[str, Any]:
     """Hosts through one weigher; best first, ties as they came."""
     name, given = vector["subject"], vector["given"]
-    asked, config = given.get("request") or {}, given.get("config") or {}
+    asked, config = renamed(given.get("request"), REQUEST_NAMES), given.get("config") or {}
+    hosts = [{"host": f"host{number}", **renamed(host, HOST_NAMES)} for number, host in enumerate(given["hosts"], 1)]
+    if not hosts:
+        return {"order": [], "weights": []}
     option, default = MULTIPLIERS[name]
     multiplier = config.get(option, config.get("metrics.weight_multiplier", default))
     group = asked.get("group") or {}
-    rooms = [room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity") for host in given["hosts"]]
+    rooms = [room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity") for host in hosts]
     try:
         scores, _ = weigh(rooms, [(name, multiplier)], ask=ask_for(asked), options=options_of(config))
     except MetricMissing as error:
         return {"error": ERRORS[type(error)]}
-    ranked = sorted(zip((host["host"] for host in given["hosts"]), scores, strict=True), key=lambda pair: -pair[1])
+    ranked = sorted(zip((host["host"] for host in hosts), scores, strict=True), key=lambda pair: -pair[1])
     (first, first_weight), (last, last_weight) = ranked[0], ranked[-1]
     return {
         "order": [host for host, _ in ranked],

@@ -54,8 +54,8 @@ def _cell(given: Given) -> numa.Cell:
         memory_mib=given["memory"],
         pages=tuple(numa.Pages(*row) for row in given.get("mempages") or []),
         socket=given.get("socket"),
-        vcpus_used=given.get("cpu_usage", 0),
-        memory_mib_used=given.get("memory_usage", 0),
+        vcpus_used=given.get("cpu_usage") or 0,
+        memory_mib_used=given.get("memory_usage") or 0,
         held=frozenset(given.get("pinned_cpus") or ()),
     )
 
@@ -103,7 +103,7 @@ def _numa_host_fit(vector: Given) -> Given:
     """Guests one after the other, each meeting what those before it took."""
     given = vector["given"]
     cells, chosen = tuple(map(_cell, given["host_cells"])), []
-    for step in given["steps"]:
+    for step in given.get("steps") or [given]:
         found = _fit_host(cells, step["instance"], {**given, **step})
         grants = [grant for grant in found if not isinstance(grant, Shortfall)]
         cells = numa.with_grants(cells, grants)
@@ -168,7 +168,7 @@ def _pci(vector: Given) -> Given:
     given = vector["given"]
     devices = devices_of(given["devices"])
     sockets = {cell["id"]: cell.get("socket") for cell in given.get("host_cells") or []}
-    found = pci.choose(devices, pci_wants_of(given["requests"]), cells=given.get("instance_cells") or (), sockets=sockets)
+    found = pci.choose(devices, pci_wants_of(given["requests"]), cells=_ids(given.get("instance_cells") or ()), sockets=sockets)
     if isinstance(found, Shortfall):
         return {"supported": False, "products": None}
     by_address = {device.address: device for device in devices}
@@ -180,6 +180,11 @@ def _pci(vector: Given) -> Given:
     }
 
 
+def _ids(cells: Iterable[Any]) -> tuple[int, ...]:
+    """Cells by their ids, or as what has ids."""
+    return tuple(cell["id"] if isinstance(cell, Mapping) else cell for cell in cells)
+
+
 # Claims
 
 
@@ -187,11 +192,11 @@ def _amounts(given: Given, overhead: Given | None = None) -> Resources:
     """A flavor, with what the hypervisor takes besides it."""
     more = overhead or {}
     flavor = Flavor(
-        vcpus=given.get("vcpus", 0) + more.get("vcpus", 0),
-        memory_mib=given.get("memory_mb", 0) + more.get("memory_mb", 0),
-        root_gib=given.get("root_gb", 0),
-        ephemeral_gib=given.get("ephemeral_gb", 0) + more.get("disk_gb", 0),
-        swap_mib=given.get("swap", 0),
+        vcpus=(given.get("vcpus") or 0) + (more.get("vcpus") or 0),
+        memory_mib=(given.get("memory_mb") or 0) + (more.get("memory_mb") or 0),
+        root_gib=given.get("root_gb") or 0,
+        ephemeral_gib=(given.get("ephemeral_gb") or 0) + (more.get("disk_gb") or 0),
+        swap_mib=given.get("swap") or 0,
     )
     return PlacementRequested(request_id="r", flavor=flavor, boot_from_volume=given.get("volume_backed", False)).resources
 
@@ -222,7 +227,8 @@ def _claim(vector: Given) -> Given:
 
 def _tested(given: Given) -> Given:
     host, limits = given["node"], given.get("limits") or {}
-    node = _node(host, used=_amounts({"memory_mb": host["memory_mb_used"], "root_gb": host["local_gb_used"], "vcpus": host["vcpus_used"]}))
+    used = _amounts({"memory_mb": host.get("memory_mb_used"), "root_gb": host.get("local_gb_used"), "vcpus": host.get("vcpus_used")})
+    node = _node(host, used)
     asked = ClaimItem(
         claim_id="c",
         instance_id="vm",
@@ -281,7 +287,7 @@ def _node(host: Given, used: Resources | None = None) -> Node:
     history = History()
     history.configure(NODE, at_s=0, vcpus=NO_LIMIT, memory_mib=NO_LIMIT, disk_mib=NO_LIMIT)
     listed = {} if used is None else {"others": _observed(used)}
-    history.audit(listed, at_s=0, hypervisor=_host(host))
+    history.audit(listed, at_s=0, hypervisor=_host({"vcpus": 0, "memory_mb": 0, "local_gb": 0, **host}))
     return history.node()
 
 
@@ -499,19 +505,19 @@ def _host_state(vector: Given) -> Given:
     given = vector["given"]
     match vector["subject"]:
         case "free_disk_mb":
-            least = given["disk_available_least"]
+            least = given.get("disk_available_least")
             physical = Physical(disk_mib_available_least=None if least is None else least * 1024)
             node = _with_free({"free_disk_mb": given["free_disk_gb"] * 1024}, physical=physical)
             return {"free_disk_mb": _seen(node)["free_disk_mb"]}
         case "counters":
             history = History()
-            said = given["stats"] or {}
+            said = given.get("stats") or {}
             count, io_workload, failed = (int(said.get(key, 0)) for key in ("num_instances", "io_workload", "failed_builds"))
             guests = {f"vm{n}": ObservedResources() for n in range(count)}
             history.audit(guests, at_s=0, hypervisor=Hypervisor(io_workload=io_workload, failed_builds=failed))
             return _seen(history.node())
         case "not_ready":
-            if given["free_disk_gb"] is not None:
+            if given.get("free_disk_gb") is not None:
                 return _seen(_with_free({**given, "free_disk_mb": given["free_disk_gb"] * 1024}))
             history = History()
             history.configure(NODE, at_s=0)  # The compute node has a row, but never reported.
@@ -524,7 +530,7 @@ def _host_state(vector: Given) -> Given:
 
 def _consumed(given: Given) -> Given:
     """What is used before is other guests'; each request is one of the scheduler's own claims laid over the node."""
-    start = {"num_instances": 0, "num_io_ops": 0, "free_ram_mb": 0, "free_disk_mb": 0, "vcpus_used": 0, **given.get("start", {})}
+    start = {"num_instances": 0, "num_io_ops": 0, "free_ram_mb": 0, "free_disk_mb": 0, "vcpus_used": 0, **(given.get("start") or {})}
     node = _with_free(start, count=start["num_instances"], io_workload=start["num_io_ops"])
     node.used[0] = start["vcpus_used"]
     own = [item(f"c{n}", f"new{n}", 0, resources=_amounts(request)) for n, request in enumerate(given["requests"])]

@@ -16,7 +16,7 @@ from streams.scheduling.filters.json_query import QueryError, holds, parsed
 from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.weighers import normalise
 from tests.conformance.choosing_areas import chosen, selected, weighed
-from tests.conformance.terms import GIB, aggregates_of, ask_for, options_of, room_of
+from tests.conformance.terms import GIB, HOST_NAMES, REQUEST_NAMES, aggregates_of, ask_for, options_of, renamed, room_of
 
 Vector = dict[str, Any]
 NOTHING_REPORTED: Mapping[str, Any] = {
@@ -35,8 +35,12 @@ NOTHING_REPORTED: Mapping[str, Any] = {
 def _filter(vector: Vector) -> Mapping[str, Any]:
     """A host and a request through one filter. Two of them read facts by Nova's own names, which a vector gives as they are."""
     name, given = vector["subject"], vector["given"]
-    host, asked = given.get("host") or {}, given.get("request") or {}
-    facts = {"host": "host1", "nodename": "node1", **NOTHING_REPORTED, **host} if given.get("host", host) is not None else {}
+    host, asked = renamed(given.get("host"), HOST_NAMES), renamed(given.get("request"), REQUEST_NAMES)
+    facts = (
+        {"host": "host1", "nodename": "node1", **NOTHING_REPORTED, **(given.get("host") or {})}
+        if given.get("host", host) is not None
+        else {}
+    )
     if name == "ComputeCapabilitiesFilter":
         wanted = {key: str(text) for key, text in ((asked.get("flavor") or {}).get("extra_specs") or {}).items()}
         return {"pass": lacking(facts, wanted) is None}
@@ -69,12 +73,12 @@ def _extra_specs(vector: Vector) -> Mapping[str, Any]:
 
 def _normalize(vector: Vector) -> Mapping[str, Any]:
     given = vector["given"]
-    return {"weights": normalise(given["values"], given["minval"], given["maxval"])}
+    return {"weights": normalise(given["values"], given.get("minval"), given.get("maxval"))}
 
 
 def _multiplier(vector: Vector) -> Mapping[str, Any]:
     given = vector["given"]
-    listed = aggregates_of([{given["option"]: value} for value in given["aggregate_values"]])
+    listed = aggregates_of([{given["option"]: value} for value in given.get("aggregate_values") or ()])
     return {"multiplier": aggregates.override(listed, given["option"], float(given["config_value"]), float)}
 
 

@@ -40,13 +40,34 @@ POLICIES: Mapping[str, Literal["affinity", "anti-affinity", "soft-affinity", "so
     "soft-affinity": "soft-affinity",
     "soft-anti-affinity": "soft-anti-affinity",
 }
+HOST_NAMES = {"nodename": "node", "numa_topology": "numa_cells", "cell_uuid": "cell"}
+REQUEST_NAMES = {
+    "scheduler_hints": "hints",
+    "instance_group": "group",
+    "instance_uuid": "instance_id",
+    "numa_topology": "numa_cells",
+    "requested_destination": "destination",
+}
+"""Names of Nova's objects for what vectors mostly call otherwise."""
 RATIOS = {"vcpus": "cpu_allocation_ratio", "memory_mib": "ram_allocation_ratio", "disk_mib": "disk_allocation_ratio"}
 
 
 def options_of(config: Mapping[str, Any] | None) -> Options:
     """The options among what a vector configures; multipliers are the weighers' own."""
-    named = {name.rpartition(".")[2]: value for name, value in (config or {}).items()}
+    named = {name.rpartition(".")[2]: value for name, value in (config or {}).items() if value is not None}
     return msgspec.convert({name: value for name, value in named.items() if name in Options.__struct_fields__}, Options)
+
+
+def renamed(said: Mapping[str, Any] | None, names: Mapping[str, str]) -> dict[str, Any]:
+    """What is told, by the names that vectors mostly use; of Nova's objects that hold a list (cells, requests), the list."""
+    found = {names.get(key, key): value for key, value in (said or {}).items()}
+    for key, inner in (("numa_cells", "cells"), ("pci_requests", "requests")):
+        if isinstance(found.get(key), Mapping):
+            found[key] = found[key].get(inner)
+    group = found.get("group")
+    if group and "policy" not in group:
+        found["group"] = {**group, "policy": next(iter(group.get("policies") or ()), None)}
+    return found
 
 
 def node_name(host: Mapping[str, Any]) -> str:
@@ -187,7 +208,7 @@ def _memory_mib(host: Mapping[str, Any]) -> int | None:
 
 
 def _disk_mib(host: Mapping[str, Any]) -> int | None:
-    if "total_usable_disk_gb" in host:
+    if host.get("total_usable_disk_gb") is not None:
         return int(host["total_usable_disk_gb"] * GIB)
     return max(host["free_disk_mb"], 0) if host.get("free_disk_mb") is not None else None
 
@@ -237,8 +258,8 @@ def _claims(host: Mapping[str, Any], node_id: str) -> dict[str, list[Claim]]:
     used = [
         CellGrant(
             cell_id=cell["id"],
-            vcpus=cell.get("cpu_usage", 0),
-            memory_mib=cell.get("memory_usage", 0),
+            vcpus=cell.get("cpu_usage") or 0,
+            memory_mib=cell.get("memory_usage") or 0,
             page_size_kib=COUNTED_KIB if cell.get("mempages") else 0,
             held_cpus=tuple(sorted(cell.get("pinned_cpus") or ())),
         )

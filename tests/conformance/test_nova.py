@@ -168,6 +168,32 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"host": {"free_ram_mb": 1024}, "request": {"flavor": {"extra_specs": {"pci_stats": "1"}}}},
             {"pass": False},
         ),
+        (
+            "weigh",
+            "CrossCellWeigher",
+            {
+                "hosts": [{"host": "h1", "cell_uuid": "c2"}, {"host": "h2", "cell_uuid": "c1"}],
+                "request": {"requested_destination": {"cell": "c1", "allow_cross_cell_move": True}},
+            },
+            {"order": ["h2", "h1"]},
+        ),
+        (
+            "filter",
+            "ServerGroupAntiAffinityFilter",
+            {
+                "host": {"instances": ["i1"]},
+                "request": {"instance_group": {"policies": ["anti-affinity"], "members": ["i1"]}, "instance_uuid": "new"},
+            },
+            {"pass": False},
+        ),
+        (
+            "filter",
+            "NUMATopologyFilter",
+            {"host": {"numa_topology": {"cells": [CELL]}}, "request": {"numa_topology": {"cells": [PINNED, {**PINNED, "id": 1}]}}},
+            {"pass": False},
+        ),
+        ("normalize", "normalize", {"values": [1, 3]}, {"weights": [0, 1]}),
+        ("claim", "Claim", {"node": {}, "flavor": {"memory_mb": 512, "vcpus": 1, "root_gb": 1}}, {"claimed": True}),
         ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
     ],
 )
