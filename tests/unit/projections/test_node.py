@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.node import NO_LIMIT, NO_TOTAL, Node
+from projections.node import NO_LIMIT, NO_TOTAL, Node, cut_to, largest
 from schemas.claims import GroupMember
 from schemas.inventory import Hypervisor, ResourceRule
-from schemas.resources import ObservedResources, Resources
+from schemas.resources import RESOURCES, ObservedResources, Resources
 from tests.ledger_history import History, full_use, item
 
 AMOUNTS = st.integers(0, 1 << 50)
@@ -47,6 +48,25 @@ def test_a_reserve_above_the_total_makes_a_limit_below_zero() -> None:
 
     assert node.limit("memory_mib") == -6
     assert node.free("memory_mib") == -6
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize("rule", [ResourceRule(min_unit=2), ResourceRule(max_unit=9), ResourceRule(step_size=2)])
+def test_one_rule_about_units_of_one_resource_is_a_closer_look(resource: str, rule: ResourceRule) -> None:
+    ruled, plain = Node("n1"), Node("n1")
+    setattr(ruled, resource, rule)
+    setattr(plain, resource, ResourceRule(reserved=2, ratio_milli=None))
+
+    ruled.refresh()
+    plain.refresh()
+
+    assert (ruled.whole_units, plain.whole_units) == (False, True)
+
+
+def test_vectors_are_compared_resource_by_resource() -> None:
+    assert largest((1, 6, 3, 8), (5, 2, 7, 4)) == largest((5, 2, 7, 4), (1, 6, 3, 8)) == (5, 6, 7, 8)
+    assert cut_to((1, 6, 3, 8), (5, 2, 7, 4)) == (1, 2, 3, 4)
+    assert cut_to((1, 2, 3, 4), (None, None, None, 0)) == (1, 2, 3, 0)
 
 
 @given(total=AMOUNTS, reserved=AMOUNTS, ratio_milli=st.integers(1, 1 << 20), used=AMOUNTS)

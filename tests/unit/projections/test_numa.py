@@ -66,6 +66,21 @@ def test_what_floats_obeys_the_ratios_and_is_without_limit_where_there_is_none()
     assert granted(fit_cell(busy, floats(4, 4096))).vcpus == 4
 
 
+def test_the_ratios_of_what_floats_are_not_rounded() -> None:
+    whole, less = Ratios(1500, 1500), Ratios(1499, 1499)
+    used = cell(shared=2, vcpus_used=1, memory_mib=2, memory_mib_used=1)
+
+    assert granted(fit_cell(used, floats(2, 2), whole)).vcpus == 2
+    assert lacks(fit_cell(used, floats(2, 0), less)) == ["numa_vcpus: guest cell 0 in host cell 0: 2 needed of 1"]
+    assert lacks(fit_cell(used, floats(0, 2), less)) == ["numa_memory_mib: guest cell 0 in host cell 0: 2 needed of 1"]
+
+
+def test_what_a_shared_cell_calls_pinned_is_not_pinned() -> None:
+    found = granted(fit_cell(cell(shared=2), NumaWant(cpus=(0,), pinned_cpus=(1,), memory_mib=1)))
+
+    assert (found.vcpus, found.guest_cpus, found.held_cpus) == (1, (), ())
+
+
 def test_what_is_pinned_takes_free_memory_whatever_the_ratio() -> None:
     found = fit_cell(cell(dedicated=4, memory_mib_used=3500), pins(1), Ratios(9000, 9000))
 

@@ -65,6 +65,19 @@ def test_a_grant_names_its_cell_cpus_and_device_and_the_claim_keeps_them() -> No
     assert (granted.pci_addresses, claim.pci_addresses, claim.pinned_cpus) == (("gpu0",), ("gpu0",), (0, 1))
 
 
+def test_cpus_come_by_number_whatever_the_order_in_which_a_set_has_them() -> None:
+    cell = NumaCell(cell_id=0, dedicated_cpus=(16, 8, 1), memory_mib=1024)
+    history = host(Hypervisor(vcpus=4, pcpus=3, memory_mib=1024, numa_cells=(cell,)), shown=guest("shown", pinned_cpus=(8, 1)))
+
+    kept = ask(history, "kept", "shown", keep=True)
+    history.release("kept")
+    history.audit(at_s=30, hypervisor=Hypervisor(vcpus=4, pcpus=3, memory_mib=1024, numa_cells=(cell,)))
+    asked = ask(history, "asked", numa=pins(2), at_s=31)
+
+    assert (cpus(kept), cpus(asked)) == ((1, 8), (1, 8))
+    assert history.ledger.claims["asked"].pinned_cpus == (1, 8)
+
+
 def test_a_plain_claim_gets_no_devices_and_its_outcome_says_nothing_of_them() -> None:
     history = host()
 
