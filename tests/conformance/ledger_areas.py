@@ -87,7 +87,9 @@ def _numa_cell_fit(vector: Given) -> Given:
         _cell(given["host_cell"]), want_of(given["instance_cell"]), _ratios(given.get("limits")), given.get("cpus_reserved") or 0
     )
     if isinstance(found, Shortfall):
-        return {"fits": False, "cpuset_reserved": None}
+        size = given["instance_cell"].get("pagesize")
+        unknown = found.resource == f"pages_{size}_kib" and size not in {row[0] for row in given["host_cell"].get("mempages") or []}
+        return {"fits": False, "cpuset_reserved": None, "error": "MemoryPageSizeNotSupported" if unknown else None}
     pinning = {str(guest): host for guest, host in zip(found.guest_cpus, found.pinned_cpus, strict=True)}
     reserved = list(found.emulator_cpus) or None
     return {
@@ -358,7 +360,8 @@ def _audited(given: Given) -> Given:
     """What the host lists are the instances that count; a migration that has not ended claims its flavor while its instance moves."""
     guests = {guest.get("id", f"vm{n}"): guest for n, guest in enumerate(given.get("instances") or [])}
     states = nova_stats.latest(_state(guest, instance_id) for instance_id, guest in guests.items())
-    listed = {instance_id: _observed(_amounts(guests[instance_id]["flavor"])) for instance_id in states}
+    sizes = {instance_id: {**guest["flavor"], "volume_backed": guest.get("volume_backed", False)} for instance_id, guest in guests.items()}
+    listed = {instance_id: _observed(_amounts(sizes[instance_id])) for instance_id in states}
     history = _tracker(given["totals"], given.get("reserved"), listed)
     for n, move in enumerate(given.get("migrations") or []):
         said = move.get("instance") or {"vm_state": RESIZED}

@@ -145,6 +145,12 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"fits": True, "cpu_pinning": None},
         ),
         (
+            "numa_cell_fit",
+            "_numa_fit_instance_cell",
+            {"host_cell": {**CELL, "mempages": [[4, 524288, 0]]}, "instance_cell": {**PINNED, "pagesize": 2048}},
+            {"fits": False, "error": "MemoryPageSizeNotSupported"},
+        ),
+        (
             "claim",
             "MoveClaim",
             {"migration_type": "live-migration", "instance_numa": [{"memory": 512, "pagesize": 2}], "claimed_numa": [{"pagesize": 1}]},
@@ -194,6 +200,12 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
         ),
         ("normalize", "normalize", {"values": [1, 3]}, {"weights": [0, 1]}),
         ("claim", "Claim", {"node": {}, "flavor": {"memory_mb": 512, "vcpus": 1, "root_gb": 1}}, {"claimed": True}),
+        (
+            "tracker",
+            "update_available_resource",
+            {"totals": TOTALS, "instances": [{"id": "a", "flavor": SMALL, "volume_backed": True}]},
+            {"memory_mb_used": 128, "local_gb_used": 0},
+        ),
         ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
     ],
 )
