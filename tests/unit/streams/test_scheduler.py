@@ -441,3 +441,31 @@ def test_no_request_waits_for_what_the_engine_builds_first_nor_for_what_a_fleet_
     assert isinstance(built[0], ProfileEngine)
     assert len(built[0].view.rooms) == 4
     assert decided == 0
+
+
+def test_of_partitions_with_more_than_a_batch_another_one_comes_first_each_turn() -> None:
+    here = world()
+    here.host("n1")
+    scheduler = here.scheduler()
+    settle(scheduler)
+    for number in range(20):
+        here.request(f"r{number}", vcpus=0)
+    scheduler.placer.decisions_per_turn = 1
+
+    for _ in range(2):
+        scheduler.turn()
+
+    assert all(any(work.seats[0].claim_id for work in desk.works.values()) for desk in scheduler.placer.desks.values())
+
+
+def test_each_fold_tells_where_digests_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.scheduler.DIGEST_EVERY", 2)
+    here, told = world(claims=1), list[int]()
+    for number in range(5):
+        here.host(f"n{number}")
+    scheduler = here.scheduler()
+    scheduler.each_digest = lambda ledger: told.append(ledger.next_offset - 1)
+
+    settle(scheduler)
+
+    assert told == [0, 2, 4]

@@ -1,0 +1,85 @@
+"""What mends a finding is refused where it may not be so any more: one history each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from projections.observed import NodeView
+from schemas.claims import ClaimReleased
+from schemas.codec import decode
+from schemas.findings import LeakConfirmed
+from schemas.topics import CLAIMS
+from streams.healing import Place, Remedy, remedy
+from streams.operator import Stamp
+from tests.ledger_history import START_MS, History
+
+AGE_S = 60
+
+
+def claimed(*, shown: bool) -> History:
+    """A claim, and an audit two minutes later that shows its guest or does not."""
+    history = History()
+    history.audit({}, at_s=0)
+    history.claim("c", "i", 4, at_s=1)
+    history.audit({"i": 4} if shown else {}, at_s=120)
+    return history
+
+
+def mended(history: History, kind: Any, *, at_s: int = 130) -> Remedy:
+    """What would mend a confirmed finding of this kind about the claim, a while after the audit."""
+    finding = LeakConfirmed(
+        finding_id=f"{kind}/n1/c", kind=kind, node_id="n1", instance_id="i", claim_id="c",
+        partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0,
+    )  # fmt: skip
+    stamp = Stamp("x", START_MS + at_s * 1000)
+    return remedy(finding, Place(history.node(), 3, NodeView()), stamp, report_age_ms=AGE_S * 1000)
+
+
+@pytest.mark.parametrize("kind", ["orphan-claim", "vanished-claim", "double-claim"])
+def test_no_claim_is_given_back_from_under_a_guest_that_is_shown(kind: str) -> None:
+    there, gone = mended(claimed(shown=True), kind), mended(claimed(shown=False), kind)
+
+    assert (there.messages, there.says) == ((), "i is shown on n1: delete the guest there first")
+    assert [type(decode(CLAIMS, message.value)) for message in gone.messages] == [ClaimReleased]
+
+
+@pytest.mark.parametrize("kind", ["expired-claim", "stranded-claim"])
+def test_a_claim_that_stands_for_nothing_is_given_back_whatever_is_shown(kind: str) -> None:
+    assert len(mended(claimed(shown=True), kind).messages) == 1
+
+
+def test_who_is_shown_by_now_is_not_said_to_have_left() -> None:
+    there, gone = mended(claimed(shown=True), "stale-instance"), mended(claimed(shown=False), "stale-instance")
+
+    assert (there.messages, there.says) == ((), "i is shown on n1 by now")
+    assert len(gone.messages) == 1
+
+
+@pytest.mark.parametrize("since", ["unknown_since_ms", "silent_since_ms"])
+def test_nothing_is_mended_on_a_node_whose_audits_fail_or_do_not_come(since: str) -> None:
+    history = claimed(shown=False)
+    setattr(history.node(), since, START_MS)
+
+    assert mended(history, "orphan-claim").messages == ()
+    assert len(mended(history, "stranded-claim").messages) == 1, "of a withdrawn node nothing else will ever be known"
+
+
+def test_a_report_may_be_as_old_as_is_allowed_and_no_older() -> None:
+    history = claimed(shown=False)
+
+    in_time, late = (mended(history, "orphan-claim", at_s=120 + age_s) for age_s in (AGE_S, AGE_S + 1))
+    history.node().full = None
+    without = mended(history, "orphan-claim")
+
+    assert len(in_time.messages) == 1
+    assert (late.messages, late.says.split(";")[0]) == ((), "the last complete audit of n1 is 61 s old")
+    assert (without.messages, without.says.split(";")[0]) == ((), "the last complete audit of n1 is missing")
+
+
+def test_a_size_is_not_claimed_of_what_is_not_shown_or_not_claimed() -> None:
+    unclaimed = History()
+    unclaimed.audit({"i": 4}, at_s=120)
+
+    assert [mended(each, "size-drift").messages for each in (claimed(shown=False), unclaimed)] == [(), ()]
