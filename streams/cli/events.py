@@ -20,12 +20,13 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write, write_on
+from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import Range, begins_late, cut_of, records_of
+from streams.cli.reading.records import Range, begins_late, count_of, cut_of, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record, is_stand_in
 
@@ -86,15 +87,25 @@ def events(
             _watch(source, topics, within.since, chosen, show)
         else:
             cut = cut_of(source, topics, within)
-            records = records_of(source, topics, Range(within.since, cut), READ_RECORDS)
-            found = (record_item(record) for record in records if chosen(record, None))
+            having = tuple([name for name in topics if _may_have(name, kind)])
+            found = _found(source, having, Range(within.since, cut), chosen)
             first = list(islice(found, 1))
             if subject is not None and not first:
                 check_named(source, subject)
             items = chain(first, found)
             write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
-            sys.stderr.writelines(f"{said}\n" for said in begins_late(source, topics, within))
+            sys.stderr.writelines(f"{said}\n" for said in begins_late(source, having, within))
     return 0
+
+
+def _found(log: Log, topics: tuple[str, ...], within: Range, chosen: Chosen) -> Iterator[dict[str, Any]]:
+    """The items of the records asked for. How far the search has come is said on stderr while nothing is found."""
+    with Progress("events", count_of(log, topics, within), sys.stderr, time.monotonic) as progress:
+        for record in records_of(log, topics, within, READ_RECORDS):
+            progress.add()
+            if chosen(record, None):
+                progress.hide()
+                yield record_item(record)
 
 
 def chooser(subject: Subject | None, types: tuple[str, ...]) -> Callable[..., bool]:
@@ -160,6 +171,13 @@ def columns() -> list[Column]:
         Column(name="node_id", title="node", shown=lambda name: name or "-", wide=True),
         Column(name="summary", title="what"),
     ]
+
+
+def _may_have(topic: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a topic may have records of a type that one of the patterns fits; without a pattern all are asked for."""
+    others = OTHER_TYPES if topic == DEAD_LETTERS else ("unreadable",)
+    types = (*others, *(known_types(topic) if TOPICS[topic].records is not None else ()))
+    return not patterns or any(fnmatchcase(name, pattern) for name in types for pattern in patterns)
 
 
 def _check_types(patterns: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ class Progress:
     def __init__(self, what: str, total: int | None, stream: TextIO, clock: Callable[[], float]) -> None:
         self._what, self._total, self._stream, self._clock = what, total, stream, clock
         self._shown = is_terminal(stream)
-        self._records = 0
+        self._records, self._stands = 0, False
         self._next_seconds = clock() + _SHOW_EVERY_SECONDS
         self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
 
@@ -39,6 +39,14 @@ class Progress:
             while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_OVER_SECONDS:
                 self._seen.popleft()
             self._stream.write(_CLEAR_LINE + self.line())
+            self._stream.flush()
+            self._stands = True
+
+    def hide(self) -> None:
+        """Clear the line for what is printed next; the next records bring it back."""
+        if self._stands:
+            self._stands = False
+            self._stream.write(_CLEAR_LINE)
             self._stream.flush()
 
     def line(self) -> str:

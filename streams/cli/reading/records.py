@@ -122,6 +122,13 @@ def _before(moment: Moment | None, topic: str, partition: int, offset: int, time
     return bound is not None and offset < bound
 
 
+def count_of(log: Log, topics: Sequence[str], within: Range) -> int:
+    """How many records `records_of` has at most: offsets that no record has any more, or that stand for none, count as well."""
+    there = log.topics()
+    places = [(topic, number) for topic in topics for number in range(there.get(topic, 0))]
+    return sum([max(within.ends(log, *place) - within.starts(log, *place), 0) for place in places])
+
+
 def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
     """The records of all partitions of `topics`, by append time, and by topic and partition where times are equal.
 

@@ -12,11 +12,11 @@ import pytest
 
 from projections.cut import Cut
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
-from schemas.topics import REQUESTS
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
 from streams.cli.printed.output import Answer, Style, write
-from streams.log.base import Record
+from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
@@ -51,6 +51,27 @@ def test_events_have_every_record_of_their_cut_and_no_other_while_others_write(t
         told = Counter(int(item["position"].partition("/")[2].partition("@")[0]) for item in answer["items"])
         cut = Cut.parse(answer["cut"])
         assert {number: cut.next_offset(REQUESTS, number) for number in range(PARTITIONS)} == dict(told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("unreadable", [(REQUESTS, "unreadable"), (CLAIMS, "unreadable")]),
+        ("placement-requested", [(REQUESTS, "placement-requested")]),
+        ("*re*", [(REQUESTS, "unreadable"), (REQUESTS, "placement-requested"), (CLAIMS, "unreadable")]),
+    ],
+)
+def test_records_of_a_type_are_found_in_every_topic_that_may_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, told: list[tuple[str, str]]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.log.append([Message(REQUESTS, b"x", b"no letter", (), 0)])
+    fleet.append(REQUESTS, requested(1))
+    fleet.log.append([Message(CLAIMS, b"x", b"{", (), 0)])
+
+    items = fleet.run(capsys, "events", "--type", kind, "-o", "json").json["items"]
+
+    assert sorted((item["position"].partition("/")[0], item["type"]) for item in items) == sorted(told)
 
 
 @pytest.mark.parametrize("flags", [(), ("--for", "request/r2")])

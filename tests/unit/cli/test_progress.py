@@ -87,3 +87,18 @@ def test_nothing_is_written_where_no_terminal_is() -> None:
         progress.add(10)
 
     assert stream.getvalue() == ""
+
+
+def test_the_line_makes_room_for_what_is_printed_and_comes_back() -> None:
+    clock, terminal = Clock(), Terminal()
+    progress = Progress("events", None, terminal, clock)
+    progress.hide()
+    assert terminal.getvalue() == "", "nothing stands there yet"
+
+    for _ in range(2):
+        clock.seconds += 1
+        progress.add()
+        progress.hide()
+    progress.hide()
+
+    assert terminal.getvalue() == "\r\x1b[Kevents: 1 records, 1/s\r\x1b[K\r\x1b[Kevents: 2 records, 1/s\r\x1b[K"
