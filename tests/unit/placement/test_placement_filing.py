@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from projections import filed
+from projections.ledger import Ledger
 from projections.placements import Named
 from schemas.claims import ClaimReleased
-from schemas.codec import decode
+from schemas.codec import decode, encode
 from schemas.requests import PlacementCancelled
 from schemas.results import InstancesPlaced, PlacementFailed, RequestsAnswered
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams import scheduler as scheduling
 from streams.log.base import Message, TopicSpec
 from streams.log.memory import MemoryLog
-from streams.placement.filing import KEPT_MS
+from streams.placement.filing import KEPT_MS, file_away, known
 from streams.placement.history import begun
+from streams.placement.work import Desk
 from streams.scheduler import COMMIT_EVERY_MS, GROUP, Scheduler
 from tests.scheduling_world import World, world, wrongs
 
@@ -321,3 +323,114 @@ def test_a_ledger_that_was_made_without_the_topic_goes_on_as_before() -> None:
     assert [result.request_id for result in said(here, RESULTS, InstancesPlaced)][:2] == ["r1", "r2"]
     assert second.placer.desks[0].placements.is_answered("r1")
     assert first.placer.desks[0].placements.filed.due == []
+
+
+def unpublished(here: World, partition: int, *requests: str) -> RequestsAnswered:
+    """What would be said of these requests, whose results are the last ones of their partition now."""
+    end, kept = here.log.end(RESULTS, partition), filed.Filed()
+    for number, request_id in enumerate(requests, end - len(requests)):
+        kept.add(partition, request_id, number, here.clock.now_ms)
+    (record,) = kept.due
+    return record
+
+
+def failed(here: World, *requests: str) -> None:
+    """Results of these requests."""
+    for request_id in requests:
+        here.say(RESULTS, PlacementFailed(request_id=request_id, owner="s", taken_up_ms=1, reason="no-valid-node"))
+
+
+def test_what_the_log_says_of_another_partition_or_in_no_known_words_is_not_believed() -> None:
+    here = world(claims=1, requests=2)
+    ours, theirs = (_names(here, partition) for partition in (0, 1))
+    failed(here, *ours, *theirs)
+    record = unpublished(here, 1, *theirs)
+    for partition in (0, 1):
+        here.log.append([Message(ANSWERED, str(partition).encode(), value, partition=partition) for value in (b"{", encode(record))])
+
+    believed = [known(here.log, partition) for partition in (0, 1)]
+
+    assert [len(each) for each in believed] == [0, 2]
+    assert believed[0].next_offset == 0
+
+
+def _names(here: World, partition: int) -> list[str]:
+    """Two ids of requests that belong to a partition."""
+    return [name for number in range(50) if here.log.partition(RESULTS, (name := f"r{number}").encode()) == partition][:2]
+
+
+@pytest.mark.parametrize(
+    ("results", "later_ms", "left", "believed"),
+    [
+        (("r1", "r2"), 0, 2, 2),
+        (("r1", "r2"), 0, 0, 2),
+        (("r1", "r3"), 0, 2, 0),
+        (("r1", "r2"), 1, 2, 0),
+        (("r1",), 0, 1, 0),
+    ],
+    ids=["as it was", "gone, by a retention", "another request's", "of a later time", "not there"],
+)
+def test_what_is_said_to_be_answered_is_believed_where_the_last_of_its_results_is_the_same(
+    results: tuple[str, ...], later_ms: int, left: int, believed: int
+) -> None:
+    before = world(claims=1, requests=1)
+    failed(before, "r1", "r2")
+    here = world(claims=1, requests=1)
+    here.clock.now_ms += later_ms
+    failed(here, *results)
+    here.log.truncate(RESULTS, 0, len(results) - left)
+    here.log.append([Message(ANSWERED, b"0", encode(unpublished(before, 0, "r1", "r2")), partition=0)])
+
+    assert len(known(here.log, 0)) == believed
+
+
+def test_nothing_is_filed_away_before_each_partition_of_claims_is_folded_and_nobody_asks_for_its_end_before_something_is_old() -> None:
+    here = world(claims=2, requests=1)
+    here.host(next(name for name in ("n1", "n2", "n3", "n4") if here.log.partition(CLAIMS, name.encode()) == 1))
+    failed(here, "r1")
+    here.clock.now_ms += LONG_MS
+    asked: list[tuple[int, ...]] = []
+
+    def claims_ends() -> tuple[int, ...]:
+        asked.append(tuple(end for _, end in sorted(here.log.ends(CLAIMS).items())))
+        return asked[-1]
+
+    young = Desk(here.placements()[0], (0, 0))
+    file_away(young, here.ledgers(), claims_ends, 10)
+    before = len(asked)
+    failed(here, "r2")
+    desk = Desk(here.placements()[0], (0, 0))
+    file_away(desk, [Ledger(0, 2), Ledger(1, 2)], claims_ends, 10)
+    behind = len(desk.placements.filed)
+    file_away(desk, here.ledgers(), claims_ends, 10)
+
+    assert (before, asked, behind) == (0, [(0, 1)], 0)
+    assert (len(desk.placements.filed), list(desk.placements.answers)) == (1, ["r2"])
+
+
+class Allowing:
+    """A log whose brokers know who may write what."""
+
+    def __init__(self, here: World, *, may_say: bool) -> None:
+        self._log, self._may_say = here.log, may_say
+
+    def may_write(self, topic: str) -> bool:
+        return topic != ANSWERED or self._may_say
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+@pytest.mark.parametrize("may_say", [False, True])
+def test_what_is_filed_away_is_said_by_who_may_and_who_may_not_tells(*, may_say: bool) -> None:
+    here, told = world(claims=1, requests=1), list[str]()
+    here.host("n1")
+    for request_id in ("r1", "r2"):
+        here.request(request_id)
+    log: Any = Allowing(here, may_say=may_say)
+
+    scheduler = here.scheduler("first", log=log, tell=told.append)
+    long_ago(here, scheduler)
+
+    assert (len(said(here, ANSWERED, RequestsAnswered)), len(told)) == ((1, 0) if may_say else (0, 1))
+    assert scheduler.placer.desks[0].placements.filed.due == []

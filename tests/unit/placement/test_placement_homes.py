@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed, NodeConfigured
-from schemas.codec import decode
+from schemas.codec import decode, encode
 from schemas.inventory import NumaCell, OperatorFields, PciDevice, ResourceRule
 from schemas.partitioner import partition_of
 from schemas.requests import NumaWant, PciWant, ServerGroup
@@ -386,3 +386,79 @@ def test_a_soft_policy_refuses_nobody(policy: Any) -> None:
 
     assert places(here) == {"r": {"n1", "n2"}}
     assert said(here, CLAIMS, GroupHomeProposed) == []
+
+
+def moves_in(here: World, request_id: str, claim_id: str) -> None:
+    """Somebody else's claim of a member, under the epoch of the home at which this request's member was claimed."""
+    (event,) = [each for each in said(here, CLAIMS, ClaimRequested) if each.request_id == request_id]
+    item = structs.replace(event.items[0], claim_id=claim_id, instance_id="another")
+    record = structs.replace(event, request_id="another", owner="x", items=(item,))
+    here.log.append([Message(CLAIMS, item.nodes[0].encode(), encode(record))])
+
+
+def left_empty(here: World, scheduler: Scheduler) -> str:
+    """The home of a group whose only member went again, half full of another guest."""
+    here.request("before", group=TOGETHER)
+    settle(scheduler)
+    _, there = home(here)
+    here.cancel("before")
+    here.request("filler", vcpus=4, requested_nodes=(there,))
+    settle(scheduler)
+    return there
+
+
+def test_a_home_that_could_not_be_closed_is_closed_for_a_later_request() -> None:
+    """A member moves in before the close lands, and leaves later on."""
+    here = hosts("n1", "n2")
+    moved: list[bool] = []
+
+    def move_in(when: str, messages: Sequence[Message]) -> None:
+        closes = any(isinstance(decode(message.topic, message.value), GroupHomeClosed) for message in messages)
+        if when == "before" and closes and not moved:
+            moved.append(True)
+            moves_in(here, "before", "another/0/x-1.1")
+
+    scheduler = here.scheduler(log=At(here.log, move_in))
+    there = left_empty(here, scheduler)
+    here.request("first", vcpus=6, group=TOGETHER)
+    settle(scheduler)
+    while_it_has_a_member = home(here)
+    here.say(CLAIMS, ClaimReleased(node_id=there, record_id="operator", claim_id="another/0/x-1.1", reason="operator"))
+    here.request("second", vcpus=6, group=TOGETHER)
+
+    settle(scheduler)
+
+    elsewhere = {"n1": "n2", "n2": "n1"}[there]
+    assert (while_it_has_a_member, home(here)) == ((1, there), (2, elsewhere))
+    assert (list(failures(here)), places(here)["second"]) == (["first"], {elsewhere})
+    assert groups_wrong(here) == wrongs(here) == []
+
+
+def test_a_dry_run_that_finds_no_room_at_an_empty_home_does_not_move_it() -> None:
+    here = hosts("n1", "n2")
+    scheduler = here.scheduler()
+    there = left_empty(here, scheduler)
+    here.request("dry", vcpus=6, group=TOGETHER, dry_run=True)
+
+    settle(scheduler)
+
+    assert home(here) == (1, there)
+    assert list(failures(here)) == ["dry"]
+
+
+def test_a_request_moves_no_home_that_it_proposed_itself() -> None:
+    here = hosts("n1", "n2")
+
+    def disable(when: str, messages: Sequence[Message]) -> None:
+        for message in messages if when == "before" else ():
+            event = decode(message.topic, message.value)
+            if isinstance(event, GroupHomeProposed):
+                here.set_status(event.node_id, "disabled")
+
+    here.request("r", group=TOGETHER)
+
+    settle(here.scheduler(log=At(here.log, disable)))
+
+    assert list(failures(here)) == ["r"]
+    assert "no node for instance 0 of 1" in failures(here)["r"]
+    assert (len(said(here, CLAIMS, GroupHomeProposed)), said(here, CLAIMS, GroupHomeClosed)) == (1, [])
