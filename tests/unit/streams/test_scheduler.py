@@ -15,8 +15,8 @@ from schemas.codec import decode
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, Record
-from streams.scheduler import ACT_MS_MAX, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
+from streams.log.base import Lease, Log, LogFull, LogUnreachable, Message, Partition, Record
+from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
 from tests.scheduling_world import At, World, world
@@ -469,3 +469,100 @@ def test_each_fold_tells_where_digests_are_published(monkeypatch: pytest.MonkeyP
     settle(scheduler)
 
     assert told == [0, 2, 4]
+
+
+class Lent(At):
+    """The log of a scheduler that owns what the test says, and may not hear where `claims` end."""
+
+    def __init__(self, here: World) -> None:
+        super().__init__(here.log, lambda *_: None)
+        self.mine, self.is_deaf = frozenset({0, 1}), False
+
+    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> Lease:
+        del group, topic, member, timeout_seconds
+        return self
+
+    def partitions(self) -> frozenset[int]:
+        return self.mine
+
+    def release(self) -> None:
+        self.mine = frozenset()
+
+    def ends(self, topic: str) -> dict[int, int]:
+        if self.is_deaf and topic == CLAIMS:
+            raise LogUnreachable("no answer")
+        found: dict[int, int] = self._log.ends(topic)
+        return found
+
+
+def test_what_was_read_of_a_partition_before_it_was_lost_is_its_next_owners() -> None:
+    here = world()
+    here.host("n1")
+    lent = Lent(here)
+    scheduler = here.scheduler(log=lent)
+    settle(scheduler)
+    names = [next(name for n in range(50) if here.log.partition(REQUESTS, (name := f"r{n}").encode()) == p) for p in range(2)]
+    for name in names:
+        here.request(name)
+    lent.is_deaf = True
+    with pytest.raises(LogUnreachable):
+        scheduler.turn()
+    lent.is_deaf, lent.mine = False, frozenset({1})
+
+    settle(scheduler)
+    meanwhile = [name for name in names if any(name in placements.answers for placements in here.placements())]
+    lent.mine = frozenset({0, 1})
+    settle(scheduler)
+
+    assert meanwhile == names[1:]
+    assert all(here.answer(name).placed for name in names)
+
+
+class Forgetful(Far):
+    """A log that stores soon only what it comes to."""
+
+    def __init__(self, here: World) -> None:
+        super().__init__(here)
+        self.soon: list[Mapping[int, int]] = []
+        self.stored: list[Mapping[int, int]] = []
+
+    def commit_soon(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        del group, topic
+        self.soon.append(offsets)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self.stored.append(offsets)
+        self._log.commit(group, topic, offsets)
+
+
+def test_on_a_log_far_away_nobody_waits_for_a_commit_but_who_leaves() -> None:
+    here = world(requests=1)
+    here.host("n1")
+    far = Forgetful(here)
+    scheduler = here.scheduler(log=far)
+    here.request("r")
+    settle(scheduler)
+    here.clock.now_ms += COMMIT_EVERY_MS
+    scheduler.turn()
+    meanwhile = far.stored[:]
+
+    scheduler.close()
+
+    assert (far.soon[-1], meanwhile) == ({0: 1}, [])
+    assert (far.stored, here.log.committed(GROUP, REQUESTS)) == ([{0: 1}], {0: 1})
+
+
+def test_on_a_log_at_hand_only_what_moved_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(requests=1)
+    stored: list[Mapping[int, int]] = []
+    monkeypatch.setattr(here.log, "commit", lambda _group, _topic, offsets: stored.append(dict(offsets)))
+    here.host("n1")
+    scheduler = here.scheduler()
+    here.request("r")
+    for _ in range(4):
+        settle(scheduler)
+        here.clock.now_ms += COMMIT_EVERY_MS
+
+    scheduler.close()
+
+    assert stored == [{0: 0}, {0: 1}]
