@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from projections.ledger_state import Step
+from projections.numa_node import standing
 from projections.snapshots import encoded, restored
 from schemas.audits import InstanceReport
 from schemas.inventory import HugePages, Hypervisor, NumaCell, PciDevice, ResourceRule
 from schemas.requests import NumaWant, PciWant
 from schemas.resources import ObservedResources
 from schemas.results import Granted
-from tests.ledger_history import UNREPORTED, History, fates, item, shortfalls
+from tests.ledger_history import UNREPORTED, History, digest_of, fates, item, shortfalls
 
 CELLS = tuple(
     NumaCell(cell_id=n, cpus=tuple(range(10 * n, 10 * n + 6)), dedicated_cpus=tuple(range(10 * n, 10 * n + 4)), memory_mib=1024, socket=n)
@@ -141,6 +145,30 @@ def test_claims_of_one_instance_share_what_the_first_got() -> None:
     assert cpus(ask(history, "other", numa=pins(4), at_s=3)) == (10, 11, 12, 13)
 
 
+@pytest.mark.parametrize("devices", [DEVICES, DEVICES[1:]])
+def test_a_second_claim_does_not_share_a_device_that_another_guest_has_or_the_host_has_no_more(devices: tuple[PciDevice, ...]) -> None:
+    history = host()
+    first = ask(history, "first", "vm", pci=GPU)
+    seen = {"other": guest("other", pci_addresses=("gpu0",))} if len(devices) > 1 else {}
+    history.audit(seen, at_s=10, hypervisor=replace(HOST, pci_devices=devices))
+
+    again = ask(history, "again", "vm", pci=GPU, at_s=11)
+
+    assert (got(first).pci_addresses, got(again).pci_addresses) == (("gpu0",), ("gpu1",))
+
+
+def test_a_claim_behind_a_newcomers_in_one_record_still_shares_what_its_own_instance_has() -> None:
+    history = host()
+    ask(history, "first", "vm", numa=pins(2))
+
+    step = history.claims(
+        item("new", "vm of new", 1, numa=pins(1)), item("again", "vm", 1, numa=pins(2)), item("last", "vm of last", 1, numa=pins(3)), at_s=2
+    )
+
+    held = [outcome.granted.cells[0].held_cpus for outcome in step.outcomes if outcome.granted is not None]
+    assert held == [(10,), (0, 1), (11, 12, 13)]
+
+
 def test_items_of_one_record_get_different_cpus_all_or_none() -> None:
     history = host()
 
@@ -178,6 +206,28 @@ def test_an_audit_that_shows_another_pinning_frees_the_old_cpus() -> None:
     history.audit({"vm": guest("vm", pinned_cpus=(10, 11, 12, 13))}, at_s=30, hypervisor=HOST)
 
     assert cpus(ask(history, "c", numa=pins(4), at_s=31)) == (0, 1, 2, 3)
+
+
+def test_cells_that_an_event_protects_join_those_of_an_audit_until_the_next_one_says_the_same() -> None:
+    history, listed = host(), {"vm": guest("vm", numa_cells=(1,))}
+    history.event("started", "vm", at_s=10, size=guest("vm", numa_cells=(8,)))
+    history.audit(listed, at_s=10, hypervisor=HOST)
+    during = history.node().shown["vm"].report.numa_cells
+
+    history.audit(at_s=60, unchanged=digest_of(listed))
+
+    assert (during, history.node().shown["vm"].report.numa_cells) == ((1, 8), (1,))
+
+
+@pytest.mark.parametrize("told", [(), ("gpu1", "gpu0")])
+def test_devices_stay_in_the_order_in_which_they_were_told_where_no_other_list_joins_them(told: tuple[str, ...]) -> None:
+    history, shown = host(), guest("vm", pci_addresses=("gpu1", "gpu0"))
+    history.event("started", "vm", at_s=10, size=guest("vm", pci_addresses=told))
+    history.audit({"vm": shown}, at_s=10, hypervisor=HOST)
+
+    kept = ask(history, "kept", "vm", keep=True, at_s=11)
+
+    assert got(kept).pci_addresses == ("gpu1", "gpu0")
 
 
 def test_a_confirmed_resize_gives_back_what_the_older_claim_had() -> None:
@@ -258,3 +308,19 @@ def test_pages_of_no_size_hold_nothing_and_end_no_reader() -> None:
 
     assert [(each.cell_id, each.page_size_kib) for each in granted.cells] == [(0, 0)]
     assert shortfalls(ask(history, "large", numa=floats(2, page_size="large"))) != []
+
+
+def test_a_core_without_cpus_ends_no_reader() -> None:
+    cell = NumaCell(cell_id=0, dedicated_cpus=(0, 1, 2), siblings=((), (0, 1)), memory_mib=1024)
+    history = host(Hypervisor(vcpus=3, pcpus=3, memory_mib=1024, numa_cells=(cell,)))
+
+    assert cpus(ask(history, "c", numa=pins(2))) == (0, 1)
+
+
+def test_hosts_that_differ_only_in_which_cpus_of_their_cores_are_held_stand_alike() -> None:
+    cell = NumaCell(cell_id=0, dedicated_cpus=(0, 1, 2, 3), siblings=((0, 1), (2, 3)), memory_mib=1024)
+    cores = Hypervisor(vcpus=4, pcpus=4, memory_mib=1024, numa_cells=(cell,))
+
+    texts = [standing(host(cores, vm=guest("vm", pinned_cpus=held)).node()).text for held in ((0,), (3,), (0, 1), (2, 3), (0, 2))]
+
+    assert texts[0] == texts[1] != texts[2] == texts[3] != texts[4]

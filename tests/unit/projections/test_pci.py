@@ -55,6 +55,7 @@ def test_without_numa_topology_nothing_is_far() -> None:
 def test_socket_needs_the_sockets_of_all_cells() -> None:
     assert isinstance(choose(HOST, [want(2, "socket")], cells=[0], sockets={0: 0, 1: None}), Shortfall)
     assert choose([device("z", 2)], [want(1, "socket")], cells=[0], sockets=SOCKETS) != ("z",)
+    assert choose(HOST, [want(1, "socket")], cells=[0], sockets={0: 0, 1: None}) == ("a",)
 
 
 def test_a_shortfall_names_the_alias_the_amounts_and_what_there_is_elsewhere() -> None:
@@ -63,6 +64,18 @@ def test_a_shortfall_names_the_alias_the_amounts_and_what_there_is_elsewhere() -
     assert str(found) == "pci: nic: 2 needed of 1 under the NUMA policy 'required', 3 anywhere"
     assert isinstance(found, Shortfall)
     assert (found.needed, found.free) == (2, 1)
+
+
+def test_a_want_without_alias_is_named_by_its_specs_whatever_the_order_of_their_keys() -> None:
+    wanted = PciWant(specs=({"vendor_id": "8086", "product_id": "1520"}, {"vendor_id": "10de"}))
+
+    assert str(choose([], [wanted])) == "pci: product_id 1520, vendor_id 8086 or vendor_id 10de: 1 needed of 0"
+    assert str(choose([], [PciWant()])) == "pci: no spec: 1 needed of 0"
+
+
+@pytest.mark.parametrize("key", ["resource_class", "traits", "rp_uuids"])
+def test_what_placement_answers_for_is_asked_of_no_device(key: str) -> None:
+    assert choose(HOST, [PciWant(specs=({"vendor_id": "8086", key: "CUSTOM_NIC"},))]) == ("a",)
 
 
 def test_any_of_the_specs_will_do_and_letters_may_be_large_or_small() -> None:
@@ -104,8 +117,17 @@ def test_what_is_given_on_demand_only_must_be_named(kind: str, tags: dict[str, A
     assert choose([special], [want(dev_type=kind, **tags)]) == ("x",)
 
 
-def test_devices_of_sr_iov_are_not_remotely_managed_unless_they_say_so() -> None:
+def test_one_of_several_specs_names_what_is_given_on_demand_only() -> None:
+    remote = device("x", device_type="type-VF", remote_managed="true")
+    specs = ({"vendor_id": "8086"}, {"vendor_id": "8086", "remote_managed": "true"})
+
+    assert choose([remote], [PciWant(specs=specs)]) == ("x",)
+    assert isinstance(choose([remote], [PciWant(specs=specs[:1])]), Shortfall)
+
+
+def test_devices_of_sr_iov_are_not_remotely_managed_unless_they_say_so_and_others_say_nothing() -> None:
     assert choose(VFS, [want(remote_managed="false")]) == ("vf0",)
+    assert isinstance(choose([device("x")], [want(remote_managed="false")]), Shortfall)
 
 
 def test_pools_stand_for_as_many_devices() -> None:

@@ -122,10 +122,51 @@ def test_a_gap_is_an_error_and_a_copy_is_not() -> None:
     placements = open_request()
 
     assert placements.apply_request(0, 10, KEY, requested()) is None
-    with pytest.raises(OffsetGap, match="placement-requests/0: expected offset 1, got 3"):
+    placements.apply_request(1, 10, KEY, requested())
+    assert placements.apply_request(0, 10, KEY, requested()) is None
+    assert (result(placements, failed()).counts, result(placements, failed()).counts) == (True, False)
+    assert placements.apply_result(0, 50, KEY, failed()) is None
+    assert (placements.requests_next, placements.results_next) == (2, 2)
+    with pytest.raises(OffsetGap, match="placement-requests/0: expected offset 2, got 3"):
         placements.apply_request(3, 10, KEY, requested())
-    with pytest.raises(OffsetGap, match="placement-results/0: expected offset 0, got 1"):
-        placements.apply_result(1, 10, KEY, failed())
+    with pytest.raises(OffsetGap, match="placement-results/0: expected offset 2, got 3"):
+        placements.apply_result(3, 10, KEY, failed())
+
+
+def test_of_an_answer_that_is_filed_away_only_that_there_was_one_is_kept() -> None:
+    placements = open_request()
+    placements.apply_request(1, 11, KEY, encode(PlacementCancelled(request_id="r", record_id="a")))
+    result(placements, placed("c1", "one"))
+    result(placements, placed("c2", "two"))
+
+    filed = placements.file_away(51)
+
+    assert [(answer.request_id, answer.owner) for answer in filed] == [("r", "one")]
+    assert (placements.filed.next_offset, placements.filed.time_ms) == (1, 50)
+    assert placements.apply_request(2, 60, KEY, requested()) is None
+    assert not result(placements, placed("c3", "three")).counts
+    assert (placements.answers, placements.losing, placements.cancels, placements.open) == ({}, {}, {}, {})
+
+
+def test_answers_are_filed_away_oldest_first_up_to_the_first_that_is_too_new_or_busy() -> None:
+    placements = Placements(0, 1)
+    for number, request_id in enumerate("rstu"):
+        result(placements, placed("c", request_id=request_id), 10 * number, request_id.encode())
+
+    def filed(before_ms: int, *but: str, answers_max: int | None = None) -> str:
+        return "".join(answer.request_id for answer in placements.file_away(before_ms, frozenset(but), answers_max))
+
+    assert filed(20, "r") == ""
+    assert filed(20, "t", answers_max=1) == "r"
+    assert filed(20) == "s"
+    assert (filed(99, "u"), list(placements.answers)) == ("t", ["u"])
+
+
+def test_an_open_request_is_answered_though_its_number_is_that_of_one_filed_away() -> None:
+    placements = open_request()
+    placements.filed.add(0, "r", 0, 1)
+
+    assert result(placements, placed("c1")).counts
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 20)), max_size=12))
