@@ -358,6 +358,7 @@ def test_a_member_left_on_a_dead_node_whose_group_was_told_to_live_elsewhere(wor
     world.audited()
 
     mended(world)
+    assert world.leaks.homes == {}
 
 
 def test_a_group_that_comes_back_to_its_old_home_has_left_nobody_there(world: World) -> None:

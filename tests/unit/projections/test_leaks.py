@@ -14,7 +14,7 @@ from projections.ledger_state import Step
 from projections.node import Claim
 from projections.observed import Observed
 from schemas.audits import InstanceReport
-from schemas.claims import NodeObserved
+from schemas.claims import FindingIgnored, NodeObserved
 from schemas.codec import decode, encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice, ResourceRule
@@ -167,6 +167,38 @@ def test_an_instance_that_no_claim_ever_knew_is_a_ghost_until_it_leaves(n1: Audi
     assert n1.look() == [("resolved", "ghost-instance", "ghost")]
 
 
+def test_a_finding_stays_open_while_audits_tell_of_other_guests_only(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4, "ghost": 2}, at_s=at_s, memory_mib=16)
+    n1.look()
+
+    n1.history.audit({"i": 4, "ghost": 2, "other": 1}, at_s=240, memory_mib=16)
+
+    assert n1.look() == [("suspected", "ghost-instance", "other")]
+    assert n1.open() == [("ghost-instance", "ghost"), ("ghost-instance", "other")]
+
+
+def test_the_last_audit_that_lists_an_instance_is_named_though_something_else_was_found_by_it(n1: Audited) -> None:
+    n1.history.audit({"i": 4, "ghost": 2}, at_s=90, memory_mib=16)
+    n1.history.audit({"ghost": 2}, at_s=120, memory_mib=16)
+
+    assert ("suspected", "orphan-claim", "c") in n1.look()
+    orphan = next(record for record in n1.records if record.kind == "orphan-claim")
+    assert offsets(orphan)[2:] == [(4, "node-observed"), (5, "node-observed")]
+    assert orphan.causes[2].summary == "the last complete audit that lists i"
+
+
+def test_a_finding_that_is_ignored_is_said_again_once_for_each_other_reason(n1: Audited) -> None:
+    n1.history.audit({"i": 4, "ghost": 2}, at_s=120, memory_mib=16)
+    for number, reason in enumerate(("ours", "ours", "theirs")):
+        word = FindingIgnored(node_id="n1", record_id=f"word {number}", finding_id="ghost-instance/n1/ghost", reason=reason)
+        n1.history.say(word, 121 + number)
+
+    assert n1.look() == [("suspected", "ghost-instance", "ghost")] * 3
+    assert [(record.offset, record.ignored) for record in n1.records] == [(4, ""), (5, "ours"), (7, "theirs")]
+    assert n1.leaks.count("n1") == 0
+
+
 def test_a_ghost_that_is_claimed_is_one_no_more(n1: Audited) -> None:
     n1.history.event("started", "ghost", at_s=70, size=2, producer="audits")
     n1.history.claim("late", "ghost", 2, at_s=80)
@@ -217,6 +249,7 @@ def test_a_guest_that_only_the_life_cycle_still_counts_is_stale_and_keeps_nothin
     assert (stale.held, stale.counted) == (Resources(), Resources(memory_mib=2))
     assert stale.missing == "InstanceDeparted or InstanceDeleted of ghost on n1"
     assert offsets(stale) == [(4, "instance-observed"), (6, "node-observed"), (7, "node-observed")]
+    assert stale.causes[0].summary == "the last life-cycle event of ghost: started with 2 MiB"
     assert n1.observed.view("n1").tracked_amounts()[2] == 6
 
     n1.history.event("departed", "ghost", at_s=190, producer="audits")
@@ -256,6 +289,7 @@ def test_an_owners_old_word_about_a_guest_that_no_audit_has_counts_for_the_track
     n1.history.event("started", "lost", at_s=1010, event_s=30, size=9, producer="nova")
 
     assert n1.look() == [("suspected", "stale-instance", "lost")]
+    assert [cause.summary for cause in n1.records[-1].causes] == ["lost is not shown on n1"]
     assert n1.history.used() == 4
     assert n1.observed.view("n1").tracked_amounts()[2] == 13
 
@@ -484,13 +518,15 @@ def test_a_claim_that_closed_too_long_ago_counts_no_more_even_where_a_host_still
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_closed_claims_are_forgotten_but_those_that_an_open_finding_rests_on(n1: Audited, *, stored: bool) -> None:
-    n1.history.claim("d", "j", 2, at_s=70)
-    n1.history.release("d", at_s=71, reason="loser")
+    for claim_id, instance in (("d", "j"), ("e", "k")):
+        n1.history.claim(claim_id, instance, 2, at_s=70)
+        n1.history.release(claim_id, at_s=71, reason="loser")
+    n1.history.claim("of another size", "k", 2, at_s=72)
     for at_s in (120, 720, 780):
-        n1.history.audit({}, at_s=at_s, memory_mib=16)
+        n1.history.audit({"k": 3}, at_s=at_s, memory_mib=16)
     n1.look()
     leaks = msgspec.msgpack.decode(msgspec.msgpack.encode(n1.leaks), type=Leaks) if stored else n1.leaks
-    assert n1.open() == [("vanished-claim", "i")]
+    assert n1.open() == [("size-drift", "k"), ("vanished-claim", "i")]
 
     found = [sorted(leaks.closed["n1"])]
     leaks.apply(Ledger(0, 1), n1.observed, Step(110_000, 0))
@@ -498,7 +534,7 @@ def test_closed_claims_are_forgotten_but_those_that_an_open_finding_rests_on(n1:
     leaks.open.clear()
     leaks.apply(Ledger(0, 1), n1.observed, Step(120_000, 0))
 
-    assert found == [["i", "j"], ["i"]]
+    assert found == [["i", "j", "k"], ["i"]]
     assert leaks.closed == {}
 
 

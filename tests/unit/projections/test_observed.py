@@ -9,8 +9,8 @@ import pytest
 from projections.ledger import Ledger
 from projections.observed import DEPARTED_MAX, Observed, ObservedAmounts, total
 from schemas.claims import Change
-from schemas.resources import ObservedResources
-from tests.ledger_history import History, Size, digest_of
+from schemas.resources import RESOURCES, ObservedResources
+from tests.ledger_history import START_MS, History, Size, digest_of
 
 
 def observed(history: History) -> Observed:
@@ -91,6 +91,48 @@ def test_a_size_that_is_not_reported_makes_its_sum_unknown_until_it_is(history: 
 
     history.event("departed", "j", at_s=3)
     assert memory(history) == (None, 4)
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_each_resource_is_unknown_by_itself(history: History, resource: str) -> None:
+    sizes: dict[str, int | None] = dict(zip(RESOURCES, (1, 2, 3, 4), strict=True))
+    history.event("started", "i", at_s=0, size=ObservedResources(**sizes))
+    history.event("started", "j", at_s=1, size=ObservedResources(**sizes | {resource: None}))
+
+    tracked = observed(history).view("n1").tracked_amounts()
+
+    assert dict(zip(RESOURCES, tracked, strict=True)) == {"vcpus": 2, "pcpus": 4, "memory_mib": 6, "disk_mib": 8} | {resource: None}
+
+
+def test_of_two_words_of_an_owner_at_one_time_the_later_record_counts(history: History) -> None:
+    history.event("started", "i", at_s=10, size=4, producer="nova")
+    history.event("departed", "i", at_s=11, event_s=10, producer="nova")
+
+    assert memory(history)[1] == 0
+
+
+@pytest.mark.parametrize(("gone_s", "remembered"), [(54, False), (55, False), (56, True)])
+def test_a_departure_is_remembered_until_an_audit_is_past_all_doubt_of_it(history: History, gone_s: int, *, remembered: bool) -> None:
+    history.audit({}, at_s=0, producer="host")
+    history.event("departed", "i", at_s=gone_s, producer="host")
+    history.event("departed", "j", at_s=gone_s, producer="nova")
+    history.audit({}, at_s=60, producer="host")
+
+    view = observed(history).view("n1")
+
+    assert ("i" in view.departed, "j" in view.left) == (remembered, remembered)
+    assert view.gone_ms("i") == view.gone_ms("j") == (START_MS + gone_s * 1000 if remembered else -1)
+
+
+def test_an_owners_word_of_a_departure_still_stands_when_it_has_become_the_nodes_auditor(history: History) -> None:
+    history.audit({}, at_s=0, producer="host")
+    history.event("departed", "i", at_s=62, producer="nova")
+    history.audit({}, at_s=63, taken_s=60, producer="nova")
+    history.event("started", "i", at_s=64, event_s=61, size=4, producer="nova")
+    assert memory(history)[1] == 0
+
+    history.event("started", "i", at_s=70, size=4, producer="nova")
+    assert memory(history)[1] == 4
 
 
 def test_a_release_ends_the_tracking_of_an_instance_that_audits_no_longer_list_and_of_no_other(history: History) -> None:
