@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,9 +12,11 @@ from msgspec.structs import replace
 from producers.ledger_load import ledger_records
 from projections.cut import Cut
 from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError
 from projections.replay import cut_of, ends_of, replay, verified
+from projections.replay import folded as told_of
 from projections.rows import node_resources
 from projections.snapshots import chunks_of, encoded
 from schemas.codec import encode, key_of
@@ -141,11 +144,18 @@ def test_further_projections_see_every_record_and_progress_counts_them() -> None
     log = loaded()
     seen: list[tuple[int, int]] = []
     progressed: list[int] = []
+    outcomes: list[Counter[str]] = [Counter() for _ in range(PARTITIONS)]
 
-    replay(log, each=lambda ledger, step: seen.append((ledger.partition, step.offset)), progress=progressed.append)
+    def each(ledger: Ledger, step: Step) -> None:
+        seen.append((ledger.partition, step.offset))
+        outcomes[ledger.partition].update(outcome.outcome for outcome in step.outcomes)
+
+    found = replay(log, each=each, progress=progressed.append)
 
     assert seen == [(number, offset) for number in range(PARTITIONS) for offset in range(log.end(CLAIMS, number))]
     assert sum(progressed) == RECORDS
+    told = [told_of(found[number]).outcomes for number in range(PARTITIONS)]
+    assert [[*each.items()] for each in told] == [sorted(each.items()) for each in outcomes]
 
 
 def test_history_that_is_gone_is_never_passed_over() -> None:
@@ -161,6 +171,29 @@ def test_history_that_is_gone_is_never_passed_over() -> None:
 
 def claims_time(log: MemoryLog, offset: int) -> int:
     return log.read(CLAIMS, 0, offset, 1)[0].time_ms
+
+
+def test_a_time_among_records_that_have_left_the_log_is_answered_only_if_a_snapshot_says_that_none_of_them_is_later() -> None:
+    log, ledger, _ = with_publications()
+    last_ms, next_ms = claims_time(log, 999), claims_time(log, 1_000)
+    assert last_ms == ledger.time_ms < next_ms
+    log.truncate(CLAIMS, 0, 1_000)
+
+    assert replay(log, until=last_ms + 1)[0].ledger.digest == ledger.digest
+    with pytest.raises(HistoryMissing, match="claims/0: the moment lies among the records below 1000, which have left the log"):
+        ends_of(log, last_ms)
+    log.truncate(CLAIMS, 0, 1_100)
+    with pytest.raises(HistoryMissing, match="the records below 1100"):
+        ends_of(log, next_ms)
+
+
+def test_a_time_among_records_that_have_left_a_log_without_snapshots_is_refused() -> None:
+    log = loaded()
+    time_ms = claims_time(log, 900)
+    log.truncate(CLAIMS, 0, 900)
+
+    with pytest.raises(HistoryMissing, match="claims/0: the moment lies among the records below 900"):
+        ends_of(log, time_ms)
 
 
 def test_a_cut_of_another_log_is_refused() -> None:
@@ -224,6 +257,18 @@ def test_only_the_newest_row_of_a_node_counts() -> None:
     assert checks.differences == []
 
 
+def test_a_row_published_after_the_moment_asked_for_hides_no_wrong_one_before_it() -> None:
+    log, ledger, observed = with_publications()
+    node_id = min(ledger.nodes)
+    row = node_resources(ledger, node_id, observed)
+    publish(log, NODE_RESOURCES, 0, [replace(row, claims=row.claims + 1), replace(row, offset=1_000)])
+
+    _, checks = verified(log, until=Cut.of({(CLAIMS, 0): 1_000, (CLAIMS, 1): 0}))
+
+    (difference,) = checks.differences
+    assert (difference.what, difference.offset) == (f"the row of {node_id}", 999)
+
+
 def test_a_snapshot_of_another_state_is_found_although_its_digest_is_right() -> None:
     log = loaded()
     ledger, _ = folded(log, 0, 1_000)
@@ -233,7 +278,7 @@ def test_a_snapshot_of_another_state_is_found_although_its_digest_is_right() -> 
     _, checks = verified(log)
 
     (difference,) = checks.differences
-    assert difference.what == "the state folded on from the snapshot of offset 999"
+    assert (difference.what, difference.offset) == ("the state folded on from the snapshot of offset 999", log.end(CLAIMS, 0) - 1)
 
 
 def test_what_was_published_after_the_moment_asked_for_is_not_compared() -> None:

@@ -305,6 +305,7 @@ def test_a_state_of_another_log_is_discarded() -> None:
     assert "another record at offset" in (misfit(folded(history, 50), log_of(other)) or "")
     assert "is ledger 'twin'" in (misfit(ledger, log_of(twin)) or "")
     assert "partitions" in (misfit(Ledger(0, 2), log_of(history)) or "")
+    assert misfit(Ledger(0, 1), log_of(History())) is None
 
 
 def test_a_state_whose_last_record_was_archived_is_used_but_not_one_before_a_gap() -> None:
@@ -322,6 +323,10 @@ def test_bytes_that_are_no_state_are_said_to_be_none() -> None:
     for data in (b"", b"nonsense", encoded(eventful(1, 5).ledger)[:-3]):
         with pytest.raises(StateError, match="cannot be read"):
             restored(data)
+
+
+def test_a_log_without_the_topic_has_no_snapshot() -> None:
+    assert load_newest(MemoryLog((TopicSpec(CLAIMS, 1),)), 0) is None
 
 
 def test_nothing_folded_is_nothing_to_keep() -> None:
