@@ -14,7 +14,7 @@ from schemas import topics
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeObserved
 from schemas.codec import decode_keyed, encode, key_of
-from schemas.findings import LeakConfirmed, LeakSuspected
+from schemas.findings import LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.guests import PciWant
 from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.resources import ObservedResources, Resources
@@ -26,6 +26,8 @@ from streams.log.base import LogFull, Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from streams.topology import open_ledger
+from tests.ledger_history import START_MS
+from tests.unit.streams.test_leak_audit import HERE, THERE, by_time, moved_without_a_word
 
 ALL = frozenset({0})
 
@@ -436,3 +438,58 @@ def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_sai
     assert second.folds[0].ledger.digest == folded(world).digest
     first.close()
     second.close()
+
+
+def test_double_claims_across_partitions_are_found_kept_over_a_restart_and_resolved_once(tmp_path: Path) -> None:
+    both, now_ms = frozenset({0, 1}), [START_MS]
+    here, there = moved_without_a_word()
+    for at_s in (130, 190):
+        here.audit({}, at_s=at_s, node=HERE)
+        there.audit({"i": 4}, at_s=at_s, node=THERE)
+    log = MemoryLog(clock=lambda: now_ms[0])
+    open_ledger(log, ledger_partitions=2, request_partitions=1)
+
+    def folder() -> Folder:
+        return Folder(log, tmp_path / "state", "p1", Metrics("test"), print, clock=lambda: now_ms[0])
+
+    def said() -> list[tuple[type, str]]:
+        records = [record for number in range(2) for record in log.read(topics.FINDINGS, number, 0)]
+        found = [decode_keyed(record.topic, record.key, record.value) for record in sorted(records, key=lambda record: record.time_ms)]
+        return [(type(each), getattr(each, "instance_id", "")) for each in found if getattr(each, "kind", "") == "double-claim"]
+
+    first = folder()
+    for number, written in by_time(here, there):
+        now_ms[0] = written.time_ms
+        log.append([Message(topics.CLAIMS, written.key, written.value, (), number)])
+        first.turn(both)
+    first.close()
+    before = said()
+
+    again = folder()
+    again.turn(both)
+    shown = dict(again.metrics.findings)
+    here.release("old", at_s=200, reason="migrated", node=HERE)
+    now_ms[0] += 10_000
+    log.append([Message(topics.CLAIMS, here.records[-1].key, here.records[-1].value, (), 0)])
+    while again.turn(both):
+        pass
+
+    assert before == [(LeakSuspected, "i"), (LeakConfirmed, "i")]
+    assert shown["double-claim", "confirmed"] == 1
+    assert said()[2:] == [(LeakResolved, "i")]
+    assert again.metrics.findings["double-claim", "confirmed"] == 0
+    again.close()
+
+
+def test_rows_that_were_replaced_are_dropped_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "COMPACT_EVERY", 8)
+    world.append(world.audit(1))
+    host = world.folder()
+    kept = []
+    for number in range(8):
+        world.append(claim(number))
+        host.turn(ALL)
+        kept.append(len(world.read(topics.NODE_RESOURCES)))
+
+    assert max(kept) <= 4, "of eight records that were published half are rows"
+    host.close()

@@ -14,6 +14,7 @@ from schemas.codec import decode_keyed, encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.resources import Resources
 from schemas.results import NodeResources
+from streams import folder as folder_module
 from streams.folder import Folder
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
@@ -123,15 +124,16 @@ def test_a_new_owner_publishes_the_row_of_a_node_that_has_none(world: World) -> 
     assert [record.key for record in found] == [b"n1"]
 
 
-def test_who_is_behind_the_owner_publishes_nothing(world: World) -> None:
+@pytest.mark.parametrize("offset", [3, 100])
+def test_who_is_behind_the_owner_publishes_nothing(world: World, offset: int) -> None:
     world.settle()
-    ahead = replace(world.rows()[-1], offset=100)
+    ahead = replace(world.rows()[-1], offset=offset)
     world.append(topics.NODE_RESOURCES, ahead)
     world.claim(1)
 
     world.settle()
 
-    assert [row.offset for row in world.rows()] == [1, 100, 2]
+    assert [row.offset for row in world.rows()] == [1, offset, 2]
 
 
 @pytest.mark.parametrize("value", [b"", b"null", b'{"a":' * 20_000, b'{"node_id":"\xff","offset":1}', b'{"node_id":"n1"}'])
@@ -156,3 +158,21 @@ def test_a_new_owner_follows_a_row_that_only_looks_like_one(world: World) -> Non
 
     assert len(world.rows()) == 2
     assert world.metrics.republished._value.get() == 1
+
+
+def test_nothing_is_published_anew_while_the_fold_still_catches_up(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, records in (("BATCH_RECORDS", 2), ("BACKLOG_RECORDS", 2)):
+        monkeypatch.setattr(folder_module, name, records)
+    for number in range(9):
+        world.claim(number)
+    world.folder.close()
+    world.folder = Folder(world.log, tmp_path / "another worker's", "p2", world.metrics, lambda _: None, clock=lambda: world.now_ms)
+    world.republisher = Republisher(world.log, world.folder)
+
+    rows = []
+    while world.folder.turn(ALL) + world.republisher.turn(ALL):
+        rows.append([row.vcpus.claimed for row in world.rows()])
+
+    assert rows[:3] == [[], [], []]
+    assert rows[-1] == [8]
+    assert world.metrics.republished._value.get() == 0
