@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from projections.digests import FoldedAgain, read_digests
 from projections.ledger import Ledger
 from projections.projection import HistoryMissing, WrongDigest
-from projections.snapshots import chunks_of
+from projections.snapshots import chunks_of, load_newest
 from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.resources import Resources
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
-from streams.digest_check import SLICE_RECORDS, DigestCheck, digest_message, digest_name
+from streams.digest_check import SLICE_RECORDS, DigestCheck, digest_message, digest_name, discard
+from streams.folder import Folder
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
@@ -225,3 +228,101 @@ def test_what_is_no_digest_says_nothing(world: World) -> None:
     world.log.append([Message(DIGESTS, b"0/x", b"{}", (), 0), Message(DIGESTS, b"0/x", b"\xff", (), 0)])
 
     assert [published.digest.process for published in read_digests(world.log, 0)] == ["one"]
+
+
+def test_what_it_said_of_a_partition_before_that_was_lost_is_not_its_own_word(world: World) -> None:
+    one = world.check("one")
+    world.turns(one, 1)
+    world.claim(4)
+    world.publish("one", world.folded(spoilt_at=3))
+    world.turns(one)
+
+    one.turn(frozenset())
+    world.turns(one, 1)
+    world.publish("other", world.folded())
+    world.turns(one)
+
+    assert (world.said["one"], world.discarded) == ([], [])
+
+
+def test_digests_are_looked_for_once_a_second(world: World) -> None:
+    sound = world.check("sound")
+    world.turns(sound, 1)
+    world.claim(4)
+    world.publish("sound", world.folded())
+    world.publish("spoilt", world.folded(spoilt_at=3))
+    for _ in range(3):
+        world.seconds += 0.3
+        sound.turn(ALL)
+    within = world.said["sound"][:]
+
+    world.seconds += 0.1
+    sound.turn(ALL)
+
+    assert (within, len(world.said["sound"])) == ([], 1)
+
+
+@pytest.mark.parametrize("offsets_kept", [2, 3])
+def test_digests_are_kept_of_so_many_offsets(world: World, monkeypatch: pytest.MonkeyPatch, offsets_kept: int) -> None:
+    monkeypatch.setattr("streams.digest_check.OFFSETS_KEPT", offsets_kept)
+    sound = world.check("sound")
+    world.turns(sound, 1)
+    world.claim(1)
+    behind = world.folded(spoilt_at=2)
+    for _ in range(3):
+        world.publish("sound", world.folded())
+        world.claim(1)
+    world.turns(sound)
+
+    world.publish("spoilt", behind)
+    world.turns(sound)
+
+    assert len(world.said["sound"]) == (2 if offsets_kept == 3 else 0)
+
+
+def test_of_two_that_are_wrong_one_is_judged_after_the_other(world: World) -> None:
+    sound = world.check("sound")
+    world.turns(sound, 1)
+    for _ in range(2):
+        world.claim(2)
+        world.publish("sound", world.folded())
+        for process in ("p7", "p8"):
+            world.publish(process, world.folded(spoilt_at=2 if process == "p7" else 3))
+        world.turns(sound)
+
+    about = [[name for name in ("p7", "p8") if name in line] for line in world.said["sound"]]
+    assert about == [["p7"], ["p7"], ["p8"], ["p8"]]
+
+
+@pytest.mark.parametrize("from_the_first", [True, False])
+def test_what_a_wrong_process_kept_is_thrown_away_and_its_next_start_begins_where_it_was_folded_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, from_the_first: bool
+) -> None:
+    monkeypatch.setattr("streams.folder.SNAPSHOT_EVERY", 1)
+
+    def started() -> Folder:
+        folder = Folder(world.log, tmp_path / "state", "p", Metrics("1.2.3"), print, clock=lambda: world.now_ms)
+        while folder.turn(ALL):
+            pass
+        return folder
+
+    world.claim(3)
+    wrong = started()
+    sound = wrong.folds[0].ledger.digest
+    wrong.folds[0].ledger.nodes["n1"].used[0] += 1_000
+    world.claim(2)
+    wrong.turn(ALL)
+    if not from_the_first:
+        world.log.truncate(CLAIMS, 0, 5)
+    again = FoldedAgain(world.log, 0, 6)
+    again.fold(100)
+
+    discard(world.log, wrong, 0, again)
+    before, newest = wrong.folds[0].ledger.digest.hex(), load_newest(world.log, 0)
+    wrong.close()
+    right = started()
+    after = right.folds[0].ledger.digest.hex()
+    right.close()
+
+    assert before != after == again.digest
+    assert (None if newest is None else newest.digest) == (None if from_the_first else sound)

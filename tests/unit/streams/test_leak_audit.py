@@ -11,7 +11,7 @@ from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
 from projections.observed import Observed
 from projections.rules import GRACE_MS
-from schemas.claims import NodeSilent
+from schemas.claims import GroupHomeClosed, GroupHomeProposed, GroupMember, NodeSilent
 from schemas.codec import decode_keyed
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
@@ -228,3 +228,58 @@ def test_a_finding_becomes_a_message_under_its_own_key_with_the_event_that_cause
     assert (message.topic, message.key, message.partition) == (FINDINGS, b"ghost-instance/n1/ghost", 0)
     assert decode_keyed(FINDINGS, message.key, message.value) == suspected
     assert dict(message.headers)["ce_causationid"] == b"claims/0@0"
+
+
+def all_folded(history: History) -> tuple[Ledger, LeakAudit, Observed]:
+    ledger, audit, observed = Ledger(0, 1), LeakAudit(0), Observed(0)
+    for written in history.records:
+        fold(ledger, audit, observed, written)
+    return ledger, audit, observed
+
+
+def test_silence_is_said_after_the_newest_audit_whoever_made_it() -> None:
+    history = History()
+    history.audit({}, at_s=0, producer="z", epoch=1)
+    history.audit({}, at_s=60, producer="a", epoch=2)
+    ledger, audit, observed = all_folded(history)
+
+    (word,) = audit.silences(ledger, START_MS + 240_000, 60_000)
+
+    record = decode_keyed(CLAIMS, word.key, word.value)
+    assert isinstance(record, NodeSilent)
+    assert (record.producer, record.epoch, record.counter) == ("a", 2, 1)
+    (suspected,) = fold(ledger, audit, observed, Written(2, START_MS + 240_000, word.key, word.value))
+    assert isinstance(suspected, LeakSuspected)
+
+
+def test_a_stranded_claim_is_confirmed_as_soon_as_it_may_be_and_nothing_is_said_of_it_later() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.claim("c", "i", 4, at_s=1, ttl_s=100_000)
+    history.configure(status="withdrawn", reason="scrapped", at_s=230)
+    ledger, audit, observed = all_folded(history)
+    (due_ms,) = [each.not_before_ms for each in audit.leaks.open["n1"].values()]
+
+    early = audit.silences(ledger, due_ms - 1, 60_000)
+    (word,) = audit.silences(ledger, due_ms, 60_000)
+    (confirmed,) = fold(ledger, audit, observed, Written(3, due_ms, word.key, word.value))
+
+    assert due_ms > START_MS + 230_000
+    assert (early, type(confirmed), confirmed.kind) == ([], LeakConfirmed, "stranded-claim")
+    assert [audit.silences(ledger, due_ms + number * 180_000, 60_000) for number in range(1, 4)] == [[], [], []]
+
+
+def test_a_member_left_on_a_node_that_is_silent_is_confirmed_by_a_word_of_its_own() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.say(GroupHomeProposed(group_id="g", record_id="h", epoch=1, node_id="n1"), at_s=1)
+    history.claim("c", "i", 4, at_s=2, ttl_s=100_000, group=GroupMember(group_id="g", policy="affinity", epoch=1))
+    history.silent(at_s=181, epoch=1, counter=1)
+    history.say(GroupHomeClosed(node_id="n1", record_id="x", group_id="g", epoch=1, unconditional=True), at_s=185)
+    ledger, audit, observed = all_folded(history)
+    ledger.remembered["silent/n1/1.1/1"] = ledger.next_offset  # As the timer says it first.
+
+    (word,) = audit.silences(ledger, START_MS + 230_000, 60_000)
+
+    records = fold(ledger, audit, observed, Written(5, START_MS + 230_000, word.key, word.value))
+    assert (LeakConfirmed, "stranded-member") in [(type(record), record.kind) for record in records]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
 from projections.rocks import RocksTable
-from projections.table import TableError
+from projections.table import TableDamaged, TableError
 from schemas import topics
 from streams import fold as fold_module
 from streams.folder import Folder
@@ -109,6 +111,26 @@ def test_a_table_with_damaged_rows_that_cannot_be_closed_either_is_made_anew(wor
     again = folder_of(world, Seconds())
     again.turn(ALL)
 
+    assert (discarded(again), stands_as_the_log_says(again, world)) == (1, True)
+    again.close()
+
+
+def test_a_table_that_turns_out_to_be_damaged_while_its_rows_are_loaded_is_made_anew_in_the_same_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(world, Seconds())
+    load, damage = LedgerTable.load, [TableDamaged("a block was sound a moment ago")]
+
+    def loaded(table: LedgerTable, tell: Callable[[str], None]) -> Ledger | None:
+        if damage:
+            raise damage.pop()
+        return load(table, tell)
+
+    monkeypatch.setattr(LedgerTable, "load", loaded)
+    again = folder_of(world, Seconds())
+    again.turn(ALL)
+
+    assert damage == []
     assert (discarded(again), stands_as_the_log_says(again, world)) == (1, True)
     again.close()
 
