@@ -148,6 +148,16 @@ def nothing_wrong(node: Node, instances: Iterable[str], time_ms: int, view: Node
     return node.status != "withdrawn" and node.silent_since_ms is None and node.unknown_since_ms is None and not _is_over(node)
 
 
+def too_old_for(look: Look, instances: Iterable[str]) -> bool:
+    """Whether the audit is not newer than the last event or departure of one of these that is shown: a newer one may say more of it."""
+    node, gone_ms = look.node, look.view.gone_ms
+    for instance_id in instances:
+        shown = node.shown.get(instance_id)
+        if shown is not None and (node.complete_ms <= shown.event_ms or _seen_ms(node, instance_id, shown) <= gone_ms(instance_id)):
+            return True
+    return False
+
+
 def _of_instance(look: Look, instance_id: str) -> list[Difference]:
     node = look.node
     claims, shown = node.claims.get(instance_id), node.shown.get(instance_id)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from projections.differences import Closed, HomeClosed, Look, nothing_wrong, of_instances, of_node
+from projections.differences import Closed, HomeClosed, Look, nothing_wrong, of_instances, of_node, too_old_for
 from projections.open_finding import OpenFinding, confirmed, may_confirm, remeasured, resolved, suspected
 from projections.rules import REMEMBERED_RECORDS
 from schemas.claims import (
@@ -59,7 +59,8 @@ class Mark(Struct):
     """What the audit remembers of a node between records.
 
     `heard_ms` is the append time of the last audit record, failed ones included; `complete_*` the last complete audit. `quiet`: that
-    audit and what came since left nothing to confirm, so the next one finds nothing new about instances that it need not look at.
+    audit and what came since left nothing to confirm or to judge, so the next one finds nothing new about instances that it need not look
+    at.
     `auditor` is that audit's producer: on another one other instances are vouched for (`projections.observed`).
     """
 
@@ -150,12 +151,13 @@ class Leaks(Struct, dict=True):
             return []
         look = self._at(node, observed, step, mark)
         if mark.quiet and applied and step.audited is not None:
-            found = self._look(look, step.audited, every=False)
+            instances, every = step.audited, False
         else:
-            found = self._look(look, self._all_of(look), every=True)
+            instances, every = self._all_of(look), True
+        found = self._look(look, instances, every=every)
         if applied:
             mark.complete_offset, mark.complete_ms = step.offset, event.taken_at_ms
-        mark.quiet = applied and self._nothing_to_confirm(event.node_id)
+        mark.quiet = applied and self._nothing_to_confirm(event.node_id) and not too_old_for(look, instances)
         return found
 
     def _is_plain(self, node: Node, observed: Observed, instances: Collection[str], step: Step) -> bool:

@@ -538,6 +538,46 @@ def test_closed_claims_are_forgotten_but_those_that_an_open_finding_rests_on(n1:
     assert leaks.closed == {}
 
 
+def test_devices_that_an_audit_was_too_old_to_judge_are_judged_by_the_next_one_that_says_the_same() -> None:
+    audited, listed = Audited(), {"i": with_devices("b")}
+    audited.history.audit({}, at_s=0, hypervisor=HOST)
+    audited.history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    audited.history.event("started", "i", at_s=10, size=with_devices("b"))
+    audited.history.audit(listed, at_s=12, taken_s=10, hypervisor=HOST)
+    audited.history.event("departed", "another", at_s=20)
+    assert audited.look() == []
+
+    for at_s in (70, 130):
+        audited.history.audit(at_s=at_s, unchanged=digest_of(listed))
+
+    assert audited.look() == [("suspected", "device-drift", "c"), ("confirmed", "device-drift", "c")]
+    assert audited.leaks.marks["n1"].quiet
+
+
+def test_a_size_that_an_audit_was_too_old_to_judge_is_judged_by_the_next_one_that_says_the_same(n1: Audited) -> None:
+    n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
+    n1.history.audit({"i": 4, "vm": 3}, at_s=72, taken_s=70, memory_mib=16)
+    assert n1.look() == []
+
+    for at_s in (120, 180):
+        n1.history.audit(at_s=at_s, unchanged=digest_of({"i": 4, "vm": 3}))
+
+    assert n1.look() == [("suspected", "size-drift", "vm"), ("confirmed", "size-drift", "vm")]
+
+
+def test_a_guest_that_an_audit_from_before_it_left_still_lists_is_a_ghost_if_the_next_one_does(n1: Audited) -> None:
+    n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=80, memory_mib=16)
+    n1.history.event("departed", "vm", at_s=122, producer="nova")
+    n1.history.audit({"i": 4, "vm": 2}, at_s=123, taken_s=121, memory_mib=16)
+    assert n1.look() == []
+
+    for at_s in (180, 240):
+        n1.history.audit(at_s=at_s, unchanged=digest_of({"i": 4, "vm": 2}))
+
+    assert n1.look() == [("suspected", "ghost-instance", "vm"), ("confirmed", "ghost-instance", "vm")]
+
+
 def test_a_late_audit_from_before_a_guest_left_makes_it_no_ghost_that_its_return_would_confirm(n1: Audited) -> None:
     n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
     n1.history.audit({"i": 4, "vm": 2}, at_s=120, memory_mib=16)
