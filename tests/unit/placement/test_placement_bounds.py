@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from projections.placements import Asked, Cancel, Named, Placements
+from projections.placements import Answered, Asked, Cancel, Named, Placements
 from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.codec import decode, encode, key_of
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
@@ -210,6 +210,20 @@ def test_a_result_that_a_clock_set_forward_made_late_is_followed_by_one_in_time(
     assert here.answer("r").placed
     assert scheduler.placer.counters.late_results == 1
     assert wrongs(here) == []
+
+
+def test_an_own_result_of_an_earlier_start_that_lands_before_its_request_is_read_is_an_answer_and_not_counted() -> None:
+    alone = Alone(hosts("n1", claims=1))
+    placements = alone.placer.desks[0].placements
+    earlier = PlacementFailed(request_id="r", owner="s", taken_up_ms=START_MS, reason="no-valid-node")
+    answered = placements.apply_result(0, START_MS, b"r", encode(earlier))
+    assert isinstance(answered, Answered)
+
+    alone.placer.answered(0, answered)
+
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1))
+    assert placements.apply_request(0, START_MS, b"r", encode(request)) is None
+    assert (alone.placer.counters.failed, list(alone.placer.counters.latencies_ms)) == ({}, [])
 
 
 def test_who_begins_a_request_again_waits_for_the_claims_it_had_in_flight_and_stays_where_they_are_held() -> None:

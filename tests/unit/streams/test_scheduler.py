@@ -55,6 +55,17 @@ def test_ledgers_of_another_log_are_discarded_and_folded_anew() -> None:
         assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
 
 
+def test_a_ledger_of_another_log_is_discarded_also_where_each_has_one_record() -> None:
+    here, elsewhere = world(claims=1), world(claims=1)
+    here.host("n1")
+    elsewhere.host("x1")
+
+    scheduler = here.scheduler(ledgers=elsewhere.ledgers())
+    settle(scheduler)
+
+    assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1"]
+
+
 def test_requests_that_were_rewound_under_the_schedulers_are_read_again_and_answered_once() -> None:
     here, told = world(), list[str]()
     here.host("n1")
@@ -199,6 +210,24 @@ def test_it_waits_for_the_log_and_wakes_for_a_request() -> None:
 
     assert (idle, woken > 0) == (0, True)
     assert time.monotonic() - started < 10
+
+
+def test_who_has_folded_a_long_past_waits_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.scheduler.RECORDS_PER_READ", 2)
+    monkeypatch.setattr("streams.scheduler.FOLDED_PER_TURN", 2)
+    here = world(claims=1)
+    for number in range(7):
+        here.host(f"n{number}")
+    waits: list[float] = []
+    monkeypatch.setattr(here.log, "wait", lambda _, seconds: waits.append(seconds))
+    scheduler = here.scheduler()
+
+    folded = [scheduler.turn(20.0) and scheduler.ledgers[0].next_offset for _ in range(3)]
+    before = waits[:]
+    for _ in range(2):
+        scheduler.turn(20.0)
+
+    assert (folded, before, waits[-1]) == ([2, 4, 6], [], 20.0)
 
 
 def test_it_reads_back_what_it_said_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
