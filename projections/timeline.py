@@ -146,7 +146,7 @@ class Timeline(Struct):
         for outcome in outcomes:
             self._learn(outcome, step.time_ms)
         entered: set[str] = set()
-        for node_id in step.node_ids:
+        for node_id in dict.fromkeys(step.node_ids):  # A record of several claims names a node as often as it takes one.
             node = ledger.nodes.get(node_id)
             if node is None:
                 continue

@@ -10,11 +10,12 @@ from projections.subjects import Subject, concerns, subject_of
 from projections.timeline import Entry, Timeline
 from schemas.claims import ClaimReleased
 from schemas.findings import LeakSuspected
+from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Resources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import FINDINGS, REQUESTS, RESULTS
-from tests.ledger_history import START_MS, History, digest_of
+from tests.ledger_history import START_MS, History, digest_of, item
 
 
 def timeline(history: History, about: str) -> Timeline:
@@ -80,6 +81,44 @@ def test_an_instance_has_every_record_that_changed_its_use_or_its_claims_and_non
     assert entries[-1].position == "claims/0@14"
 
 
+def test_an_instance_that_nobody_claimed_has_its_events_and_the_audits_that_show_it() -> None:
+    history = History()
+    history.event("started", "i", at_s=0, size=4)
+    history.event("started", "other", at_s=1, size=2)
+    history.audit({"i": 5}, at_s=60, memory_mib=32)
+
+    assert lines(timeline(history, "i").ordered()) == [(0, "instance-observed", "n1", 4, 4), (2, "node-observed", "n1", 1, 5)]
+
+
+def test_the_deltas_are_of_each_resource() -> None:
+    history = History()
+    history.audit({}, at_s=0, hypervisor=Hypervisor(vcpus=9, pcpus=9, memory_mib=9, disk_mib=9))
+    for number in (1, 2):
+        wanted = Resources(vcpus=number, pcpus=number + 1, memory_mib=number + 2, disk_mib=number + 3)
+        history.claims(item(f"c{number}", "i", 0, resources=wanted), at_s=number)
+    history.release("c2", at_s=3)
+    history.release("c1", at_s=4)
+
+    entries = timeline(history, "i").ordered()
+
+    assert [entry.deltas for entry in entries] == [(1, 2, 3, 4), (1, 1, 1, 1), (-1, -1, -1, -1), (-1, -2, -3, -4)]
+    assert [entry.use for entry in entries] == [(1, 2, 3, 4), (2, 3, 4, 5), (1, 2, 3, 4), (0, 0, 0, 0)]
+
+
+def test_claims_of_one_record_stand_with_their_own_instances_and_an_instance_has_its_own_alone(moved: History) -> None:
+    moved.claims(item("big", "k", 40), item("small", "l", 1), at_s=210, request_id="r9")
+    moved.claims(item("one", "k", 2), item("two", "l", 3), at_s=211, request_id="r9")
+
+    refused, one, two = timeline(moved, "request/r9").ordered()
+    of_l = timeline(moved, "l").ordered()
+
+    assert (refused.instance_id, refused.node_id, refused.use) == ("k", "", None)
+    assert [(each.instance_id, each.deltas[2], each.summary) for each in (one, two)] == [
+        ("k", 2, "request r9 claims 2 MiB: one granted on n1"), ("l", 3, "request r9 claims 3 MiB: two granted on n1"),
+    ]  # fmt: skip
+    assert [entry.summary.split(":")[0] for entry in of_l] == ["request r9 claims 1 MiB", "request r9 claims 3 MiB"]
+
+
 def test_the_deltas_of_a_node_add_up_to_its_use_and_quiet_audits_are_left_out(moved: History) -> None:
     entries = timeline(moved, "node/n1").ordered()
 
@@ -139,6 +178,7 @@ def test_requests_results_and_findings_stand_between_the_claims_cause_first(move
     assert events[:3] == ["placement-requested", "claim-requested", "instances-placed"]
     assert "leak-suspected" in events
     assert "placement-failed" not in events
+    assert found.requests == {"r1", "r3", "r4"}
     assert [entry.summary for entry in found.ordered() if entry.topic != "claims"] == [
         "1 x 4 MiB wanted", "placed on n1", "double-claim i: here",
     ]  # fmt: skip
