@@ -95,6 +95,7 @@ def test_a_cut_reads_well_and_answers_for_a_partition() -> None:
     [
         ("claims/0@12", "a cut begins with 'cut:'"),
         ("cut:", "incomplete or mistyped"),
+        ("cut:AAAAAA", "incomplete or mistyped"),
         ("cut:AQAA AAAA", "incomplete or mistyped|characters"),
         ("cut:ü", "characters that no cut has"),
         (armoured(b"", version=9), "version 9"),

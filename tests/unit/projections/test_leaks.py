@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -186,6 +188,16 @@ def test_the_last_audit_that_lists_an_instance_is_named_though_something_else_wa
     orphan = next(record for record in n1.records if record.kind == "orphan-claim")
     assert offsets(orphan)[2:] == [(4, "node-observed"), (5, "node-observed")]
     assert orphan.causes[2].summary == "the last complete audit that lists i"
+
+
+@pytest.mark.parametrize("nothing_said_by", [{"complete": False}, {"unchanged": "of a list that nobody has"}])
+def test_no_audit_that_is_incomplete_or_failed_is_taken_for_the_last_complete_one(n1: Audited, nothing_said_by: dict[str, Any]) -> None:
+    n1.history.audit({}, at_s=90, memory_mib=16, **nothing_said_by)
+    n1.history.audit({}, at_s=120, memory_mib=16)
+
+    n1.look()
+    orphan = next(record for record in n1.records if record.kind == "orphan-claim")
+    assert [offset for offset, _ in offsets(orphan)] == [1, 2, 3, 5]
 
 
 def test_a_finding_that_is_ignored_is_said_again_once_for_each_other_reason(n1: Audited) -> None:
@@ -381,6 +393,19 @@ def test_a_claimed_device_that_the_host_has_no_more_is_found_while_the_guest_is_
     assert audited.records[-1].note.startswith("a is held for it and the host has it no more")
 
 
+def test_a_claimed_device_is_missed_as_soon_as_the_host_reports_devices_again() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, hypervisor=HOST)
+    audited.history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    for at_s in (60, 120):
+        audited.history.audit({"i": with_devices()}, at_s=at_s, hypervisor=replace(HOST, pci_devices=()))
+    assert audited.look() == []
+
+    audited.history.audit({"i": with_devices()}, at_s=180, hypervisor=HOST)
+
+    assert audited.look() == [("suspected", "device-drift", "c")]
+
+
 def test_a_claim_whose_guest_is_gone_names_the_devices_that_it_keeps() -> None:
     audited = Audited()
     audited.history.audit({}, at_s=0, hypervisor=HOST)
@@ -453,6 +478,14 @@ def test_a_node_whose_audits_fail_is_as_silent_and_one_that_the_operator_withdre
     n1.history.configure(status="withdrawn", at_s=190)
 
     assert n1.look()[-1] == ("resolved", "silent-node", "n1")
+
+
+def test_a_node_whose_audits_have_failed_from_the_first_on_is_as_silent() -> None:
+    audited = Audited()
+    for at_s in (0, 60):
+        audited.history.audit(at_s=at_s, failed="unreachable")
+
+    assert audited.look() == [("suspected", "silent-node", "n1"), ("confirmed", "silent-node", "n1")]
 
 
 def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Audited) -> None:
@@ -569,7 +602,7 @@ def test_a_guest_that_an_audit_from_before_it_left_still_lists_is_a_ghost_if_the
     n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
     n1.history.audit({"i": 4, "vm": 2}, at_s=80, memory_mib=16)
     n1.history.event("departed", "vm", at_s=122, producer="nova")
-    n1.history.audit({"i": 4, "vm": 2}, at_s=123, taken_s=121, memory_mib=16)
+    n1.history.audit({"i": 4, "vm": 2}, at_s=123, taken_s=122, memory_mib=16)
     assert n1.look() == []
 
     for at_s in (180, 240):

@@ -1,0 +1,126 @@
+"""Doubles within one partition; those across partitions are in `tests/unit/streams/test_leak_audit.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from projections.doubles import DoubleClaims
+from projections.ledger import Ledger
+from schemas.audits import InstanceReport
+from schemas.claims import FindingIgnored
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.resources import ObservedResources
+from tests.ledger_history import START_MS, History
+
+MIGRATING = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4), task_state="migrating")
+
+
+def held_twice(*instances: str, ttl_s: int = 600) -> History:
+    """Each was claimed and seen on `a`, then claimed and seen on `b`, and nobody said that it had left `a`."""
+    history = History()
+    for at_s, node in ((0, "a"), (100, "b")):
+        history.audit({}, at_s=at_s, node=node, memory_mib=64)
+        for instance in instances:
+            history.claim(f"{instance} on {node}", instance, 4, at_s=at_s + 1, nodes=(node,), ttl_s=ttl_s)
+            history.event("started", instance, at_s=at_s + 2, size=4, node=node)
+    return history
+
+
+def looked(history: History) -> tuple[DoubleClaims, list[FindingRecord]]:
+    """What is left of doubles, and what was said of them."""
+    ledger = Ledger(0, 1)
+    doubles, said = DoubleClaims({0: ledger}), list[FindingRecord]()
+    for written in history.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        said += doubles.apply(0, step)
+    return doubles, said
+
+
+def kinds(said: list[FindingRecord]) -> list[type[FindingRecord]]:
+    return [type(record) for record in said]
+
+
+def audited(history: History, at_s: int, on_a: Any = None, on_b: Any = 4) -> None:
+    """Both nodes are audited; `i` is listed where it has a report."""
+    for node, report in (("a", on_a), ("b", on_b)):
+        history.audit({} if report is None else {"i": report}, at_s=at_s, node=node, memory_mib=64)
+
+
+def test_a_double_on_a_withdrawn_node_waits_for_no_audit_of_it() -> None:
+    history = held_twice("i")
+    history.configure("a", status="withdrawn", reason="scrapped", at_s=110)
+    for at_s in (130, 190):
+        history.audit({"i": 4}, at_s=at_s, node="b", memory_mib=64)
+    waits = held_twice("i")
+    for at_s in (130, 190):
+        waits.audit({"i": 4}, at_s=at_s, node="b", memory_mib=64)
+
+    # The guest is shown on both, so it has the claims' TTL.
+    for each in (history, waits):
+        each.audit({"i": 4}, at_s=703, node="b", memory_mib=64)
+
+    assert kinds(looked(history)[1]) == [LeakSuspected, LeakConfirmed]
+    assert kinds(looked(waits)[1]) == [LeakSuspected]
+
+
+@pytest.mark.parametrize(("on_a", "on_b"), [(MIGRATING, 4), (4, MIGRATING)])
+def test_a_guest_that_either_host_calls_migrating_is_not_confirmed_until_it_no_longer_does(on_a: Any, on_b: Any) -> None:
+    history = held_twice("i", ttl_s=60)
+    for at_s in (130, 190, 250):
+        audited(history, at_s, on_a, on_b)
+    meanwhile = looked(history)[1]
+
+    audited(history, 310, 4, 4)
+
+    assert kinds(meanwhile) == [LeakSuspected]
+    assert kinds(looked(history)[1]) == [LeakSuspected, LeakConfirmed]
+
+
+def test_a_place_that_is_kept_for_a_guest_that_moves_is_not_confirmed() -> None:
+    history, other = held_twice("i", ttl_s=600), held_twice("i", ttl_s=600)
+    history.claim("kept", "i", 4, at_s=110, nodes=("a",), keep=True, ttl_s=600)
+    for each in (history, other):
+        for at_s in (120, 180):
+            audited(each, at_s)
+
+    assert [claim.confirmed_ms is None for claim in history.node("a").claims["i"]] == [False, True]
+    assert kinds(looked(history)[1]) == [LeakSuspected]
+    assert kinds(looked(other)[1]) == [LeakSuspected, LeakConfirmed]
+
+
+def test_a_double_that_is_gone_is_watched_no_more_and_says_after_which_record() -> None:
+    history = held_twice("i", "j")
+    history.release("i on a", at_s=140, reason="migrated", node="a")
+    history.event("departed", "i", at_s=141, node="a")
+    doubles, said = looked(history)
+
+    assert [(record.instance_id, type(record)) for record in said] == [("i", LeakSuspected), ("j", LeakSuspected), ("i", LeakResolved)]
+    assert (said[-1].partition, said[-1].offset, said[-1].time_ms) == (0, len(history.records) - 2, START_MS + 140_000)
+    assert (doubles.watched, doubles.shared()) == ({"a": {"j"}, "b": {"j"}}, {"j": frozenset({"a", "b"})})
+
+    history.release("j on b", at_s=150, reason="migrated", node="b")
+    doubles, _ = looked(history)
+    assert (doubles.watched, doubles.shared(), doubles.open) == ({}, {}, {})
+
+
+def test_doubles_are_told_by_instance_whichever_came_first() -> None:
+    doubles, said = looked(held_twice("j", "i"))
+
+    assert [record.instance_id for record in said] == ["j", "i"]
+    assert [record.instance_id for record in doubles.open_findings()] == ["i", "j"]
+
+
+def test_a_double_that_is_ignored_is_said_again_once_for_each_other_reason() -> None:
+    history = held_twice("i")
+    for number, (finding_id, reason) in enumerate((("double-claim/i", "ours"), ("double-claim/i", "ours"), ("double-claim/j", "theirs"))):
+        history.say(FindingIgnored(node_id="a", record_id=f"word {number}", finding_id=finding_id, reason=reason), 110 + number)
+
+    doubles, said = looked(history)
+
+    assert [(record.offset, record.time_ms, record.ignored) for record in said] == [
+        (5, START_MS + 102_000, ""), (6, START_MS + 110_000, "ours"),
+    ]  # fmt: skip
+    assert doubles.open_findings() == said[1:]
