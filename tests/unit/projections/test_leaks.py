@@ -85,6 +85,7 @@ def test_an_instance_that_leaves_without_a_word_is_an_orphan_claim_with_every_ev
         "the last complete audit that lists i",
         "the first complete audit that no longer lists i",
     ]
+    assert [cause.time_ms - START_MS for cause in orphan.causes] == [1_000, 3_000, 60_000, 120_000]
     assert orphan.held == Resources(memory_mib=4)
     assert orphan.since_ms == START_MS + 120_000
     assert orphan.missing == "InstanceDeparted or InstanceDeleted of i on n1"
