@@ -87,9 +87,8 @@ def _numa_cell_fit(vector: Given) -> Given:
         _cell(given["host_cell"]), want_of(given["instance_cell"]), _ratios(given.get("limits")), given.get("cpus_reserved") or 0
     )
     if isinstance(found, Shortfall):
-        size = given["instance_cell"].get("pagesize")
-        unknown = found.resource == f"pages_{size}_kib" and size not in {row[0] for row in given["host_cell"].get("mempages") or []}
-        return {"fits": False, "cpuset_reserved": None, "error": "MemoryPageSizeNotSupported" if unknown else None}
+        error = "MemoryPageSizeNotSupported" if found.detail.endswith("has none of this size") else None
+        return {"fits": False, "cpuset_reserved": None, "error": error}
     pinning = {str(guest): host for guest, host in zip(found.guest_cpus, found.pinned_cpus, strict=True)}
     reserved = list(found.emulator_cpus) or None
     return {
