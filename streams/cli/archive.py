@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import identified
@@ -28,7 +26,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
 from streams.cli.snapshot import ensure_snapshot, every_step
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
-from streams.log.base import Partition
+from streams.log.base import Partition, wall_clock_ms
 from streams.reconciler import CARRIERS, SOURCES
 
 COLUMNS = [
@@ -56,14 +54,14 @@ def archive_verb(
     if not directory:
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
     answer, folder = Answer(columns=COLUMNS, items=()), Path(directory)
-    check_asked(answer, show.style(sys.stdout))
+    show.check(answer)
     with opened(log, makes=folder) as source, ArchivedLog(identified(source), folder) as history:
         whole = identified(source)
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
         verified = dict(limits)
         state = cache(partial(state_at, history, each=every_step, pending=False))
-        with Progress("verify", None, sys.stderr, time.monotonic) as progress:
+        with Progress("verify", None) as progress:
             for partition, offset in wanted.items():
                 if partition.topic == CLAIMS:
                     verified[partition] = ensure_snapshot(history, partition.number, offset, progress.add, state)
@@ -72,7 +70,7 @@ def archive_verb(
             {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
             for partition in limits
         ]
-    write(structs.replace(answer, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(structs.replace(answer, items=items))
     return Exit.DONE
 
 
@@ -81,7 +79,7 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
     topics = log.topics()
     if CLAIMS not in topics:
         raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
-    at = moment(below, time.time_ns() // 1_000_000)
+    at = moment(below, wall_clock_ms())
     if isinstance(at, Cut):
         check_cut(log, at, FOLDED)
     limits = {}

@@ -19,7 +19,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -80,7 +80,7 @@ def list_(
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
-    write(Answer(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE))
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.

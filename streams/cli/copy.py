@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,7 +18,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.interrupts import ends_tidily
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -67,7 +66,7 @@ def copy_verb(
     """
     if not target:
         raise UsageProblem(f"TARGET '': expected {TARGETS}")
-    check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
+    show.check(Answer(columns=COLUMNS, items=()))
     if named_log(log) == "-":
         raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
@@ -77,7 +76,7 @@ def copy_verb(
     if _is_itself(target, named_log(log)):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
     with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
-        with _alone(destination, target), Progress("copy", None, sys.stderr, time.monotonic) as progress:
+        with _alone(destination, target), Progress("copy", None) as progress:
             copied = mirror(source, cast("Target", destination), progress.add)
         items = [
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
@@ -127,7 +126,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     """
     _refuse_to_replace(path)
     partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
-    with ends_tidily(), opened(log) as source, Progress("copy", None, sys.stderr, time.monotonic) as progress:
+    with ends_tidily(), opened(log) as source, Progress("copy", None) as progress:
         _refuse_part(source, log)
         ends = one_moment(source)
         records = told(source, ends, progress.add)
@@ -163,7 +162,7 @@ def _counted(records: Iterator[Record], copied: Counter[Partition]) -> Iterator[
 
 
 def _answered(items: list[dict[str, Any]], show: Show) -> int:
-    write(Answer(columns=COLUMNS, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items))
     return Exit.DONE
 
 

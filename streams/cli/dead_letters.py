@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -17,14 +16,14 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
 from streams.dead_letters import DeadLetter, read_letter, redrive
-from streams.log.base import Log, Message, Record
+from streams.log.base import Log, Message, Record, wall_clock_ms
 
 app = App(name="dead-letters", help="Messages that count for nothing: what they are, why, and their way back.")
 
@@ -60,7 +59,7 @@ def list_(
 ) -> int:
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
-        within = Range(moment(since, _now_ms()) if since else None, moment_of(until))
+        within = Range(moment(since, wall_clock_ms()) if since else None, moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
         cut = cut_of(source, (DEAD_LETTERS,), within)
@@ -69,7 +68,7 @@ def list_(
             for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
-    write(Answer(columns=COLUMNS, items=items, cut=cut, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items, cut=cut, like=_LIKE))
     return 0
 
 
@@ -87,7 +86,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
             print(printable(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}"))
         return 0
     columns = [Column(name=name) for name in item]
-    write(Answer(columns=columns, items=[item], cut=None), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=columns, items=[item], cut=None))
     return 0
 
 
@@ -224,7 +223,3 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return f"hex:{data.hex()}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

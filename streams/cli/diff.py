@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -18,13 +17,13 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
-from streams.log.base import Log
+from streams.log.base import Log, wall_clock_ms
 
 CARRIED_LATER = "was in the answer at the first moment already, carried into the ledger later"
 
@@ -52,7 +51,7 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
     """
     if len(at) not in {1, 2}:
         raise UsageProblem(f"diff needs --at once or twice (from when, to when), not {len(at)} times; for example --at -1h --at now")
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     start, end = moment_of(at[0], now_ms), moment_of(at[1], now_ms) if len(at) > 1 else None
     tell = teller(sys.stderr)
     with opened(log) as source:
@@ -69,7 +68,7 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
     items = list(_items(chosen, before, after, found, last, why=why))
     summary = {"from": {"cut": str(first.cut)}, "to": {"cut": str(last.cut)}}
     answer = Answer(columns=columns(), items=items, cut=last.cut, summary=summary, like=_item("change", "", "", {}))
-    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(answer)
     differs = any(item["kind"] == "change" and (not item["resource"] or any(item["delta"].values())) for item in items)
     return Exit.FINDINGS if differs else Exit.DONE
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from itertools import chain, islice
@@ -19,7 +18,7 @@ from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, RE
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write, write_on
+from streams.cli.printed.output import Answer, Column, write_on
 from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
 from streams.cli.problems import UsageProblem
@@ -28,7 +27,7 @@ from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, begins_late, count_of, cut_of, records_of
 from streams.dead_letters import read_letter
-from streams.log.base import Log, Partition, Record, is_stand_in
+from streams.log.base import Log, Partition, Record, is_stand_in, wall_clock_ms
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
@@ -76,7 +75,7 @@ def events(
         raise UsageProblem("-o json is one document, and a watch has no end: -o jsonl prints an object a line, as records come")
     if watch and show.sort:
         raise UsageProblem("--sort and --watch do not go together: records are printed as they come")
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
     subject = _subject(about)
     _check_types(kind)
@@ -93,14 +92,14 @@ def events(
             if subject is not None and not first:
                 check_named(source, subject)
             items = chain(first, found)
-            write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE), show.style(sys.stdout), sys.stdout, sys.stderr)
+            show.write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE))
             sys.stderr.writelines(f"{said}\n" for said in begins_late(source, having, within))
     return 0
 
 
 def _found(log: Log, topics: tuple[str, ...], within: Range, chosen: Chosen) -> Iterator[dict[str, Any]]:
     """The items of the records asked for. How far the search has come is said on stderr while nothing is found."""
-    with Progress("events", count_of(log, topics, within), sys.stderr, time.monotonic) as progress:
+    with Progress("events", count_of(log, topics, within)) as progress:
         for record in records_of(log, topics, within, READ_RECORDS):
             progress.add()
             if chosen(record, None):

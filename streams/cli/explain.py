@@ -31,7 +31,7 @@ from streams.cli.printed.funnel import (
     weight_lines,
     without_lines,
 )
-from streams.cli.printed.output import Answer, Column, item_of, write
+from streams.cli.printed.output import Answer, Column, item_of
 from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
@@ -113,7 +113,7 @@ def explain(
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             summary = _summary(found, request, result)
-            write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+            show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary))
     failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
     return Exit.UNPLACEABLE if failed else Exit.DONE
 
@@ -131,7 +131,7 @@ def _now(log: Log, request: PlacementRequested, at: str) -> Now:
     state = state_at(log, moment_of(at), each_laid=collect)
     ends = {place.partition: place.next_offset for place in state.cut.places if place.topic == CLAIMS}
     fates: dict[str, list[ClaimOutcome]] = {}
-    for outcome in (*fates_of(log, request.request_id, ends, sys.stderr, teller(sys.stderr)), *laid):
+    for outcome in (*fates_of(log, request.request_id, ends, teller(sys.stderr)), *laid):
         fates.setdefault(outcome.instance_id, []).append(outcome)
     return Now(request, state, fates)
 

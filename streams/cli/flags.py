@@ -5,7 +5,7 @@ A verb takes those it needs:
     def nodes(*, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
         with opened(log) as ledger:
             ...
-            write(Answer(...), show.style(sys.stdout), sys.stdout, sys.stderr)
+            show.write(Answer(...))
 
 and they are parsed, described and refused alike everywhere.
 """
@@ -13,13 +13,14 @@ and they are parsed, described and refused alike everywhere.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Annotated, TextIO
 
 from cyclopts import Parameter
 
 from streams.cli.given.timegrammar import GRAMMAR
-from streams.cli.printed.output import Format, Style
+from streams.cli.printed.output import Answer, Format, Style, check_asked, write
 from streams.cli.printed.stdout import is_terminal
 
 LogFlag = Annotated[
@@ -54,6 +55,14 @@ class Show:
         """What `output.write` needs to know, colour included: a terminal that knows any, unless NO_COLOR is set."""
         colour = is_terminal(out) and not os.environ.get("NO_COLOR")
         return Style(format=self.output, columns=self.column, sort=self.sort, headers=self.headers, colour=colour)
+
+    def write(self, answer: Answer) -> None:
+        """Print the answer, as `output.write` does. Raises UsageProblem for a column that is not there."""
+        write(answer, self.style(sys.stdout), sys.stdout, sys.stderr)
+
+    def check(self, answer: Answer) -> None:
+        """Raises UsageProblem for a column that the answer will not have; for who writes before there is one."""
+        check_asked(answer, self.style(sys.stdout))
 
 
 SHOW = Show()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from msgspec import to_builtins
@@ -12,7 +11,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Answer, Column, plain, write
+from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 
@@ -30,7 +29,7 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
         state = state_at(source, moment_of(at))
     chosen = matching(state.node_ids(), names)
     items = [node_item(row, state.as_of_ms) for row in state.rows(chosen).values()]
-    write(Answer(columns=columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=columns(), items=items, cut=state.cut))
     return 0
 
 

@@ -21,7 +21,7 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
-from streams.cli.printed.output import Answer, Column, check_asked, item_of, write
+from streams.cli.printed.output import Answer, Column, item_of
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import Answer as Found
@@ -87,7 +87,7 @@ def place(
 
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
-    check_asked(Answer(columns=PLACED, items=(), like=_LIKE), show.style(sys.stdout))
+    show.check(Answer(columns=PLACED, items=(), like=_LIKE))
     with opened(spec) as log:
         check_writable(log)
         check_topics(log)
@@ -158,7 +158,7 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
     answer = Answer(
         columns=PLACED, items=[*map(item_of, result.placements)], cut=decided_at(log, found), summary=_summary(found), like=_LIKE
     )
-    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(answer)
     for place in result.kept:
         until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
         sys.stderr.write(printable(f"{place.instance_id} keeps its place on {place.node_id} {until}") + "\n")
@@ -171,7 +171,7 @@ def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show
     items = [{"instance_id": each.instance_id, "node_id": each.chosen, "claim_id": "", "partition": None} for each in result.decisions]
     summary = {**_summary(found), "outcome": "dry-run"}
     answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=summary, like=_LIKE)
-    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(answer)
     told = "" if len(items) == count else f" (of {count} instances the first {len(items)} are told)"
     sys.stderr.write(printable(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}") + "\n")
     return 0
@@ -183,7 +183,7 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
     if not show.in_words:
         items = [decision_item(decision) for decision in result.decisions]
         answer = Answer(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
-        write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+        show.write(answer)
         return code
     for line in failed_lines(log, request, result):
         print(printable(line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any, TextIO
 
@@ -18,7 +17,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.apart import Added, Apart, JobsFlag, Source, Task, Tell, jobs_of, run_apart
@@ -55,7 +54,7 @@ def replay_verb(
         tell_if_before_all(ends, at, tell)
         tasks = _tasks(source, ends, twice=verify, from_snapshots=from_snapshots)
         total = sum(task.records for task in tasks)
-        with Progress("replay", total, sys.stderr, time.monotonic) as progress:
+        with Progress("replay", total) as progress:
             done = run_apart(apart, source, tasks, _work, added=progress.add, tell=tell)
         found = [partition for partition, _ in done]
         cut = cut_at(source, {partition.partition: partition.next_offset for partition in found})
@@ -67,7 +66,7 @@ def replay_verb(
         tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
     items = [_item(partition) for partition in found]
     summary = None if checks is None else _summary(checks)
-    write(Answer(columns=_columns(), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=_columns(), items=items, cut=cut, summary=summary))
     if checks is None:
         return Exit.DONE
     _say(checks, sys.stderr)

@@ -7,7 +7,6 @@ every reader moves at the same offset, and one that does not know the new versio
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from schemas.topics import CLAIMS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -70,7 +69,7 @@ def rules(*, log: LogFlag = None, show: Show = SHOW) -> int:
     items: list[dict[str, Any]] = [
         {"partition": each.place, "rules_version": each.rules_version, "known": each.unknown is None, "says": _says(each)} for each in found
     ]
-    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
     sys.stderr.write(f"this claimlog knows {_versions()}\n")
     versions = {each.rules_version for each in found}
     if len(versions) > 1:
@@ -112,7 +111,7 @@ def standings(log: Log) -> Iterator[Standing]:
     tell = teller(sys.stderr)
     ledgers = [load_newest(log, number, at_most=end, tell=tell) or Ledger(number, partitions) for number, end in sorted(ends.items())]
     total = sum(end - ledger.next_offset for ledger, end in zip(ledgers, ends.values(), strict=True))
-    with Progress("fold", total, sys.stderr, time.monotonic) as progress:
+    with Progress("fold", total) as progress:
         for ledger in ledgers:
             unknown = None
             try:

@@ -7,7 +7,6 @@ hand where no stream processor runs, is time saved; nothing depends on it.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Annotated, Any
@@ -25,7 +24,7 @@ from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -75,7 +74,7 @@ def list_(
     with opened(log) as source:
         ends = _chosen(source, partition)
         tell = teller(sys.stderr)
-        with Progress("load", None, sys.stderr, time.monotonic) as progress:
+        with Progress("load", None) as progress:
             found = []
             for entry in (entry for number in ends for entry in listed(source, number, tell, hashed=verify)):
                 found.append(entry)
@@ -87,7 +86,7 @@ def list_(
         damaged = [number for number in ends if damaged_at(source, number)]
         starts = {number: source.start(CLAIMS, number) for number in ends}
     items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
-    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
     concern = [entry.is_complete and entry.offset + 1 >= starts[entry.partition] for entry in found]
     bad = any(says not in {USABLE, VERIFIED} for says, counts in zip(said, concern, strict=True) if counts)
     return Exit.FINDINGS if bad or damaged else Exit.DONE
@@ -104,7 +103,7 @@ def write_(*, partition: PARTITIONS_FLAG = (), log: LogFlag = None) -> int:
         check_writable(source)
         ends = _chosen(source, partition)
         state = cache(partial(state_at, source, each=every_step, pending=False))
-        with Progress("fold", None, sys.stderr, time.monotonic) as progress:
+        with Progress("fold", None) as progress:
             for number, end in ends.items():
                 if not end:
                     print(f"{CLAIMS}/{number}: empty, so there is nothing to keep", flush=True)
@@ -170,7 +169,7 @@ def _end(log: Log, number: int) -> int:
 def _verified(log: Log, found: Sequence[Listed]) -> list[str]:
     """What is said of each once the log was folded to it."""
     total = sum(max((entry.offset + 1 for entry in mine if entry.state_hash), default=0) for mine in _by_partition(found))
-    with Progress("verify", total, sys.stderr, time.monotonic) as progress:
+    with Progress("verify", total) as progress:
         return [says for mine in _by_partition(found) for says in _held_against(log, mine, progress.add)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -23,7 +22,7 @@ from streams.cli.given.moments import moment
 from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
@@ -32,7 +31,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
-from streams.log.base import Log
+from streams.log.base import Log, wall_clock_ms
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
@@ -49,7 +48,7 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
         named = subject_of(subject)
     except ValueError as problem:
         raise UsageProblem(str(problem)) from None
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     with opened(log) as source:
         end = moment_of(until, now_ms)
         start = moment(since, now_ms) if since else None
@@ -63,7 +62,7 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
         within = Range(start, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
-    write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
     if not about.entries:
         sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
     return 0
@@ -71,16 +70,16 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
 
 def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, State]:
     """What the ledger says of the subject up to a moment, and its state then, as far as that was needed."""
-    stderr, tell = sys.stderr, teller(sys.stderr)
+    tell = teller(sys.stderr)
     ends = ends_at(log, end, tell)
-    since_ms = claimed_by(log, ends, subject.name, stderr) if subject.kind == "request" else {}
+    since_ms = claimed_by(log, ends, subject.name) if subject.kind == "request" else {}
     about = Timeline(subject, since_ms=since_ms)
 
     def each(ledger: Ledger, observed: Observed, step: Step) -> None:
         del observed
         about.apply(ledger.partition, ledger, step)
 
-    firsts = firsts_naming(log, ends, subject.name, stderr, whole=since_ms)
+    firsts = firsts_naming(log, ends, subject.name, whole=since_ms)
     return about, state_at(log, end, each=each, firsts=firsts, views=False, tell=tell)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.writing import check_partitions
@@ -85,7 +84,7 @@ def apply(
     for flag, number in (("--ledger-partitions", ledger_partitions), ("--request-partitions", request_partitions)):
         if number is not None and not 1 <= number <= PARTITIONS_MAX:
             raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
-    check_asked(Answer(columns=COLUMNS, items=()), show.style(sys.stdout))
+    show.check(Answer(columns=COLUMNS, items=()))
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
         there = target.topics()
         check_partitions(there, "--ledger-partitions", ledger_partitions, CLAIMS)
@@ -127,7 +126,7 @@ def _told(log: Log, show: Show) -> int:
         }
         for topic in TOPICS.values()
     ]
-    write(Answer(columns=COLUMNS, items=items), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items))
     return Exit.FINDINGS if found else Exit.DONE
 
 

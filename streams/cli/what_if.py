@@ -25,7 +25,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
@@ -110,7 +110,7 @@ def what_if(
         sys.stderr.write(f"{played.cut}\n")
     else:
         answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, changing))
-        write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+        show.write(answer)
     return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
 from streams.cli.problems import UsageProblem
-from streams.log.base import Log, LogError, Message, Position
+from streams.log.base import Log, LogError, Message, Position, wall_clock_ms
 from streams.operator import Stamp
 
 
 def new_stamp() -> Stamp:
     """An id that nobody else has, and now."""
-    return Stamp(uuid4().hex, time.time_ns() // 1_000_000)
+    return Stamp(uuid4().hex, wall_clock_ms())
 
 
 def check_writable(log: Log) -> None:

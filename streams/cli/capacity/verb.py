@@ -20,7 +20,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, sized
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
@@ -76,7 +76,7 @@ def capacity_verb(
         "policy_source": chosen.source,
         "nodes_known": len(fleet.rooms()),
     }
-    write(Answer(columns=_columns(zones), items=items, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=_columns(zones), items=items, cut=cut, summary=summary))
     if show.output in {"table", "wide"} and changing.told():
         sys.stderr.write(f"if {', '.join(changing.told())}\n")
     for item in items:

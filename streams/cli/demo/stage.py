@@ -27,7 +27,7 @@ from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.produce.driving import Driver, request_message
 from streams.clock import ScaledClock
-from streams.log.base import BareRecord, Message
+from streams.log.base import BareRecord, Message, wall_clock_ms
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 
@@ -74,7 +74,7 @@ class Stage:
     """Opens the log, starts and ends processes, lets simulated time pass, and folds everything that comes."""
 
     def __init__(self, path: Path, seed: int, nodes: int) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         self.clock = ScaledClock(FACTOR, now_ms, now_ms - STORY_SECONDS_MAX * 1000 * FACTOR)
         self.path, self.spec = path, f"sqlite:{path}"
         self.log = SqliteLog.open(path, create=True, clock=self.clock.wall_ms)

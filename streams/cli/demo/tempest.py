@@ -173,7 +173,7 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     with SqliteLog.open(path, create=True, clock=lambda: clock[0]) as log:
         written(log, clock, seed)
     with SqliteLog.open(path) as log:
-        state = state_at(log, stderr=sys.stderr)
+        state = state_at(log)
         row, left = state.row(NODE), left_behind(log, state)
     records = sum(state.ends.values())
     print(f"\n1. One day of a test suite, run {RUNS} times on one host: {records:,} records of the ledger. What is free there?\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -20,14 +18,14 @@ from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.producers import producers
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import check_writable
-from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
@@ -67,7 +65,7 @@ def doctor(
         found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
         code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS
     items = [to_builtins(check) for check in found]
-    write(Answer(columns=COLUMNS, items=items, cut=cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
     if code is Exit.DONE and any(check.status == "fail" for check in found):
         return Exit.FINDINGS
     return code
@@ -76,7 +74,7 @@ def doctor(
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from of_brokers(log)
     if not quick:
-        with Progress("check", _records(log), sys.stderr, time.monotonic) as progress:
+        with Progress("check", _records(log)) as progress:
             sound = checks.integrity(log, progress.add)
         yield sound
         if sound.status == "fail":
@@ -88,7 +86,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         return
     yield from of_cluster(log)
     yield checks.ledger_opened(log)
-    yield checks.clock(log, time.time_ns() // 1_000_000)
+    yield checks.clock(log, wall_clock_ms())
     folded = () if quick else tuple(_folded(log))
     if is_file:
         yield checks.file_lags()

@@ -15,7 +15,7 @@ from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read,
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, check_asked, plain, write
+from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -51,7 +51,7 @@ def apply(
     """
     wants = _file(file)
     answer = Answer(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
-    check_asked(answer, show.style(sys.stdout))
+    show.check(answer)
     with opened(log) as source:
         # Nodes that are reported but not carried yet are known as well. Where there are none, that is the ledger, folded once.
         everyone = state_at(source, views=False)
@@ -69,7 +69,7 @@ def apply(
         if messages and not dry_run:
             source.append(messages)
     answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
-    write(answer, show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(answer)
     sys.stderr.write(_summary(len(messages), len(nodes), dry_run=dry_run))
     return 0
 
@@ -80,7 +80,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
     items = [settings(node) for node_id in matching(state.node_ids(), names) if (node := state.node(node_id)) is not None]
-    write(Answer(columns=_columns(), items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=_columns(), items=items, cut=state.cut))
     return 0
 
 

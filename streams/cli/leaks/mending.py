@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from msgspec import structs
 
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -35,12 +34,12 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     reported by then. 0 if nothing is left to do, else 3.
     """
     answer = Answer(columns=columns(), items=(), like=_LIKE)
-    check_asked(answer, show.style(sys.stdout))
+    show.check(answer)
     if yes:
         check_writable(log)
     done: list[tuple[Remedy, str, Position | None]] = []
     mender = _Mender(log, teller(sys.stderr))
-    with Progress("mend", len(chosen), sys.stderr, time.monotonic) as progress:
+    with Progress("mend", len(chosen)) as progress:
         for finding in chosen:
             progress.add()
             now = mender.finding_now(finding)
@@ -60,7 +59,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     for mends, action, place in done:
         left = place is not None and state.finding_again(mends.finding) is not None
         items.append(_item(mends, f"{action}; still open" if left else action, place))
-    write(structs.replace(answer, items=items, cut=state.cut), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(structs.replace(answer, items=items, cut=state.cut))
     if not yes and any(item["action"] == "would write" for item in items):
         sys.stderr.write("nothing was written; --yes writes it\n")
     healed = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)

@@ -17,7 +17,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
-from streams.cli.printed.output import Answer, Column, item_of, write
+from streams.cli.printed.output import Answer, Column, item_of
 from streams.cli.printed.printable import printable
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
@@ -103,15 +103,14 @@ def leaks(
         if not found and show.in_words:
             sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
         return code
-    style = show.style(sys.stdout)
     if explain and show.in_words:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
         sys.stderr.write(f"{state.cut}\n")
     else:
         items = [finding_item(finding, state.as_of_ms) for finding in found]
         answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
-        write(answer, style, sys.stdout, sys.stderr)
-    if style.format in {"table", "wide"}:
+        show.write(answer)
+    if show.output in {"table", "wide"}:
         sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 

@@ -5,8 +5,6 @@ A node's silence is a finding and changes nothing by itself; Nova deletes such c
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -17,13 +15,13 @@ from schemas.topics import CLAIMS
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, check_asked, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
-from streams.log.base import Log, Position
+from streams.log.base import Log, Position, wall_clock_ms
 from streams.operator import configure
 
 RETIRED, RETIRABLE, IN_USE = "retired", "to be retired", "in use: move or release what is there, or withdraw it by name"
@@ -45,13 +43,13 @@ def retire(
     if not length_ms:
         raise UsageProblem(f"--unheard-for {unheard_for}: every node is unheard of for no time; expected a time such as 7d")
     answer = Answer(columns=_columns(), items=(), like=_said("", 0, 0, 0, ""))
-    check_asked(answer, output.style(sys.stdout))
+    output.check(answer)
     with opened(log) as source:
         if yes:
             check_writable(source)
         state = state_at(source, views=False)
         # Whoever asks by a clock that is ahead has heard of nobody for long: a node's silence counts while others are heard.
-        now_ms = min(time.time_ns() // 1_000_000, max(ledger.time_ms for ledger in state.ledgers.values()))
+        now_ms = min(wall_clock_ms(), max(ledger.time_ms for ledger in state.ledgers.values()))
         items = [item for node_id in state.node_ids() if (item := _item(source, state, node_id, now_ms, length_ms))]
         if yes:
             reason = f"not heard of for {unheard_for.strip()}"
@@ -59,7 +57,7 @@ def retire(
                 if item["what"] == RETIRABLE:
                     appended(source, configure(item["node_id"], new_stamp(), status="withdrawn", reason=reason))
                     item["what"] = RETIRED
-    write(structs.replace(answer, items=items, cut=state.cut), output.style(sys.stdout), sys.stdout, sys.stderr)
+    output.write(structs.replace(answer, items=items, cut=state.cut))
     return 3 if any(item["what"] == RETIRABLE for item in items) else 0
 
 

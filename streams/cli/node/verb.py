@@ -19,7 +19,7 @@ from streams.cli.given.node_names import unknown_node
 from streams.cli.nodes import node_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import MEMORY, TITLES, amount_text, sized
-from streams.cli.printed.output import Answer, Column, plain, write
+from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.printed.printable import printable, printable_lines
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -56,7 +56,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         "findings": [to_builtins(finding) for finding in findings],
     }
     answer = Answer(columns=[Column(name=name) for name in item], items=[item], cut=state.cut)
-    write(answer, output.style(sys.stdout), sys.stdout, sys.stderr)
+    output.write(answer)
     return 0
 
 

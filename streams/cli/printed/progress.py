@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -20,12 +22,15 @@ _CLEAR_LINE = "\r\x1b[K"
 class Progress:
     """Counts records and shows count, rate and time left; use it as a context manager.
 
-    `clock` is monotonic, in seconds. `total` None means that nobody knows, so no time left is shown.
+    `total` None means that nobody knows, so no time left is shown. It stands on stderr, unless another `stream` is given; `clock` is
+    monotonic, in seconds.
     """
 
-    def __init__(self, what: str, total: int | None, stream: TextIO, clock: Callable[[], float]) -> None:
-        self._what, self._total, self._stream, self._clock = what, total, stream, clock
-        self._shown = is_terminal(stream)
+    def __init__(
+        self, what: str, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what, self._total, self._stream, self._clock = what, total, sys.stderr if stream is None else stream, clock
+        self._shown = is_terminal(self._stream)
         self._records, self._stands = 0, False
         self._next_seconds = clock() + _SHOW_EVERY_SECONDS
         self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])

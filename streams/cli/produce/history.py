@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -51,7 +50,7 @@ def history(log: str | None, *, nodes: int, seed: int, records: int) -> int:
             raise UsageProblem(f"{target.path} has a ledger already, and a history is no part of one; name a file that is not there")
         open_ledger(target)
         made = history_records(seed, nodes=nodes, records=records, partitions=LEDGER_PARTITIONS_DEFAULT)
-        with Progress("history", records, sys.stderr, time.monotonic) as progress:
+        with Progress("history", records) as progress:
             written = write_history(target, made, progress.add)
     told = ", ".join(f"{units.count(count)} {topic}" for topic, count in sorted(written.items()))
     sys.stderr.write(f"{units.count(records)} records: {told}\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
 from streams.clock import SystemClock
+from streams.log.base import wall_clock_ms
 from streams.topology import open_ledger
 
 if TYPE_CHECKING:
@@ -146,13 +146,13 @@ def notifications(spec: str) -> Iterator[Source]:
     if spec.startswith(ALL):
         source = _bus(spec)
     elif spec == "-":
-        source = Lines("stdin", sys.stdin.buffer, time.time_ns() // 1_000_000)
+        source = Lines("stdin", sys.stdin.buffer, wall_clock_ms())
     else:
         try:
             file = Path(spec).open("rb")  # noqa: SIM115 - the source closes it
         except OSError as problem:
             raise UsageProblem(f"--from {spec} cannot be read: {problem.strerror or problem}; expected {SOURCE_FORMS}") from None
-        source = Lines(f"file:{spec}"[:249], file, time.time_ns() // 1_000_000, is_document=spec.endswith(".json"))
+        source = Lines(f"file:{spec}"[:249], file, wall_clock_ms(), is_document=spec.endswith(".json"))
     try:
         yield source
     finally:

@@ -189,7 +189,7 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
             fleet.restart_producers(node_id, epoch)
         coming = iter(()) if plan.once else events()
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
-        progress, persistent = Progress("instances", plan.instances, sys.stderr, time.monotonic), persistence()
+        progress, persistent = Progress("instances", plan.instances), persistence()
         try:
             with ended_by_sigterm():
                 if plan.nodes and not plan.once:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from typing import TextIO
 
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -16,13 +14,13 @@ from streams.cli.reading.naming import firsts_naming
 from streams.log.base import Log
 
 
-def fates_of(log: Log, request_id: str, ends: Mapping[int, int], stderr: TextIO, tell: Callable[[str], None]) -> list[ClaimOutcome]:
-    """The outcomes of the request's claims below these `ends` of `claims`, partition by partition. Progress is said on `stderr`.
+def fates_of(log: Log, request_id: str, ends: Mapping[int, int], tell: Callable[[str], None]) -> list[ClaimOutcome]:
+    """The outcomes of the request's claims below these `ends` of `claims`, partition by partition.
 
     Raises AnswerIncomplete for history that is not at hand, and what the fold raises.
     """
     ledgers: list[Ledger] = []
-    for number, first in firsts_naming(log, ends, request_id, stderr).items():
+    for number, first in firsts_naming(log, ends, request_id).items():
         if first < ends[number]:
             found = load_newest_with(log, number, at_most=first, tell=tell)
             ledgers.append(Ledger(number, len(ends)) if found is None else found[0])
@@ -31,7 +29,7 @@ def fates_of(log: Log, request_id: str, ends: Mapping[int, int], stderr: TextIO,
     def collect(_ledger: Ledger, step: Step) -> None:
         outcomes.extend(outcome for outcome in step.outcomes if outcome.request_id == request_id)
 
-    with Progress("fold", sum(ends[each.partition] - each.next_offset for each in ledgers), stderr, time.monotonic) as progress:
+    with Progress("fold", sum(ends[each.partition] - each.next_offset for each in ledgers)) as progress:
         for ledger in ledgers:
             ledger.hash_no_more()
             fold(log, ledger, ends[ledger.partition], collect, progress.add)

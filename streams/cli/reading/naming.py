@@ -6,9 +6,7 @@ subject folds a partition from a snapshot in front of that record, and not at al
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TextIO
 
 from projections.projection import Recorded, for_a_fold
 from schemas.claims import ClaimRequested
@@ -46,25 +44,25 @@ class Naming:
         return record.topic == REQUESTS or self.may_be_in(record.value)
 
 
-def firsts_naming(log: Log, ends: Mapping[int, int], name: str, stderr: TextIO, whole: Iterable[str] = ()) -> dict[int, int]:
+def firsts_naming(log: Log, ends: Mapping[int, int], name: str, whole: Iterable[str] = ()) -> dict[int, int]:
     """For each partition of `claims` the first offset below its end in `ends` that may name `name` or one of `whole`; its end if none does.
 
-    Progress is said on `stderr`. Raises AnswerIncomplete for history that is not at hand.
+    Raises AnswerIncomplete for history that is not at hand.
     """
     naming = Naming([name], whole)
-    with Progress("search", sum(ends.values()), stderr, time.monotonic) as progress:
+    with Progress("search", sum(ends.values())) as progress:
         return {
             number: next((record.offset for record in _naming(log, number, end, naming, progress.add)), end) for number, end in ends.items()
         }
 
 
-def claimed_by(log: Log, ends: Mapping[int, int], request_id: str, stderr: TextIO) -> dict[str, int]:
+def claimed_by(log: Log, ends: Mapping[int, int], request_id: str) -> dict[str, int]:
     """The instances that were claimed for a request below these ends of `claims`, each with the time of the first record that did.
 
     Raises as `firsts_naming`.
     """
     naming, found = Naming([request_id]), dict[str, int]()
-    with Progress("search", sum(ends.values()), stderr, time.monotonic) as progress:
+    with Progress("search", sum(ends.values())) as progress:
         for number, end in ends.items():
             for record in _naming(log, number, end, naming, progress.add):
                 event = decode_keyed(CLAIMS, record.key, record.value)

@@ -11,7 +11,6 @@ observation topics as well, so that the answer can be had again.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Collection, Mapping
 from typing import TextIO
 
@@ -40,13 +39,13 @@ from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pending
 from streams.cli.reading.records import at_time
 from streams.cli.reading.state import Begun, State, begun_at
-from streams.log.base import Log, TopicMismatch
+from streams.log.base import Log, TopicMismatch, wall_clock_ms
 from streams.reconciler import CARRIERS, SOURCES
 
 
 def moment_of(text: str, now_ms: int | None = None) -> Moment | None:
     """The moment of `--at`; None for `now`, which is the end of the log and no time: clocks differ. Raises as `past_moment`."""
-    return None if text.strip() == "now" else past_moment(text, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    return None if text.strip() == "now" else past_moment(text, wall_clock_ms() if now_ms is None else now_ms)
 
 
 def state_at(
@@ -90,7 +89,7 @@ def state_at(
     begins = {} if begun is None else begun_at(begun)
     if apart is not None and from_snapshots and not begins:
         begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
-    with Progress("load", sum(ends.values()), stderr, time.monotonic) as progress:
+    with Progress("load", sum(ends.values()), stderr) as progress:
         for number, end in ends.items():
             if number not in begins:
                 most = end if firsts is None else min(end, firsts[number])
@@ -98,7 +97,7 @@ def state_at(
                 progress.add(begins[number].ledger.next_offset)
     state = _state(begins, ends, len(every), has_views=views, doubles=None if begun is None else begun.doubles)
     total = sum(end - state.ledgers[number].next_offset for number, end in ends.items())
-    with Progress("fold", total, stderr, time.monotonic) as progress, collector.calmed():
+    with Progress("fold", total, stderr) as progress, collector.calmed():
         for number, end in ends.items():
             if each is None:
                 state.fold(log, number, end, progress.add)
@@ -168,7 +167,7 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
         tasks.append(Task(number, end, end - snapshot if snapshot <= end else end, (len(ends), views)))
     if not apart.pays(tasks):
         return {}
-    with Progress("fold", sum(task.records for task in tasks), stderr, time.monotonic) as progress:
+    with Progress("fold", sum(task.records for task in tasks), stderr) as progress:
         done = run_apart(apart, log, tasks, _encoded_state, added=progress.add, tell=tell)
     begun = {}
     for number, (data, doubles) in enumerate(done):
@@ -242,4 +241,4 @@ def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
         return at.time_ms
     if at is not None:
         return max((ledger.time_ms for ledger in state.ledgers.values()), default=0)
-    return time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return wall_clock_ms() if now_ms is None else now_ms

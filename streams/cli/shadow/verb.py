@@ -16,7 +16,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
-from streams.cli.printed.output import Answer, Column, write
+from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, named_sources, notifications
@@ -95,7 +95,7 @@ def shadow(
     counts: Counter[str] = Counter(row.compared.verdict for row in rows)
     shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
     summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}
-    write(Answer(columns=COLUMNS, items=shown, cut=cut, summary=summary), show.style(sys.stdout), sys.stdout, sys.stderr)
+    show.write(Answer(columns=COLUMNS, items=shown, cut=cut, summary=summary))
     sys.stderr.write(_told(counts, messages.unreadable, nodes) + untested)
     if counts.keys() - ALIKE - {"unknown"}:
         return Exit.FINDINGS

@@ -91,7 +91,7 @@ def test_events_are_printed_as_they_are_read(
         write(msgspec.structs.replace(answer, items=[next(iter(answer.items))]), style, out, err)
 
     monkeypatch.setattr(events, "record_item", counted)
-    monkeypatch.setattr(events, "write", first_only)
+    monkeypatch.setattr("streams.cli.flags.write", first_only)
 
     said = fleet.run(capsys, "events", *flags, "-o", "jsonl")
 

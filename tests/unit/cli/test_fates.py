@@ -45,7 +45,7 @@ def whole(log: Log, request_id: str) -> list[ClaimOutcome]:
 
 
 def quick(log: Log, request_id: str) -> list[ClaimOutcome]:
-    return list(fates.fates_of(log, request_id, dict(log.ends(CLAIMS)), StringIO(), print))
+    return list(fates.fates_of(log, request_id, dict(log.ends(CLAIMS)), print))
 
 
 def requests_of(log: Log) -> Iterator[str]:
