@@ -143,11 +143,14 @@ class ArchiveFile:
             raise LogDamaged(f"{self.path}: {problem}. Restore the file from a copy") from problem
 
     def _read_frames(self) -> Iterator[Frame]:
-        at = self.head.start
+        at = before = self.head.start
+        size = os.fstat(self._file.fileno()).st_size
         self._file.seek(len(MAGIC))
         length, _ = _HEAD.unpack(self._file.read(_HEAD.size))
         place = self._file.tell() + length
         while at < self.head.end:
+            if place > size:
+                raise self._damaged(before, "the file is cut short")
             self._file.seek(place)
             raw = self._file.read(_FRAME.size + _CHECK.size)
             if len(raw) < _FRAME.size + _CHECK.size or _CHECK.pack(crc32(raw[: _FRAME.size])) != raw[_FRAME.size :]:
@@ -157,7 +160,7 @@ class ArchiveFile:
             if frame.first != at:
                 raise self._damaged(at, f"a block starts at {frame.first} where {at} is expected")
             yield frame
-            at, place = frame.end, frame.place + frame.length
+            before, at, place = at, frame.end, frame.place + frame.length
 
     def _damaged(self, offset: int, problem: str) -> LogDamaged:
         position = Position(self.head.topic, self.head.partition, offset)
