@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from streams.log import archive as archive_module
+from streams.log import archive_file
 from streams.log.archive import ArchiveBusy, ArchivedLog, SnapshotMissing, archive
 from streams.log.base import Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
@@ -77,6 +79,38 @@ def test_archive_and_log_together_give_the_same_records(tmp_path: Path, make: Ca
             whole.read(*CLAIMS_0, -1)
 
 
+@pytest.mark.parametrize("records_max", [1, 7, 10_000])
+def test_files_of_many_blocks_and_batches_give_the_same_records_and_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_max: int
+) -> None:
+    monkeypatch.setattr(archive_module, "_READ_RECORDS", 50)
+    monkeypatch.setattr(archive_file, "BLOCK_RECORDS_MAX", 8)
+    ticks = Ticks()
+    log = MemoryLog([TopicSpec("claims", 1)], clock=ticks)
+    for at in range(200):
+        log.append([Message("claims", b"k", b"%d" % at)])
+    before, times = everything(log, CLAIMS_0), range(990, ticks.now_ms + 20, 5)
+    found = [log.at_time(*CLAIMS_0, time_ms) for time_ms in times]
+
+    archive(log, tmp_path, {CLAIMS_0: 170}, verified=anywhere)
+
+    with ArchivedLog(log, tmp_path) as whole:
+        assert [whole.at_time(*CLAIMS_0, time_ms) for time_ms in times] == found
+        assert everything(whole, CLAIMS_0, records_max) == before
+
+
+def test_above_the_end_of_the_log_nothing_at_all_is_moved(tmp_path: Path) -> None:
+    log = MemoryLog()
+    filled(log, 100)
+    end = log.end(*CLAIMS_0)
+
+    with pytest.raises(OffsetOutOfRange, match=rf"claims/0@{end + 1}: the log ends at {end}"):
+        archive(log, tmp_path, {CLAIMS_1: 5, CLAIMS_0: end + 1}, verified=anywhere)
+
+    assert log.start(*CLAIMS_1) == 0
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_history_leaves_the_log_only_below_a_verified_snapshot(tmp_path: Path) -> None:
     log = MemoryLog()
     filled(log, 100)
@@ -127,6 +161,52 @@ def test_what_a_log_that_was_restored_says_otherwise_than_its_archive_does_not_l
     assert everything(shorter, CLAIMS_0) == before
     assert archive(shorter, tmp_path, {CLAIMS_0: here}, verified=anywhere) == {CLAIMS_0: here}, "what they have in common"
     assert archive(restored, tmp_path, {CLAIMS_0: there}, verified=anywhere) == {CLAIMS_0: there}
+
+
+def test_what_another_ledger_s_archive_says_alike_does_not_leave_the_log(tmp_path: Path) -> None:
+    """Nothing would be read of it: the file is the other ledger's."""
+    log, other = (MemoryLog(ledger_id=ledger_id, clock=lambda: 5) for ledger_id in "ab")
+    for each in (log, other):
+        filled(each, 50)
+    archive(log, tmp_path, {CLAIMS_0: 10}, verified=anywhere)
+
+    with pytest.raises(LogDamaged, match="ledger a, not claims/0 of b"):
+        archive(other, tmp_path, {CLAIMS_0: 10}, verified=anywhere)
+
+    assert other.start(*CLAIMS_0) == 0
+
+
+@pytest.mark.parametrize(("archives_less", "before", "named"), [(True, 4, 1), (True, 2, 1), (False, 4, 2)])
+def test_what_an_archive_lacks_or_has_more_than_the_log_does_not_leave_the_log(
+    tmp_path: Path, archives_less: bool, before: int, named: int
+) -> None:
+    """The one was compacted, and the other not, as it was restored from an older copy."""
+    whole, compacted = (MemoryLog([TopicSpec("rows", 1, compacted=True)], clock=lambda: 5) for _ in range(2))
+    for each in (whole, compacted):
+        each.append([Message("rows", key, b"v") for key in (b"a", b"b", b"c", b"b")])
+    compacted.compact("rows", 0)
+    first, second = (compacted, whole) if archives_less else (whole, compacted)
+    archive(first, tmp_path, {Partition("rows", 0): 4}, verified=anywhere)
+
+    with pytest.raises(LogDamaged, match=f"does not hold what the log has at rows/0@{named}: "):
+        archive(second, tmp_path, {Partition("rows", 0): before}, verified=anywhere)
+
+    assert second.start("rows", 0) == 0
+
+
+def test_what_is_archived_between_two_looks_of_a_reader_is_read_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog(clock=Ticks())
+    filled(log, 200)
+    before, read = everything(log, CLAIMS_0), log.read
+
+    def after_another(topic: str, partition: int, offset: int, *most: int) -> list[Record]:
+        monkeypatch.setattr(log, "read", read)
+        archive(log, tmp_path, {CLAIMS_0: 50}, verified=anywhere)
+        return read(topic, partition, offset, *most)
+
+    monkeypatch.setattr(log, "read", after_another)
+    with ArchivedLog(log, tmp_path) as whole:
+        assert whole.read(*CLAIMS_0, 30, 5) == before[30:35]
 
 
 def test_a_disk_without_room_for_the_archive_is_named_and_the_log_keeps_its_records(tmp_path: Path) -> None:
@@ -182,6 +262,27 @@ def test_damage_is_named_by_position(tmp_path: Path) -> None:
 
     assert raised.value.position is not None
     assert 0 < raised.value.position.offset < count
+
+
+def test_what_is_before_a_damaged_block_is_served_and_the_block_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_file, "BLOCK_RECORDS_MAX", 8)
+    log = MemoryLog()
+    filled(log, 200)
+    before = everything(log, CLAIMS_0)
+    archive(log, tmp_path, {CLAIMS_0: 50}, verified=anywhere)
+    (path,) = (tmp_path / "claims" / "0").iterdir()
+    with archive_file.ArchiveFile(path) as file:
+        bad = next(frame for frame in file.frames() if frame.first >= 24)
+    data = bytearray(path.read_bytes())
+    data[bad.place + bad.length // 2] ^= 1
+    path.write_bytes(data)
+
+    with ArchivedLog(log, tmp_path) as whole:
+        served = whole.read(*CLAIMS_0, 3)
+        with pytest.raises(LogDamaged, match=f"claims/0@{bad.first}: .*Restore the file from a copy"):
+            whole.read(*CLAIMS_0, bad.first)
+
+    assert served == before[3 : bad.first]
 
 
 def test_an_archive_of_another_ledger_is_refused(tmp_path: Path) -> None:
