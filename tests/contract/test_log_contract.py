@@ -439,6 +439,29 @@ def test_at_time_works_across_gaps(log: Log, clock: Clock) -> None:
     assert [log.at_time("rows", 0, 1_000_000 + ms) for ms in (0, 50, 300, 301, 400, 401)] == [0, 3, 3, 4, 4, 5]
 
 
+@needs("compaction when asked")
+def test_at_time_finds_each_record_that_compaction_left_beside_others(log: Log, clock: Clock) -> None:
+    log.append([message(b"v", b"replaced", "rows"), message(b"v", b"replaced", "rows")])
+    for batch in range(120):
+        clock.now_ms += 10
+        log.append([message(b"v", b"%d/%d" % (batch, at), "rows") for at in range(3)])
+    log.compact("rows", 0)
+
+    found = [log.at_time("rows", 0, 1_000_010 + 10 * batch - early) for early in (0, 5) for batch in range(120)]
+
+    assert found == [2 + 3 * batch for batch in range(120)] * 2
+
+
+@needs("compaction when asked")
+def test_compaction_lets_truncated_records_be(log: Log) -> None:
+    log.append([message(b"%d" % at, key, "rows") for at, key in enumerate([b"gone", b"a", b"b", b"a", b"a"])])
+    log.truncate("rows", 0, 2)
+
+    assert log.compact("rows", 0) == 1
+    assert [(record.offset, record.key) for record in log.read("rows", 0, 2)] == [(2, b"b"), (4, b"a")]
+    assert (log.start("rows", 0), log.end("rows", 0)) == (2, 5)
+
+
 def test_only_compacted_topics_are_compacted(log: Log) -> None:
     log.append([message(b"a"), message(b"b")])
 
@@ -462,6 +485,14 @@ def test_truncation_moves_the_start_and_nothing_else(log: Log, clock: Clock) -> 
         log.read("one", 0, 3)
     with pytest.raises(OffsetOutOfRange, match="7"):
         log.truncate("one", 0, 7)
+
+
+def test_truncation_within_a_batch_counts_each_record_once(log: Log) -> None:
+    log.append([message(b"%d" % number) for number in range(6)])
+
+    assert [log.truncate("one", 0, before) for before in (2, 5, 5, 6, 6)] == [2, 3, 0, 1, 0]
+    assert (log.start("one", 0), log.end("one", 0)) == (6, 6)
+    assert log.read("one", 0, 6) == []
 
 
 @needs("the test's clock")

@@ -195,11 +195,13 @@ def test_the_played_disk_loses_what_nobody_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["read", "read_bare", "read_lazily"])
-def test_what_was_read_is_on_disk(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("records_max", [1, 2, 1000])
+def test_what_was_read_is_on_disk(tmp_path: Path, how: str, records_max: int) -> None:
     with ExitStack() as stack:
         site = Site(tmp_path / "log.db", stack)
         site.append(0, [0], early=True)
-        site.read(1, 0, how)
+        found = [*getattr(site.logs[1], how)("claims", 0, 0, records_max)]
+        assert [record.value for record in found] == site.said[0]
         for seed in range(8):
             (tmp_path / str(seed)).mkdir()
             site.disk.fail(tmp_path / str(seed), Random(seed))

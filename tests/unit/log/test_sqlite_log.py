@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -214,12 +214,40 @@ def test_what_opening_makes_beside_a_log_may_be_written_by_all_who_may_write_the
     assert (beside.st_mode, beside.st_uid, beside.st_gid) == (log.st_mode, log.st_uid, log.st_gid)
 
 
-def test_a_closed_log_says_so(path: Path) -> None:
+CLAIMS, ROWS = Partition("claims", 0), Partition("rows", 0)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.append([Message("other", b"k", b"v")]),
+        lambda log: log.append_at([Message("other", b"k", b"v")], [1]),
+        lambda log: log.read(*CLAIMS, 0),
+        lambda log: log.read_early(*CLAIMS, 0),
+        lambda log: next(log.read_lazily(*CLAIMS, 0)),
+        lambda log: log.start(*CLAIMS),
+        lambda log: log.end(*CLAIMS),
+        lambda log: log.ends("claims"),
+        lambda log: log.at_time(*CLAIMS, 0),
+        lambda log: log.news({CLAIMS: 1}),
+        lambda log: log.wait({CLAIMS: 1}, 0),
+        lambda log: log.committed("group", "claims"),
+        lambda log: log.commit("group", "claims", {0: 1}),
+        lambda log: log.lease("group", "claims", "member").partitions(),
+        lambda log: log.compact(*ROWS),
+        lambda log: log.truncate(*CLAIMS, 1),
+        lambda log: log.topics(),
+        lambda log: log.create([TopicSpec("new", 1)]),
+        lambda log: log.verify(),
+    ],
+)
+def test_a_closed_log_says_so_whatever_is_asked_of_it(path: Path, act: Callable[[SqliteLog], object]) -> None:
     log = made(path)
+    log.append([Message("claims", b"k", b"v", (), 0), Message("rows", b"k", b"v")])
     log.close()
 
-    with pytest.raises(LogUnreachable, match="was closed"):
-        log.append([Message("other", b"k", b"v")])
+    with pytest.raises(LogUnreachable, match=r"log\.db: this log was closed; open it again"):
+        act(log)
 
 
 @pytest.mark.parametrize(
