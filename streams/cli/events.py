@@ -25,7 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import Range, begins_late, count_of, cut_of, records_of
+from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record, is_stand_in, wall_clock_ms
 
@@ -33,7 +33,6 @@ TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
 OTHER_TYPES = ("unreadable", "dead-letter")
 """What `--type` calls records that are none of ours to decode."""
-READ_RECORDS = 2_000
 WAIT_SECONDS = 1.0
 MIXED = ("record",)
 """Every type of record has its own parts."""

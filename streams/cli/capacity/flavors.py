@@ -12,10 +12,9 @@ A request has what instances may take beside their flavor: cells, devices, a roo
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Mapping
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,13 +25,13 @@ from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.cli.given.asking import from_text
-from streams.cli.given.documents import read_json, read_toml
+from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
 from streams.cli.printed.amounts import sized
 from streams.cli.problems import UsageProblem
-from streams.log.base import Log
+from streams.cli.reading.records import READ_RECORDS
+from streams.log.base import Log, between
 
-READ_RECORDS = 2_000
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""
 OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_specs")
@@ -42,10 +41,7 @@ OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ep
 def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
     """The flavors of a file by name, in its order, or the request in it; `-` is stdin. Raises UsageProblem."""
     name = "stdin" if path == "-" else path
-    try:
-        text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageProblem(f"{name}: {getattr(problem, 'strerror', None) or problem}") from None
+    text = file_text(path, name, or_stdin=True)
     if text.lstrip().startswith("{"):
         return from_text(text, name, None)
     found = _from_openstack(text, name) if text.lstrip().startswith(("[{", "[\n", "[ ")) else _from_toml(text, name)
@@ -60,17 +56,13 @@ def asked_for(log: Log) -> dict[str, PlacementRequested]:
     A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
     its flavor's name, one without by its size; kinds that share a name are numbered.
     """
-    counts: dict[bytes, int] = {}
+    counts: Counter[bytes] = Counter()
     for number in range(log.topics().get(REQUESTS, 0)):
         end = log.end(REQUESTS, number)
-        at = max(log.start(REQUESTS, number), end - LOOKED_BACK)
-        while at < end and (records := log.read(REQUESTS, number, at, READ_RECORDS)):
-            for record in records:
-                event = decode_keyed(REQUESTS, record.key, record.value)
-                if isinstance(event, PlacementRequested):
-                    text = msgspec.json.encode(_kind(event))
-                    counts[text] = counts.get(text, 0) + event.count
-            at = records[-1].offset + 1
+        for record in between(log, REQUESTS, number, max(log.start(REQUESTS, number), end - LOOKED_BACK), end, READ_RECORDS):
+            event = decode_keyed(REQUESTS, record.key, record.value)
+            if isinstance(event, PlacementRequested):
+                counts[msgspec.json.encode(_kind(event))] += event.count
     named: dict[str, PlacementRequested] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
         kind = msgspec.json.decode(text, type=PlacementRequested)

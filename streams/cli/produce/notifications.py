@@ -23,6 +23,8 @@ from schemas.envelope import Envelope, to_headers
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.problems import UsageProblem
+from streams.cli.produce.publishing import message
+from streams.cli.reading.records import partition_records
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
@@ -198,8 +200,7 @@ class Feed:
         messages = []
         for event in events:
             self.tally.events += 1
-            each = said(LIFECYCLE, event)
-            messages.append(Message(each.topic, each.key, each.value, each.headers))
+            messages.append(message(said(LIFECYCLE, event)))
         return messages
 
     def settle(self) -> list[Message]:
@@ -270,7 +271,4 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
 
 def _all(log: Log, topic: str) -> Iterator[Record]:
     for number in range(log.topics()[topic]):
-        at, end = log.start(topic, number), log.end(topic, number)
-        while at < end and (records := log.read(topic, number, at)):
-            yield from records
-            at = records[-1].offset + 1
+        yield from partition_records(log, topic, number)

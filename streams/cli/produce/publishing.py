@@ -10,13 +10,13 @@ from producers.source import Said
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
-from streams.log.base import Log, LogUnreachable, Message
+from streams.log.base import Log, LogUnreachable, Message, between
 from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000
 """How far back the last epoch is looked for. One farther back is no later than the log's own time there, unless its machine's clock was
 ahead: so that time stands for it where none is found."""
-
+BATCH_RECORDS = 1_000
 
 UNREACHABLE_SECONDS_MAX = 300.0
 """How long a producer goes on while the log is out of reach, as long as the other processes do (`streams.runner`)."""
@@ -132,16 +132,14 @@ def last_epochs(log: Log, producer: str, topic: str, node_ids: Iterable[str]) ->
 def _tail_epochs(log: Log, producer: str, topic: str, partition: int, keys: AbstractSet[bytes]) -> tuple[dict[bytes, int], int | None]:
     """The highest epoch of each key there, and the time of the oldest record looked at; None if there is nothing before that one."""
     end = log.end(topic, partition)
-    offset = max(log.start(topic, partition), end - TAIL_RECORDS)
-    has_more = offset > 0
+    first = max(log.start(topic, partition), end - TAIL_RECORDS)
     found: dict[bytes, int] = {}
     before_ms: int | None = None
-    while offset < end and (records := log.read(topic, partition, offset)):
-        offset = records[-1].offset + 1
-        before_ms = records[0].time_ms if before_ms is None and has_more else before_ms
-        for record in records:
-            if record.key in keys:
-                event = decode_keyed(topic, record.key, record.value)
-                if not isinstance(event, Unreadable) and event.producer == producer:
-                    found[record.key] = max(event.epoch, found.get(record.key, 0))
+    for record in between(log, topic, partition, first, end, BATCH_RECORDS):
+        if first > 0 and before_ms is None:
+            before_ms = record.time_ms
+        if record.key in keys:
+            event = decode_keyed(topic, record.key, record.value)
+            if not isinstance(event, Unreadable) and event.producer == producer:
+                found[record.key] = max(event.epoch, found.get(record.key, 0))
     return found, before_ms

@@ -16,10 +16,9 @@ from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.given.timegrammar import Moment
-from streams.cli.reading.records import Range, begins_late
-from streams.log.base import Log, Partition, Position, Record
+from streams.cli.reading.records import READ_RECORDS, Range, begins_late, partition_records
+from streams.log.base import Log, Partition, Position, Record, between
 
-READ_RECORDS = 2_000
 # Longer sleeps overflow the clocks of some systems; it only sleeps again.
 WAIT_SECONDS_MAX = 3600.0
 
@@ -65,7 +64,7 @@ class Asked(Struct, kw_only=True):
 
 def asked(log: Log, request_id: str) -> Asked:
     """A request by its id. What is not at hand (archived, a file without the topic) is missing from it."""
-    found = Asked(request_id=request_id, cancels=[], answers=[])
+    found = Asked(request_id=request_id)
     key = request_id.encode()
     for record in _keyed(log, REQUESTS, key):
         event = decode_keyed(REQUESTS, record.key, record.value)
@@ -160,7 +159,7 @@ def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:
     """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
     numbers = range(log.topics().get(RESULTS, 0))
     ends = [log.end(RESULTS, number) if by_ms is None else log.at_time(RESULTS, number, by_ms + 1) for number in numbers]
-    partitions = [_newest_first(log, RESULTS, number, end) for number, end in zip(numbers, ends, strict=True)]
+    partitions = [_newest_first(log, number, end) for number, end in zip(numbers, ends, strict=True)]
     for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
         if b"scheduler-started" in record.value:
             event = decode_keyed(RESULTS, record.key, record.value)
@@ -168,18 +167,18 @@ def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:
                 yield Start(event, record.position)
 
 
-def _newest_first(log: Log, topic: str, number: int, end: int) -> Iterator[Record]:
-    start = log.start(topic, number)
+def _newest_first(log: Log, number: int, end: int) -> Iterator[Record]:
+    start = log.start(RESULTS, number)
     while end > start:
         first = max(end - READ_RECORDS, start)
-        yield from reversed(list(_records(log, topic, number, first, end)))
+        yield from reversed(list(between(log, RESULTS, number, first, end, READ_RECORDS)))
         end = first
 
 
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
     """The records of a key, from the partition where it belongs."""
     if topic in log.topics():
-        for record in _all_records(log, topic, log.partition(topic, key)):
+        for record in partition_records(log, topic, log.partition(topic, key)):
             if record.key == key:
                 yield record
 
@@ -187,19 +186,6 @@ def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
 def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
     """The records of a topic whose bytes contain `text`: few are decoded then."""
     for number in range(log.topics().get(topic, 0)):
-        for record in _all_records(log, topic, number):
+        for record in partition_records(log, topic, number):
             if text in record.value:
                 yield record
-
-
-def _all_records(log: Log, topic: str, number: int) -> Iterator[Record]:
-    return _records(log, topic, number, log.start(topic, number), log.end(topic, number))
-
-
-def _records(log: Log, topic: str, number: int, at: int, end: int) -> Iterator[Record]:
-    while at < end:
-        records = log.read(topic, number, at, min(end - at, READ_RECORDS))
-        if not records:
-            return
-        yield from records
-        at = records[-1].offset + 1

@@ -25,6 +25,11 @@ def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
         raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {ARCHIVED}")
 
 
+def partition_records(log: Log, topic: str, partition: int) -> Iterator[Record]:
+    """All records of a partition that are at hand now."""
+    return between(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS)
+
+
 class Range(NamedTuple):
     """From the first record at or after `since` to the last one before `until`; None is no bound. A cut bounds each partition it names."""
 
@@ -97,7 +102,7 @@ def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:
         return log.at_time(topic, partition, time_ms)
     except LogDamaged as damage:
         if damage.position is None:
-            for _ in between(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS):
+            for _ in partition_records(log, topic, partition):
                 pass
         raise
 

@@ -17,6 +17,7 @@ from schemas.topics import CLAIMS
 from streams.cli.given.node_names import unknown_node
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import policy_text
+from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange
 from streams.scheduling.explain import CannotRerun, Laid, asked_again, named_in_log, rerun_on
@@ -27,7 +28,6 @@ from streams.scheduling.overlay import Named
 from streams.scheduling.policy import DEFAULT, Policy
 from streams.scheduling.supply import Supply, supplies
 
-READ_RECORDS = 2_000
 # How far behind the cut overlaid claims are looked for: they were in flight, so they follow within a turn or two.
 BEHIND_THE_CUT_MAX = 50_000
 
