@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
@@ -17,11 +16,12 @@ from projections.ledger import Ledger
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
+from streams.cli.given.documents import file_text, policy_named
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, Position
-from streams.scheduling.loading import PolicyError, from_text, named
+from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy
 from streams.scheduling.what_if import Changes, NodesLike
 
@@ -64,7 +64,7 @@ class Changing:
         ratios = dict(_ratio(text) for text in self.ratio)
         if len(ratios) < len(self.ratio):
             raise UsageProblem(f"--ratio {' --ratio '.join(self.ratio)}: a resource has one ratio; name each once")
-        file = _file(self.fleet) if self.fleet else None
+        file = fleet_file.read(file_text(self.fleet, f"--fleet {self.fleet}"), self.fleet) if self.fleet else None
         return Changes(
             settings=None if file is None else partial(fleet_file.wanted, file),
             named=() if file is None else tuple(name for name in fleet_file.unknown_names(file, ()) if not fleet_file.is_pattern(name)),
@@ -88,10 +88,7 @@ class Changing:
         `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. Raises UsageProblem.
         """
         if self.by:
-            try:
-                return ChosenBy(named(self.by, lambda path: Path(path).read_text(encoding="utf-8")), self.by)
-            except PolicyError as problem:
-                raise UsageProblem(f"--by: {problem}") from None
+            return ChosenBy(policy_named(self.by, "--by"), self.by)
         started, then = newest_start(log, by_ms), "" if by_ms is None else " by then"
         if started is None:
             none = f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
@@ -117,14 +114,6 @@ def _of(started: SchedulerStarted) -> Policy:
         return from_text(started.policy)
     except PolicyError as problem:
         raise UsageProblem(f"{RESULTS}: the policy of {started.owner} cannot be used: {problem}; name one with --by") from None
-
-
-def _file(path: str) -> fleet_file.FleetFile:
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageProblem(f"--fleet {path}: {getattr(problem, 'strerror', None) or problem}") from None
-    return fleet_file.read(text, path)
 
 
 def _ratio(text: str) -> tuple[str, int | None]:

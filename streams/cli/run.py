@@ -19,6 +19,7 @@ from cyclopts import Parameter
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.cli.exits import exit_of
 from streams.cli.flags import LogFlag
+from streams.cli.given.documents import policy_named
 from streams.cli.given.units_in import whole
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
@@ -236,16 +237,12 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
 
 def _policy(policy: Path | None, engine: str) -> Policy:
     """What a scheduler chooses by. Raises UsageProblem, also for an engine that nobody knows."""
-    from streams.scheduling.loading import PolicyError, named
     from streams.scheduling.policy import DEFAULT
     from streams.scheduling.select import ENGINES
 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
-    try:
-        return DEFAULT if policy is None else named(str(policy), lambda path: Path(path).read_text(encoding="utf-8"))
-    except PolicyError as problem:
-        raise UsageProblem(f"--policy: {problem}") from None
+    return DEFAULT if policy is None else policy_named(str(policy), "--policy")
 
 
 def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -13,6 +12,7 @@ from projections.node import Node
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.given.asking import file_or_stdin
+from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, plain
@@ -104,10 +104,7 @@ def _columns() -> list[Column]:
 
 def _file(path: str) -> FleetFile:
     name = "stdin" if path == "-" else path
-    try:
-        return read((sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig"), name)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageProblem(f"{name} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+    return read(file_text(path, f"{name} cannot be read", or_stdin=True), name)
 
 
 def _nodes(wants: FleetFile, state: State, *, new: bool) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -14,7 +12,7 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
-from streams.cli.given.documents import read_json
+from streams.cli.given.documents import file_bytes, read_json
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, whole
 from streams.cli.problems import UsageProblem
@@ -135,11 +133,7 @@ ASKING = Asking()
 def from_json(file: str, request_id: str | None) -> PlacementRequested:
     """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
     name = "stdin" if file == "-" else file
-    try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as problem:
-        raise UsageProblem(f"{name}: {problem.strerror or problem}") from None
-    return from_text(text, name, request_id)
+    return from_text(file_bytes(file, name, or_stdin=True), name, request_id)
 
 
 def from_text(text: bytes | str, name: str, request_id: str | None) -> PlacementRequested:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.cli.exits import Exit
-from streams.cli.given.documents import read_toml
+from streams.cli.given.documents import file_text, read_toml
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import Persistent, last_epoch, message
 from streams.topology import open_ledger
@@ -78,11 +78,7 @@ def hosts_of(uris: Sequence[str], node: str, common: HostFlags) -> list[HostFlag
 
 def hosts_in(path: Path, common: HostFlags, cpuset: Callable[[str], set[int]]) -> list[HostFlags]:
     """The hosts of a TOML file, one `[[host]]` each; what it leaves out is as in `common`. Raises UsageProblem."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageProblem(f"--hosts {path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    document = read_toml(text, f"--hosts {path}")
+    document = read_toml(file_text(path, f"--hosts {path} cannot be read"), f"--hosts {path}")
     tables = document.pop("host", [])
     if document or not isinstance(tables, list) or not tables:
         raise UsageProblem(f"--hosts {path}: expected [[host]] tables with {', '.join(HOST_KEYS)} and no more")

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
+from streams.cli.given.documents import file_bytes
 from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
@@ -188,9 +189,9 @@ def listed_hosts(path: Path | None) -> list[ListedHost]:
     if path is None:
         return []
     try:
-        return read_hypervisors(path.read_bytes())
-    except (OSError, ValueError) as problem:
-        raise UsageProblem(f"--hypervisors {path}: {getattr(problem, 'strerror', None) or problem}") from None
+        return read_hypervisors(file_bytes(path, f"--hypervisors {path}"))
+    except ValueError as problem:
+        raise UsageProblem(f"--hypervisors {path}: {problem}") from None
 
 
 def swap_table(texts: tuple[str, ...]) -> dict[str, int]:

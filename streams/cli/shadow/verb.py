@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.documents import policy_named
 from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Answer, Column
@@ -76,15 +77,11 @@ def shadow(
     no message says what Nova chose, or if messages cannot be read: what they say is missing from the fleet.
     """
     from streams.cli.shadow.shadowing import Shadow, history, outcomes
-    from streams.scheduling.loading import PolicyError, named
     from streams.scheduling.select import engine as engine_of
 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
-    try:
-        chosen = named(policy, lambda path: Path(path).read_text(encoding="utf-8"))
-    except PolicyError as problem:
-        raise UsageProblem(f"--policy: {problem}") from None
+    chosen = policy_named(policy, "--policy")
     nodes, cut = _nodes(hypervisors, log, at)
     chosen, untested = _testable(chosen, nodes)
     with ExitStack() as stack:
