@@ -25,7 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
-from streams.cli.writing import appended, check_writable, new_stamp
+from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.log.base import Log, Message, Position
 from streams.operator import release as release_message
 from streams.operator import renew
@@ -176,9 +176,5 @@ def _not_held(claim_id: str, said: str) -> int:
 
 def _written(log: Log, state: State, message: Message, claim_id: str) -> tuple[Position, OutcomeKind]:
     """Append, fold up to it, and return what it did to the claim."""
-    position = appended(log, message)
-    outcome: OutcomeKind = "not-held"
-    for step in state.follow(log, position.partition, position.offset + 1):
-        if step.offset == position.offset:
-            outcome = next((done.outcome for done in step.outcomes if done.claim_id == claim_id), "not-held")
-    return position, outcome
+    position, step = appended_to(state, log, message)
+    return position, next((done.outcome for done in step.outcomes if done.claim_id == claim_id), "not-held")

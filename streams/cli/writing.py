@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
 from streams.cli.problems import UsageProblem
 from streams.log.base import Log, LogError, Message, Position, wall_clock_ms
 from streams.operator import Stamp
+
+if TYPE_CHECKING:
+    from projections.ledger_state import Step
+    from streams.cli.reading.state import State
 
 
 def new_stamp() -> Stamp:
@@ -43,6 +48,13 @@ def appended(log: Log, *messages: Message) -> Position:
         if not records or records[0].value != message.value:
             raise LogError(f"{position}: appended, but read back with other bytes; run `claimlog doctor`")
     return position
+
+
+def appended_to(state: State, log: Log, *messages: Message) -> tuple[Position, Step]:
+    """As `appended`, and the state is folded up to there: also what the last one did. Nothing may be laid on the state's end."""
+    position = appended(log, *messages)
+    *_, step = state.follow(log, position.partition, position.offset + 1)
+    return position, step
 
 
 def check_partitions(there: Mapping[str, int], flag: str, asked: int | None, topic: str) -> None:

@@ -19,7 +19,7 @@ from streams.cli.reading.apart import Tell
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
-from streams.cli.writing import appended, check_writable, new_stamp
+from streams.cli.writing import appended, appended_to, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
 from streams.log.base import Log, Message, Position
 
@@ -184,8 +184,5 @@ def _written(log: Log, messages: Sequence[Message], state: State) -> tuple[Posit
 
     `state` is the ledger before, with nothing laid on its end, and is folded on.
     """
-    position, outcome = appended(log, *messages), ""
-    for step in state.follow(log, position.partition, position.offset + 1):
-        if step.offset == position.offset:
-            outcome = ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
-    return position, outcome
+    position, step = appended_to(state, log, *messages)
+    return position, ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"

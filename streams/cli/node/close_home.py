@@ -14,7 +14,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, state_at
-from streams.cli.writing import appended, check_writable, new_stamp
+from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.operator import close_home as close_home_message
 
 GroupName = Annotated[str, Parameter(name="--group", help="The affinity group, by its id.")]
@@ -31,8 +31,7 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
         concerned = {partition_of(name.encode(), partitions) for name in (node, group)}
         state = state_at(source, views=False, pending=False, only=concerned)
         epoch = _epoch(state, node, group)
-        position = appended(source, close_home_message(node, group, epoch, new_stamp()))
-        list(state.follow(source, position.partition, position.offset + 1))
+        position, _ = appended_to(state, source, close_home_message(node, group, epoch, new_stamp()))
         row = state.node(node)
     if row is None or row.homes_closed.get(group, 0) < epoch:
         sys.stderr.write(f"{position}: written, but the home is open after it; ask again\n")

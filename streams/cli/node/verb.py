@@ -25,7 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
-from streams.cli.writing import appended, check_writable, new_stamp
+from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.operator import configure
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
@@ -100,8 +100,7 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
         if before is None and not new and name not in (known := state_at(log, views=False).node_ids()):
             raise UsageProblem(f"{unknown_node(name, known)}; --new writes it before its first report")
         was = "new" if before is None else before.status
-        position = appended(log, configure(name, new_stamp(), status=status, reason=reason))
-        list(state.follow(log, position.partition, position.offset + 1))
+        position, _ = appended_to(state, log, configure(name, new_stamp(), status=status, reason=reason))
         after = state.node(name)
     if after is None or after.status != status:
         sys.stderr.write(f"{position}: written, but the node is {'not known' if after is None else after.status} after it\n")
