@@ -19,18 +19,15 @@ from typing import assert_never
 from msgspec import Struct
 
 from projections.cut import PREFIX, Cut, CutError
+from streams.cli.given.units_in import length_ms
 from streams.cli.printed import units
 
 GRAMMAR = "2026-11-21T10:42:07Z, 2026-11-21, -2h, unix seconds or milliseconds, now, cut:..."
 
 # Up to this many digits a number is seconds (until the year 5138), above it milliseconds (since 1973).
 _SECONDS_DIGITS_MAX = 11
-# The last millisecond of the year 9999, as far as RFC 3339 goes.
-_TIME_MS_MAX = 253_402_300_799_999
 
-_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _RELATIVE = re.compile(r"([+-])((?:\d{1,15}(?:d|h|ms|m|s))+)", re.ASCII)
-_STEP = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _UNIX = re.compile(r"(\d{1,15})(?:\.(\d+))?", re.ASCII)
 # A year, month, day, minute or second without hyphens; as unix time these lie in 1970, 1976 and 2612.
 _WITHOUT_HYPHENS = re.compile(r"(?:19|20)(?:\d\d|\d{4}|\d{6}|\d{10}|\d{12})", re.ASCII)
@@ -60,7 +57,7 @@ def parse(text: str, now_ms: int) -> Moment:
         except CutError as problem:
             raise MomentError(str(problem)) from None
     time_ms = _time_ms(text, now_ms)
-    if not 0 <= time_ms <= _TIME_MS_MAX:
+    if not 0 <= time_ms <= units.MOMENT_MS_MAX:
         raise MomentError(f"{text!r} is before 1970 or after 9999")
     return Instant(time_ms)
 
@@ -80,7 +77,7 @@ def _time_ms(text: str, now_ms: int) -> int:
     if text == "now":
         return now_ms
     if found := _RELATIVE.fullmatch(text):
-        distance_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _STEP.findall(found[2]))
+        distance_ms = length_ms(found[2])
         return now_ms - distance_ms if found[1] == "-" else now_ms + distance_ms
     if found := _UNIX.fullmatch(text):
         return _from_unix(text, found[1], found[2])

@@ -53,7 +53,11 @@ def duration_ms(text: str) -> int:
     text = text.strip()
     if not _DURATION.fullmatch(text):
         raise UsageProblem(f"{text!r} is no length of time; write one such as 45s, 10m or 1h30m")
-    length_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))
-    if length_ms > AMOUNT_MAX:
+    if (found_ms := length_ms(text)) > AMOUNT_MAX:
         raise UsageProblem(f"{text!r} is too long: at most {AMOUNT_MAX // _UNIT_MS['d']}d")
-    return length_ms
+    return found_ms
+
+
+def length_ms(text: str) -> int:
+    """Milliseconds of numbers with their units, such as `1h30m`."""
+    return sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 _LARGER_MIB = ((1 << 20, "TiB"), (1 << 10, "GiB"))
-# The last millisecond of the year 9999; a producer's clock may say anything up to the bound of a record.
-_MOMENT_MS_MAX = 253_402_300_799_999
+MOMENT_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, as far as RFC 3339 goes; a producer's clock may say anything up to the bound of a record."""
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
@@ -56,7 +56,7 @@ def age(then_ms: int | None, now_ms: int) -> str:
 
 def moment(time_ms: int) -> str:
     """A time in ms since 1970 as the time grammar reads it again: `2026-11-21T10:42:07.113Z`; one after the year 9999 as its ms."""
-    if not 0 <= time_ms <= _MOMENT_MS_MAX:
+    if not 0 <= time_ms <= MOMENT_MS_MAX:
         return f"{time_ms}ms"
     seconds, milliseconds = divmod(time_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
