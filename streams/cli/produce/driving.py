@@ -78,10 +78,8 @@ class Driver:
         ]
         self._answered_before = {key for placements in self._placements for key in _keys(log, placements)}
         """Requests that have an answer already: the same seed asks for the same again, and nobody answers twice."""
-        self._due_audits: deque[tuple[int, str]] = deque()
-        if fleet.nodes:
-            # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
-            self._due_audits.extend((self._start_ms, node_id) for node_id in fleet.nodes)
+        # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
+        self._due_audits = deque((self._start_ms, node_id) for node_id in fleet.nodes)
         self._spread = audit_every_ms / max(1, len(fleet.nodes))
 
     @property
@@ -96,7 +94,7 @@ class Driver:
 
     def report(self) -> int:
         """The first audit of each host alone, appended; returns how many records. The workload may `begin` later."""
-        self._audits(self._out)
+        self._audits()
         return self._flush()
 
     def begin(self) -> None:
@@ -109,9 +107,9 @@ class Driver:
         After an exception of the log the next step begins with what was not acknowledged, byte for byte.
         """
         count = self._flush()
-        self._answers(self._out)
-        self._due_events(self._out)
-        self._audits(self._out)
+        self._answers()
+        self._due_events()
+        self._audits()
         return count + self._flush()
 
     def _flush(self) -> int:
@@ -133,15 +131,15 @@ class Driver:
     def _when(self, time_ms: int) -> int:
         return self._begin_ms + int(time_ms / self._speed)
 
-    def _answers(self, out: list[Message]) -> None:
+    def _answers(self) -> None:
         for placements in self._placements:
             while records := self._log.read(RESULTS, placements.partition, placements.results_next):
                 for record in records:
                     answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                     if isinstance(answered, Answered) and answered.counts:
-                        self._answered(record, answered, out)
+                        self._answered(record, answered)
 
-    def _answered(self, record: Record, answered: Answered, out: list[Message]) -> None:
+    def _answered(self, record: Record, answered: Answered) -> None:
         request_id = answered.answer.request_id
         if request_id in self._waiting:
             self._waiting.remove(request_id)
@@ -163,14 +161,14 @@ class Driver:
             events = self._fleet.start_guest(
                 placement.node_id, placement.instance_id, placement.resources, now_ms, claim_id=placement.claim_id
             )
-            out.extend(message(said(LIFECYCLE, event)) for event in events)
+            self._out.extend(message(said(LIFECYCLE, event)) for event in events)
             self.tally.started += 1
             if placement.instance_id in self._ended:
-                self._end(placement.instance_id, now_ms, out)
+                self._end(placement.instance_id, now_ms)
 
-    def _due_events(self, out: list[Message]) -> None:
+    def _due_events(self) -> None:
         now_ms = self._clock.wall_ms()
-        while self._next is not None and self._when(self._next.time_ms) <= now_ms and len(out) < 10 * BATCH_MESSAGES:
+        while self._next is not None and self._when(self._next.time_ms) <= now_ms and len(self._out) < 10 * BATCH_MESSAGES:
             if isinstance(self._next, Arrival):
                 if self._next.request.request_id in self._answered_before:
                     self.tally.answered_before += 1
@@ -178,26 +176,26 @@ class Driver:
                     self._waiting.add(self._next.request.request_id)
                 self.tally.requested += 1
                 self.tally.instances += self._next.request.count
-                out.append(request_message(self._next.request, now_ms))
+                self._out.append(request_message(self._next.request, now_ms))
             elif self._next.instance_id in self._fleet.guests:
-                self._end(self._next.instance_id, now_ms, out)
+                self._end(self._next.instance_id, now_ms)
             else:
                 # Not started yet, or never placed: should it start after all, it ends at once.
                 self._ended.add(self._next.instance_id)
             self._next = next(self._events, None)
 
-    def _end(self, instance_id: str, now_ms: int, out: list[Message]) -> None:
+    def _end(self, instance_id: str, now_ms: int) -> None:
         self._ended.discard(instance_id)
         self.tally.ended += 1
-        out.extend(message(said(LIFECYCLE, event)) for event in self._fleet.destroy(instance_id, now_ms))
+        self._out.extend(message(said(LIFECYCLE, event)) for event in self._fleet.destroy(instance_id, now_ms))
 
-    def _audits(self, out: list[Message]) -> None:
+    def _audits(self) -> None:
         now_ms = self._clock.wall_ms()
         for index in range(len(self._due_audits)):
             due_ms, node_id = self._due_audits[0]
             if due_ms > now_ms:
                 return
-            out.append(message(said(AUDITS, self._fleet.audit(node_id, now_ms, self._clock.boot_ms()))))
+            self._out.append(message(said(AUDITS, self._fleet.audit(node_id, now_ms, self._clock.boot_ms()))))
             self.tally.audits += 1
             self._due_audits.popleft()
             first_round = due_ms == self._start_ms

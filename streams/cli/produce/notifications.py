@@ -257,14 +257,14 @@ def letters_before(log: Log) -> set[Letter]:
 
 
 def swaps(texts: Iterable[str]) -> Mapping[str, int]:
-    """`FLAVOR=MIB` as a table. Raises ValueError."""
+    """The table of `--swap-mib FLAVOR=MIB`. Raises UsageProblem."""
     table: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal():
-            raise ValueError(f"{text!r}: expected FLAVOR=MIB, such as m1.small=512")
+            raise UsageProblem(f"--swap-mib {text!r}: expected FLAVOR=MIB, such as m1.small=512")
         if int(number) > SWAP_MIB_MAX:
-            raise ValueError(f"{text!r}: expected at most {SWAP_MIB_MAX} MiB")
+            raise UsageProblem(f"--swap-mib {text!r}: expected at most {SWAP_MIB_MAX} MiB")
         table[name] = int(number)
     return table
 

@@ -62,15 +62,15 @@ def openstack(
     from producers.source import epoch_after, said
     from schemas.topics import AUDITS
     from streams.cli.interrupts import ended_by_sigterm
-    from streams.cli.produce.notifications import Feed, letters_before, told_before
+    from streams.cli.produce.notifications import Feed, letters_before, swaps, told_before
     from streams.cli.produce.publishing import last_epochs, message
     from streams.cli.produce.verb import persistence
 
     clock = SystemClock()
-    hosts, swap, start_ms = listed_hosts(hypervisors), swap_table(swap_mib), clock.wall_ms()
+    hosts, swap, start_ms = listed_hosts(hypervisors), swaps(swap_mib), clock.wall_ms()
     audits: list[Message] = []
     with ExitStack() as stack:
-        sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
+        sources = [stack.enter_context(notifications(spec)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
         before = told_before(target)
@@ -132,13 +132,6 @@ def _told(feed: Feed) -> str:
     return "\n".join(lines)
 
 
-def named_sources(specs: tuple[str, ...]) -> tuple[str, ...]:
-    """The sources of `--from`. Raises UsageProblem without any."""
-    if not specs:
-        raise UsageProblem(f"which notifications? Pass --from: {SOURCE_FORMS}")
-    return specs
-
-
 @contextmanager
 def notifications(spec: str) -> Iterator[Source]:
     """The notifications that `--from` names. Raises UsageProblem, LogUnreachable."""
@@ -192,13 +185,3 @@ def listed_hosts(path: Path | None) -> list[ListedHost]:
         return read_hypervisors(file_bytes(path, f"--hypervisors {path}"))
     except ValueError as problem:
         raise UsageProblem(f"--hypervisors {path}: {problem}") from None
-
-
-def swap_table(texts: tuple[str, ...]) -> dict[str, int]:
-    """The table of `--swap-mib`. Raises UsageProblem."""
-    from streams.cli.produce.notifications import swaps
-
-    try:
-        return dict(swaps(texts))
-    except ValueError as problem:
-        raise UsageProblem(f"--swap-mib {problem}") from None

@@ -20,7 +20,7 @@ from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, named_sources, notifications
+from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, notifications
 from streams.cli.reading.open_log import opened
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def shadow(
     nodes, cut = _nodes(hypervisors, log, at)
     chosen, untested = _testable(chosen, nodes)
     with ExitStack() as stack:
-        sources = [stack.enter_context(notifications(spec)) for spec in named_sources(source)]
+        sources = [stack.enter_context(notifications(spec)) for spec in source]
         messages = history(record for each in sources for record in _read_all(each))
     answers = outcomes(messages.messages, nodes)
     rows = list(Shadow(nodes, engine_of(engine), chosen).rows(messages.messages, answers))

@@ -248,9 +248,9 @@ def test_what_was_said_before_is_read_from_the_log(tmp_path: Path) -> None:
 def test_swaps_are_named_by_flavor() -> None:
     assert swaps(["m1.small=512", "odd=name=1"]) == {"m1.small": 512, "odd=name": 1}
     for wrong in ("m1.small", "=5", "m1.small=much"):
-        with pytest.raises(ValueError, match="expected FLAVOR=MIB"):
+        with pytest.raises(UsageProblem, match="expected FLAVOR=MIB"):
             swaps([wrong])
-    with pytest.raises(ValueError, match="expected at most 140737488355328 MiB"):
+    with pytest.raises(UsageProblem, match="expected at most 140737488355328 MiB"):
         swaps([f"m1.small={1 << 60}"])
 
 
