@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from projections.ledger import Ledger
 from projections.node import Claim
 from projections.observed import Observed
+from projections.replay import fold
 from schemas.findings import LeakResolved
 from schemas.inventory import OperatorFields, ResourceRule
 from schemas.results import InstancesPlaced
@@ -83,12 +82,7 @@ def gap_at(stage: Stage, leaking: Claim, time_ms: int) -> int | None:
     """The leaking node's gap of memory just before the first record at or after `time_ms`, folded from the first record."""
     number = stage.log.partition(CLAIMS, leaking.node_id.encode())
     ledger, observed = Ledger(number, stage.log.topics()[CLAIMS]), Observed(number)
-    end = stage.log.at_time(CLAIMS, number, time_ms)
-    while ledger.next_offset < end:
-        for record in stage.log.read(CLAIMS, number, ledger.next_offset, end - ledger.next_offset):
-            step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
-            if step is not None:
-                observed.apply(ledger, step)
+    fold(stage.log, ledger, stage.log.at_time(CLAIMS, number, time_ms), observed.apply)
     return _gap(observed, leaking.node_id)
 
 
@@ -97,11 +91,6 @@ def _gap(observed: Observed, node_id: str) -> int | None:
     tracked = view.tracked_amounts()[MEMORY]
     reported = view.reported[MEMORY] if view.reported is not None else None
     return None if tracked is None or reported is None else tracked - reported
-
-
-def rfc3339(time_ms: int) -> str:
-    """A time as `--at` takes it."""
-    return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed
 from streams.cli.demo import facts
 from streams.cli.demo.stage import Stage
+from streams.cli.printed import units
 from streams.cli.printed.stdout import check_heard
 from streams.operator import Stamp, release
 
@@ -179,7 +180,7 @@ class Story:
         say("\n8. Replay the log from its first record; same tables, same digests as every process published:\n")
         self._run("replay", "--verify")
         say("\n9. And the leaking node as it was just before the leak, when nothing was wrong:\n")
-        self._run("nodes", leaking.node_id, "--at", facts.rfc3339(self._before_ms))
+        self._run("nodes", leaking.node_id, "--at", units.moment(self._before_ms))
         self._check(facts.gap_at(stage, leaking, self._before_ms) == 0, "the gap was 0 before the leak")
 
     def _request(self, memory_gib: int, *, count: int = 1, zone: str = "") -> PlacementRequested:
@@ -201,7 +202,7 @@ class Story:
         self._check(code == expect, f"`claimlog {verb}` exits {expect}, it exited {code}")
 
     def _now(self) -> str:
-        return facts.rfc3339(self._stage.clock.wall_ms())
+        return units.moment(self._stage.clock.wall_ms())
 
     def _check(self, holds: bool, what: str) -> None:
         if not holds:

@@ -28,9 +28,9 @@ from schemas.lifecycle import InstanceArrived, InstanceDeleted, LifecycleEvent
 from schemas.resources import ObservedResources
 from schemas.results import NodeResources
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
-from streams.cli.demo import facts
 from streams.cli.exits import Exit
 from streams.cli.main import run
+from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, Style, write
 from streams.cli.produce.publishing import message
 from streams.cli.reading.state import State
@@ -196,7 +196,7 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     print(f"\n4. The life of the first of them, of which the last event is missing:\n\n$ claimlog timeline {left[0].instance_id}")
     code = run(["timeline", left[0].instance_id, "--log", spec])
     print("\nTry these on the log that this left:")
-    for words in ("nodes -o wide", "leaks --explain", f"diff {NODE} --at {facts.rfc3339(start_ms)} --why"):
+    for words in ("nodes -o wide", "leaks --explain", f"diff {NODE} --at {units.moment(start_ms)} --why"):
         print(f"  claimlog {words} --log {quote(spec)}")
     if wrong or code or told != Exit.FINDINGS:
         return Exit.ERROR
