@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from msgspec import structs
@@ -86,12 +85,7 @@ def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
     for topic in FOLDED:
         carried = log.committed(CARRIERS, topic) if topic in SOURCES and topic in topics else {}
         for number in range(topics.get(topic, 0)):
-            offset = log.at_time(topic, number, at.time_ms) if isinstance(at, Instant) else _in_cut(at, topic, number)
+            offset = log.at_time(topic, number, at.time_ms) if isinstance(at, Instant) else at.next_offset(topic, number) or 0
             # What the ledger has not taken over yet must stay where the reconciler reads it.
             limits[Partition(topic, number)] = offset if topic == CLAIMS else min(offset, carried.get(number, 0))
     return limits
-
-
-def _in_cut(cut: Cut, topic: str, number: int) -> int:
-    places: Mapping[Any, int] = cut.next_offsets
-    return places.get((topic, number), 0)

@@ -38,7 +38,7 @@ MIXED = ("record",)
 """Every type of record has its own parts."""
 _LIKE = dict.fromkeys(("time_ms", "position", "type", "key", "node_id", "summary", "record"))
 
-Chosen = Callable[[Record, Any], bool]
+Chosen = Callable[[Record], bool]
 
 AboutFlag = Annotated[str, Parameter(name="--for", show_default=False, help="Only what names node/N, instance/I, request/R.")]
 TypeFlag = Annotated[
@@ -101,19 +101,19 @@ def _found(log: Log, topics: tuple[str, ...], within: Range, chosen: Chosen) -> 
     with Progress("events", count_of(log, topics, within)) as progress:
         for record in records_of(log, topics, within, READ_RECORDS):
             progress.add()
-            if chosen(record, None):
+            if chosen(record):
                 progress.hide()
                 yield record_item(record)
 
 
-def chooser(subject: Subject | None, types: tuple[str, ...]) -> Callable[..., bool]:
+def chooser(subject: Subject | None, types: tuple[str, ...]) -> Chosen:
     """Whether a record is asked for, by subject and type; an unreadable one has the type `unreadable` and is about nothing."""
     naming = None if subject is None else Naming([subject.name])
 
-    def chosen(record: Record, event: Any = None) -> bool:
+    def chosen(record: Record) -> bool:
         if naming is not None and not naming.may_name(record):
             return False
-        event = decoded(record) if event is None else event
+        event = decoded(record)
         if types and not any(fnmatchcase(type_of(record, event), pattern) for pattern in types):
             return False
         return subject is None or (not isinstance(event, Unreadable) and concerns(event, subject))
@@ -200,7 +200,7 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
     style = show.style(sys.stdout)
     headers = style.headers
     for batch in coming(log, topics, since):
-        items = [record_item(record) for record in batch if chosen(record, None)]
+        items = [record_item(record) for record in batch if chosen(record)]
         if items:
             write_on(
                 Answer(columns=columns(), items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr

@@ -34,6 +34,7 @@ from streams.cli.printed.funnel import (
 from streams.cli.printed.output import Answer, Column, item_of
 from streams.cli.printed.printable import printable, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
+from streams.cli.reading.answers import Answer as Counting
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
 from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
@@ -46,7 +47,6 @@ from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix
 from streams.scheduling.overlay import count
-from streams.scheduling.supply import Supply
 
 COLUMNS = [
     Column(name="instance_id", title="instance"),
@@ -97,23 +97,21 @@ def explain(
     Exits 4 if the request could not be placed, 6 if it has no answer yet or the records that it was decided on are not at hand.
     """
     with opened(log) as source:
-        found, request, result, instance_id = _found(source, subject)
+        found, request, counting, instance_id = _found(source, subject)
+        result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
-        counting = found.counting
-        assert counting is not None
         cut = decided_at(source, counting)
         reruns = Reruns(source, request)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
         now = _now(source, request, at)
         if show.in_words:
-            for line in _told(found, request, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
+            for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
             sys.stderr.write(f"{cut}\n")
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
-            summary = _summary(found, request, result)
-            show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary))
+            show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=_summary(found, request, counting)))
     failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
     return Exit.UNPLACEABLE if failed else Exit.DONE
 
@@ -136,7 +134,7 @@ def _now(log: Log, request: PlacementRequested, at: str) -> Now:
     return Now(request, state, fates)
 
 
-def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, InstancesPlaced | PlacementFailed, str]:
+def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Counting, str]:
     """The request of a subject, its counting result, and the instance if it was named. Raises UsageProblem, AnswerIncomplete."""
     found, instance_id = asked(log, subject), ""
     if not found.is_known:
@@ -146,18 +144,19 @@ def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Instances
             said = f"{subject!r} is no request and no instance of one on this log"
             raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {subject}`")
         found, instance_id = asked(log, request_id), subject
-    if found.counting is None:
+    counting = found.counting
+    if counting is None:
         late = f"; {len(found.answers)} came too late to count" if found.answers else ""
         late += not_at_hand(log, RESULTS) or "; is a scheduler on this log?"
         raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}")
     if found.request is None:
         raise AnswerIncomplete(f"the record of request {found.request_id} is not at hand; it was archived, or this log has only its result")
-    return found, found.request, found.counting.result, instance_id
+    return found, found.request, counting, instance_id
 
 
-def _told(found: Asked, request: PlacementRequested, decided: list[tuple[Decision, Again]], now: Now, telling: Telling) -> list[str]:
-    counting = found.counting
-    assert counting is not None
+def _told(
+    found: Asked, request: PlacementRequested, counting: Counting, decided: list[tuple[Decision, Again]], now: Now, telling: Telling
+) -> list[str]:
     result = counting.result
     lines = [
         f"request  {request.request_id}  {request_text(request)}",
@@ -229,7 +228,7 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
         if node:
             verdicts = [{"filter": name, "reason": reason} for name, reason in _verdicts(run.matrix, node).items()]
             item["node"] = {"node_id": node, "verdicts": verdicts}
-    item["supplies"] = [{name: getattr(each, name) for name in Supply.__struct_fields__} for each in run.supplies]
+    item["supplies"] = [structs.asdict(each) for each in run.supplies]
     item["without"] = [{"weigher": each.weigher, "chosen": each.chosen} for each in run.without]
     nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id
     found = [] if decision.chosen else reliefs(now.state, now.request, run.policy, nearest)
@@ -251,9 +250,8 @@ def _line(line: Line) -> dict[str, Any]:
     return {"node_id": line.node_id, "rejected": rejected}
 
 
-def _summary(found: Asked, request: PlacementRequested, result: InstancesPlaced | PlacementFailed) -> dict[str, Any]:
-    counting = found.counting
-    assert counting is not None
+def _summary(found: Asked, request: PlacementRequested, counting: Counting) -> dict[str, Any]:
+    result = counting.result
     said: dict[str, Any] = {
         "request_id": request.request_id,
         "outcome": "placed" if isinstance(result, InstancesPlaced) else "failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from schemas.results import NodeResources, ResourceRow
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
@@ -43,7 +44,7 @@ def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
 def _spelled(value: object) -> Any:
     """A resource with every field, known or not; anything else as it is."""
     if isinstance(value, ResourceRow):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
+        return asdict(value)
     return to_builtins(value)
 
 

@@ -124,9 +124,9 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
     """
     partitions, place = log.topics()[CLAIMS], f"{SNAPSHOTS}/{number}"
     found = load_newest_with(log, number, tell=teller(sys.stderr))
-    newest = found[0] if found is not None else None
     damaged = damaged_at(log, number)
-    if not damaged and found is not None and newest is not None and newest.next_offset >= below:
+    if not damaged and found is not None and found[0].next_offset >= below:
+        newest = found[0]
         ledger = fold(log, Ledger(number, partitions), newest.next_offset, None, progress).ledger
         if encoded(newest) != encoded(ledger):
             said = "`claimlog replay --verify` says what differs"

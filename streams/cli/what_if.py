@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from projections.cut import Cut
 from projections.ledger import Ledger
@@ -201,7 +201,7 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     """
     moment = moment_of(at)
     state = state_at(log, moment, views=False)
-    ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
+    ledgers = list(state.ledgers.values())
     try:
         own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms))
     except UsageProblem:
@@ -257,14 +257,12 @@ def _told(request: PlacementRequested, played: Played, changing: Changing, *, wi
 
 def _items(played: Played) -> list[dict[str, Any]]:
     """The decisions, each with what is chosen as it is; None where that was not decided."""
-    unchanged = [decision.chosen for decision in played.unchanged]
-    unchanged += [None] * (len(played.outcome.decisions) - len(unchanged))  # type: ignore[list-item]
+    unchanged = chain((decision.chosen for decision in played.unchanged), repeat(None))
     return [decision_item(decision) | {"unchanged": before} for decision, before in zip(played.outcome.decisions, unchanged, strict=False)]
 
 
 def _summary(request: PlacementRequested, played: Played, changing: Changing) -> dict[str, Any]:
     outcome = played.outcome
-    supply = [{name: getattr(each, name) for name in each.__struct_fields__} for each in outcome.supplies]
     return {
         "outcome": "placed" if outcome.placed == request.count else "not-placed",
         "count": request.count,
@@ -274,5 +272,5 @@ def _summary(request: PlacementRequested, played: Played, changing: Changing) ->
         "policy_digest": digest(played.policy),
         "policy_source": played.source,
         "request": to_builtins(request),
-        "supplies": supply,
+        "supplies": [asdict(each) for each in outcome.supplies],
     }

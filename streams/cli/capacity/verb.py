@@ -61,7 +61,7 @@ def capacity_verb(
         moment = moment_of(at)
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
-        ledgers = [ledger for _, ledger in sorted(state.ledgers.items())]
+        ledgers = list(state.ledgers.values())
         try:
             change(ledgers, as_of(source, ledgers, changing.changes()))
         except CannotChange as problem:

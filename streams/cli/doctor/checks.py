@@ -22,7 +22,7 @@ from schemas.results import NodeResources
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
 from streams.cli.printed import units
 from streams.cli.reading.state import State
-from streams.log.base import Log, LogDamaged, Partition, Position, Record, TopicMismatch
+from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import LATER_TOPICS, WATCHED_TOPICS, check_topics
@@ -126,13 +126,12 @@ def ledger_opened(log: Log) -> Check:
 
 def clock(log: Log, now_ms: int) -> Check:
     """The newest append time must not be ahead of this machine's clock."""
-    lasts = [records[0] for topic in (CLAIMS, REQUESTS, RESULTS) for records in _last_of(log, topic)]
+    lasts = [record for topic in (CLAIMS, REQUESTS, RESULTS) for record in _last_of(log, topic)]
     if not lasts:
         return Check("ok", "clock", "nothing is appended yet")
     newest = max(lasts, key=lambda record: record.time_ms)
     if newest.time_ms > now_ms + SKEW_MS:
-        place, ahead = Position(newest.topic, newest.partition, newest.offset), units.span(newest.time_ms - now_ms)
-        said = f"the newest record, {place}, is {ahead} ahead of this machine's clock"
+        said = f"the newest record, {newest.position}, is {units.span(newest.time_ms - now_ms)} ahead of this machine's clock"
         # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
         until = f"; until {units.moment(newest.time_ms)} claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
         return Check("warn", "clock", said, "check NTP on all writers and here" + (until if newest.topic == CLAIMS else ""))
@@ -170,10 +169,10 @@ def lags(log: Log) -> Iterator[Check]:
     yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`")
     yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run)
     rows = {}
-    for records in _last_of(log, NODE_RESOURCES):
-        event = decode_keyed(NODE_RESOURCES, records[-1].key, records[-1].value)
+    for record in _last_of(log, NODE_RESOURCES):
+        event = decode_keyed(NODE_RESOURCES, record.key, record.value)
         if isinstance(event, NodeResources):
-            rows[records[-1].partition] = event.offset
+            rows[record.partition] = event.offset
     yield _published(log, "node rows", rows, ROWS_BEHIND_MAX, run)
 
 
@@ -212,9 +211,7 @@ def _published(log: Log, name: str, published: Mapping[int, int], behind_max: in
 
 def dead_letters(log: Log) -> Check:
     """Messages that count for nothing."""
-    if DEAD_LETTERS not in log.topics():
-        return Check("ok", "dead letters", "none")
-    count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics()[DEAD_LETTERS]))
+    count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics().get(DEAD_LETTERS, 0)))
     if not count:
         return Check("ok", "dead letters", "none")
     return Check("warn", "dead letters", f"{units.counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
@@ -294,11 +291,9 @@ def installed(sqlite: str) -> Iterator[Check]:
     yield Check("ok", "libvirt", says, "" if has else "pip install 'claimlog[libvirt]'")
 
 
-def _last_of(log: Log, topic: str) -> Iterator[list[Record]]:
+def _last_of(log: Log, topic: str) -> Iterator[Record]:
     """The last record of each partition that has one."""
     for number in range(log.topics().get(topic, 0)):
         end = log.end(topic, number)
         if end > log.start(topic, number):
-            records = log.read(topic, number, end - 1, 1)
-            if records:
-                yield records
+            yield from log.read(topic, number, end - 1, 1)

@@ -20,14 +20,14 @@ What the file does not mention stays as it is on the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import fields, replace
+from msgspec.structs import asdict, fields, replace
 
 from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
@@ -276,7 +276,6 @@ def _said(value: object) -> str:
 
 def settings(node: Node) -> dict[str, Any]:
     """The operator's settings of a node, in plain units."""
-    rules: Sequence[tuple[str, ResourceRule]] = [(resource, node.rule(resource)) for resource in RESOURCES]
     return {
         "node_id": node.node_id,
         "status": node.status,
@@ -284,5 +283,5 @@ def settings(node: Node) -> dict[str, Any]:
         "zone": node.zone,
         "aggregates": [{"name": each.name, "metadata": dict(each.metadata)} for each in node.aggregates],
         "traits": list(node.traits),
-        **{resource: {name: getattr(rule, name) for name in rule.__struct_fields__} for resource, rule in rules},
+        **{resource: asdict(node.rule(resource)) for resource in RESOURCES},
     }

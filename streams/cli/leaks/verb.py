@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, Parameter
+from msgspec.structs import asdict
 
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
@@ -24,11 +25,10 @@ from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.reading.held import counted_by, held_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
-from streams.healing import mends
+from streams.healing import OpenRecord, mends
 
 app = App(name="leaks")
 
-OpenRecord = LeakSuspected | LeakConfirmed
 _LIKE = LeakSuspected(finding_id="", kind="orphan-claim", node_id="", partition=0, offset=0, time_ms=0, since_ms=0, suspected_ms=0)
 KINDS: tuple[str, ...] = get_args(FindingKind)
 
@@ -124,7 +124,7 @@ def finding_item(finding: OpenRecord, as_of_ms: int) -> dict[str, Any]:
     item = item_of(finding)
     item["held"] = {resource: getattr(finding.held, resource) for resource in RESOURCES}
     item["counted"] = {resource: getattr(finding.counted, resource) for resource in RESOURCES}
-    item["causes"] = [{name: getattr(cause, name) for name in cause.__struct_fields__} for cause in finding.causes]
+    item["causes"] = [asdict(cause) for cause in finding.causes]
     item["state"] = state_of(finding)
     item["age_ms"] = max(0, as_of_ms - finding.since_ms)
     return item

@@ -26,9 +26,7 @@ class Progress:
     monotonic, in seconds.
     """
 
-    def __init__(
-        self, what: str, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, what: str, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._total, self._stream, self._clock = what, total, sys.stderr if stream is None else stream, clock
         self._shown = is_terminal(self._stream)
         self._records, self._stands = 0, False

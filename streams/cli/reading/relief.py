@@ -69,7 +69,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         held: Amounts = (sums[0], sums[1], sums[2], sums[3])
         enough = one_of_many = False
         if node is not None and any(held):
-            fleet = fleet or Fleet([ledger for _, ledger in sorted(state.ledgers.items())])
+            fleet = fleet or Fleet(list(state.ledgers.values()))
             ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options)
             enough = _makes_room(fleet, node, held, ask, policy)
             one_of_many = len(ask.company) + 1 < request.count

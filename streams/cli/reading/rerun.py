@@ -102,7 +102,7 @@ class Reruns:
         if decision.cut not in self._ledgers:
             cut = Cut.of({(CLAIMS, number): end for number, end in enumerate(decision.cut)})
             state = state_at(self._log, cut, views=False, pending=False)
-            self._ledgers[decision.cut] = [ledger for _, ledger in sorted(state.ledgers.items())]
+            self._ledgers[decision.cut] = list(state.ledgers.values())
         return self._ledgers[decision.cut]
 
     def fleet(self, decision: Decision, ledgers: list[Ledger], policy: Policy) -> Fleet:

@@ -44,9 +44,10 @@ class Begun(NamedTuple):
 class State(Struct, kw_only=True):
     """All partitions of the ledger as of `cut`, with what audits and life cycles say beside them, and the findings.
 
-    `ends` is the next offset of each partition of `claims` that the fold includes. `laid` has, for what was laid on the end, where it
-    really stands; `pending` counts it, `unreadable` those observations that will be dead letters, `lost` those that left the log before
-    anybody carried them. Ages count to `as_of_ms`. Without `has_views` there are ledgers only: no rows, no findings.
+    `ledgers` are in the order of their partitions. `ends` is the next offset of each partition of `claims` that the fold includes. `laid`
+    has, for what was laid on the end, where it really stands; `pending` counts it, `unreadable` those observations that will be dead
+    letters, `lost` those that left the log before anybody carried them. Ages count to `as_of_ms`. Without `has_views` there are ledgers
+    only: no rows, no findings.
     """
 
     partitions: int
