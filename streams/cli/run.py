@@ -23,7 +23,7 @@ from streams.cli.given.documents import policy_named
 from streams.cli.given.units_in import whole
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
-from streams.cli.writing import check_partitions
+from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.clock import Clock, parse
 from streams.log.base import Log
 
@@ -43,8 +43,6 @@ NAME_HELP = (
     "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
     "who starts under a name takes over from who had it, which ends."
 )
-PARTITIONS_MAX = 1024
-"""Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
 SECONDS_MAX = 7 * 86_400
 PROCESS_CHARACTERS_MAX = 100
 """Of 255 that an id may have. Names of hosts, of which a process is called if nothing else is said, have 64."""

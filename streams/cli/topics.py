@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from cyclopts import App, Parameter
 from msgspec import Struct
@@ -17,9 +17,12 @@ from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
-from streams.cli.writing import check_partitions
+from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.log.base import Log, TopicSpec
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
+
+if TYPE_CHECKING:
+    from streams.log.kafka_topics import Difference
 
 app = App(name="topics", help="The topics of a ledger: make them, check them.")
 
@@ -33,15 +36,6 @@ COLUMNS = [
     Column(name="written_by", title="written by", wide=True),
     Column(name="found", alarm=lambda found: found != "as needed"),
 ]
-
-
-class Difference(Protocol):
-    """What a log says of a setting that is not as a ledger needs it; its text is for people."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        ...
 
 
 @runtime_checkable
@@ -61,10 +55,6 @@ class Missing(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r}: {self.says}"
-
-
-PARTITIONS_MAX = 1024
-"""As `claimlog run` has it: each partition costs every reader a table."""
 
 
 @app.command
@@ -137,13 +127,13 @@ def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
     return opening.partitions if isinstance(opening, PartitionOpened) else there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
 
 
-def differences(log: Log) -> list[Difference]:
+def differences(log: Log) -> Sequence[Difference | Missing]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
     specs = topic_specs(_ledger_partitions(log, there), there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT))
     if isinstance(log, Configured):
-        return list(log.differences(specs))
-    found: list[Difference] = []
+        return log.differences(specs)
+    found: list[Missing] = []
     for spec in specs:
         if spec.name not in there:
             found.append(Missing(spec.name, "missing; `claimlog topics apply` makes it"))

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from streams.cli.reading.state import State
 
 
+PARTITIONS_MAX = 1024
+"""Each partition costs every reader a table and a place in every cut; the largest fleets need some tens."""
+
+
 def new_stamp() -> Stamp:
     """An id that nobody else has, and now."""
     return Stamp(uuid4().hex, wall_clock_ms())

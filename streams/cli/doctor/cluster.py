@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from schemas.topics import REQUESTS, STREAM_PARTITIONS
 from streams.cli.doctor.checks import Check
+from streams.cli.printed.units import counted
 from streams.cli.topics import differences
 from streams.engines import WATCHERS
 from streams.log.base import Log, Partition
@@ -15,70 +16,15 @@ from streams.log.kafka_settings import REPLICAS
 from streams.reconciler import CARRIERS
 from streams.scheduler import GROUP as SCHEDULERS
 
+if TYPE_CHECKING:
+    from streams.log.kafka_health import Cluster, Members
+
 WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
 PLACES_KEPT = (CARRIERS, WATCHERS, SCHEDULERS)
 """The groups without members, which keep how far their readers have come."""
 NAMED_MAX = 3
 """So many of a kind are named, the others counted."""
-
-
-class Members(Protocol):
-    """One group: the state its coordinator gives it, and the clients in it."""
-
-    @property
-    def group(self) -> str:
-        """Its name on the cluster."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """Such as `stable`, `empty`, `preparing_rebalancing`."""
-        ...
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The members by name."""
-        ...
-
-    @property
-    def assigned(self) -> frozenset[Partition]:
-        """The partitions that one of them has."""
-        ...
-
-
-class Cluster(Protocol):
-    """What a cluster says of itself."""
-
-    @property
-    def brokers(self) -> int:
-        """How many answer."""
-        ...
-
-    @property
-    def partitions(self) -> int:
-        """How many the ledger has in all its topics."""
-        ...
-
-    @property
-    def leaderless(self) -> tuple[Partition, ...]:
-        """Those that can be neither read nor written."""
-        ...
-
-    @property
-    def thin(self) -> tuple[Partition, ...]:
-        """Those with fewer copies in step than they were made with."""
-        ...
-
-    @property
-    def refusing(self) -> tuple[Partition, ...]:
-        """Those with so few copies in step that nothing can be written."""
-        ...
-
-    @property
-    def offsets_copies(self) -> int | None:
-        """How many brokers know the groups, at least; None where that cannot be seen."""
-        ...
 
 
 @runtime_checkable
@@ -118,7 +64,7 @@ def of_cluster(log: Log) -> Iterator[Check]:
 
 def brokers(found: Cluster) -> Check:
     """Every partition has a leader and all its copies."""
-    said = f"{found.brokers} broker{'' if found.brokers == 1 else 's'}, {found.partitions} partitions"
+    said = f"{counted(found.brokers, 'broker')}, {found.partitions} partitions"
     if found.leaderless:
         fix = "start the brokers that are down; a partition whose only copy is lost is made anew by hand"
         return Check("fail", "brokers", f"{said}; without a leader: {_named(found.leaderless)}", fix)

@@ -64,10 +64,9 @@ def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
 def _known_text(decision: Decision, matrix: Matrix | None) -> str:
     """How many nodes the counts are about: all that are known, but for an engine that looks no further once one fits."""
     known = decision.nodes_known if matrix is None else len(matrix.lines)
-    nodes = "node" if known == 1 else "nodes"
     if known > decision.nodes_known:
-        return f"{units.count(known)} {nodes} known, {units.count(decision.nodes_known)} looked at: {decision.engine} ends where one fits"
-    return f"{units.count(known)} {nodes} known"
+        return f"{units.counted(known, 'node')} known, {units.count(decision.nodes_known)} looked at: {decision.engine} ends where one fits"
+    return f"{units.counted(known, 'node')} known"
 
 
 def _examples(line: FunnelLine, matrix: Matrix | None) -> str:
