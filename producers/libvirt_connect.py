@@ -222,11 +222,7 @@ class Opener:
 
         def opened() -> Any:
             handle = libvirt.openReadOnly(uri) if read_only else libvirt.open(uri)
-            try:
-                handle.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_TRIES)
-            except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:  # in-process drivers have nobody to keep alive
-                    raise
+            supported(lambda: handle.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_TRIES))  # in-process drivers have nobody to keep alive
             if too_late.is_set():
                 handle.close()
             return handle
@@ -264,3 +260,13 @@ def connect(uri: str, *, timeout_seconds: float = OPEN_TIMEOUT_SECONDS, read_onl
 def said(error: Any) -> str:
     """What libvirt said, with its code: `Domain not found (42)`."""
     return f"{error.get_error_message() or error} (libvirt error {error.get_error_code()})"
+
+
+def supported(call: Callable[[], Any]) -> Any:
+    """The call's answer, or None if this driver does not have it. Raises libvirtError for anything else."""
+    try:
+        return call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return None
+        raise

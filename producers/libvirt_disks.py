@@ -13,6 +13,7 @@ from typing import Any
 import libvirt
 from msgspec import Struct
 
+from producers.libvirt_connect import supported
 from producers.libvirt_xml import Disk, Domain
 
 MIB = 1 << 20
@@ -155,12 +156,7 @@ def occupied_ms(domain: Any) -> int:
 
 def has_active_pools(handle: Any) -> bool:
     """Whether there is a pool to ask at all: it saves a call a disk where there is none. Raises libvirtError."""
-    try:
-        return bool(handle.numOfStoragePools())
-    except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-            raise
-        return False
+    return bool(supported(handle.numOfStoragePools))
 
 
 def of_volume(handle: Any, disk: Disk) -> DiskSize | None:
@@ -183,12 +179,7 @@ def of_volume(handle: Any, disk: Disk) -> DiskSize | None:
 
 def of_guest(handle: Any, domain: Any) -> dict[str, DiskSize]:
     """Sizes by path as a running guest's QEMU has them. Waits for the guest. Raises libvirtError."""
-    try:
-        ((_, said),) = handle.domainListGetStats([domain], libvirt.VIR_DOMAIN_STATS_BLOCK, 0) or [(None, {})]
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
-            return {}
-        raise
+    ((_, said),) = supported(lambda: handle.domainListGetStats([domain], libvirt.VIR_DOMAIN_STATS_BLOCK, 0)) or [(None, {})]
     found = {}
     for number in range(said.get("block.count", 0)):
         path, capacity, physical = (said.get(f"block.{number}.{name}") for name in ("path", "capacity", "physical"))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import libvirt
 from msgspec import Struct
 
+from producers.libvirt_connect import supported
 from producers.libvirt_disks import Disks, has_active_pools
 from producers.libvirt_xml import Domain, read_domain
 from schemas.audits import PowerState
@@ -191,18 +192,10 @@ class Survey:
 
 def list_domains(handle: Any) -> list[tuple[Any, Listed]]:
     """Every domain, running or not, with its state. Raises libvirtError."""
-    try:
-        rows = [(domain, said.get("state.state"), said.get("state.reason")) for domain, said in _states(handle)]
-    except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-            raise
-        rows = [(domain, *_state(domain)) for domain in handle.listAllDomains(0)]
-    return [(domain, _listed(domain, state, reason)) for domain, state, reason in rows]
-
-
-def _states(handle: Any) -> list[tuple[Any, dict[str, Any]]]:
-    found: list[tuple[Any, dict[str, Any]]] = handle.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, 0)
-    return found
+    states = supported(lambda: handle.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, 0))
+    if states is None:
+        return [(domain, _listed(domain, *_state(domain))) for domain in handle.listAllDomains(0)]
+    return [(domain, _listed(domain, said.get("state.state"), said.get("state.reason"))) for domain, said in states]
 
 
 def _state(domain: Any) -> tuple[int | None, int | None]:

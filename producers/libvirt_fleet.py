@@ -118,7 +118,8 @@ class Fleet:
         host = make(self._publish, lambda topic, node_id: self._epoch(name, topic, node_id))
         try:
             self._stop.wait(0.0 if self._once else min(self._interval_seconds, SPREAD_SECONDS_MAX) * number / count)
-            self._names(name, host)
+            if host.node_id:
+                self._own(name, host.node_id)
             self._report(host)
         except Ended:
             pass  # that is how it is told
@@ -195,10 +196,6 @@ class Fleet:
             if self._stop.is_set():
                 raise Ended
         return question.answer(0)
-
-    def _names(self, name: str, host: LibvirtHost) -> None:
-        if host.node_id:
-            self._own(name, host.node_id)
 
     def _own(self, name: str, node_id: str) -> None:
         if self._owners.setdefault(node_id, name) != name:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import libvirt
 from msgspec import structs
 
-from producers.libvirt_connect import Connection, HypervisorUnreachable
+from producers.libvirt_connect import Connection, HypervisorUnreachable, supported
 from producers.libvirt_disks import Disks
 from producers.libvirt_domains import POWER_STATES, task_state
-from producers.libvirt_system import Options, supported
+from producers.libvirt_system import Options
 from producers.libvirt_xml import read_domain
 from producers.source import EventSource
 from schemas.audits import InstanceReport, PowerState

@@ -12,6 +12,7 @@ from typing import Any
 import libvirt
 from msgspec import Struct, structs
 
+from producers.libvirt_connect import supported
 from producers.libvirt_disks import MIB
 from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, read_system_uuid
 from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
@@ -178,13 +179,3 @@ def _devices(handle: Any) -> tuple[tuple[PciDevice, ...], str]:
                 raise
     found = [device for device in map(read_pci, texts) if device is not None]
     return tuple(sorted(found, key=lambda each: each.address)), next(filter(None, map(read_system_uuid, texts)), "")
-
-
-def supported(call: Any) -> Any:
-    """The call's answer, or None if this driver does not have it. Raises libvirtError for anything else."""
-    try:
-        return call()
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
-            return None
-        raise
