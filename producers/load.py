@@ -11,9 +11,7 @@ from random import Random
 
 from msgspec import Struct, structs
 
-from producers.ledger_load import LedgerRecord, ledger_records
 from producers.source import FULL_EVERY, AuditSource, EventSource
-from producers.workload import Arrival, Departure, workload
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport, PowerState
 from schemas.inventory import CpuInfo, Hypervisor, NumaCell, Physical, SupportedGuest
 from schemas.lifecycle import (
@@ -27,8 +25,6 @@ from schemas.lifecycle import (
     LifecycleEvent,
 )
 from schemas.resources import ObservedResources, Resources
-
-__all__ = ["Arrival", "Departure", "Fleet", "Guest", "LedgerRecord", "NodeKind", "ledger_records", "workload"]
 
 Events = tuple[LifecycleEvent, ...]
 

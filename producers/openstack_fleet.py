@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from producers.openstack_payloads import AggregateFact, ServiceFact
 from schemas.claims import NodeConfigured, NodeStatus
 from schemas.codec import encode
@@ -105,9 +107,8 @@ def _configuration(node_id: str, service: ServiceFact | None, aggregates: list[A
     bare = NodeConfigured(node_id=node_id, record_id="nova", fields=fields)
     if service is not None:
         status, reason = _status(service)
-        bare = NodeConfigured(node_id=node_id, record_id="nova", fields=fields, status=status, reason=reason)
-    name = f"nova/{newest}/{blake2b(encode(bare), digest_size=DIGEST_BYTES).hexdigest()}"
-    return NodeConfigured(node_id=node_id, record_id=name, fields=fields, status=bare.status, reason=bare.reason)
+        bare = replace(bare, status=status, reason=reason)
+    return replace(bare, record_id=f"nova/{newest}/{blake2b(encode(bare), digest_size=DIGEST_BYTES).hexdigest()}")
 
 
 def _status(service: ServiceFact) -> tuple[NodeStatus, str]:

@@ -125,7 +125,7 @@ def of_message(message: object) -> Notification:
     if not isinstance(payload, dict):
         raise ValueError(f"Expected `object`, got `{type(payload).__name__}` - at `$.payload.{DATA}`")
     action, phase = _name(said.event_type)
-    binary, _, host = _publisher(said.publisher_id)
+    binary, host = _publisher(said.publisher_id)
     time_us = time_us_of(said.timestamp, "timestamp") if said.timestamp is not None else _payload_time_us(payload)
     return Notification(
         action=action,
@@ -191,11 +191,10 @@ def _name(event_type: str) -> tuple[str, str]:
     return action, phase
 
 
-def _publisher(publisher_id: str) -> tuple[str, str, str]:
+def _publisher(publisher_id: str) -> tuple[str, str]:
     """`nova-compute:host1` and the legacy `compute.host1.example.org` are both the compute service of a host."""
-    separator = ":" if ":" in publisher_id else "."
-    binary, _, host = publisher_id.partition(separator)
-    return binary.removeprefix("nova-"), separator, host
+    binary, _, host = publisher_id.partition(":" if ":" in publisher_id else ".")
+    return binary.removeprefix("nova-"), host
 
 
 def _payload_time_us(payload: Mapping[str, Any]) -> int | None:

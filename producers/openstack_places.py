@@ -119,11 +119,6 @@ def step(standing: Standing, fact: InstanceFact) -> None:
         _stands(standing, fact, size)
 
 
-def is_settled(fact: InstanceFact) -> bool:
-    """Whether no move goes on that the tracker would count besides the instance itself."""
-    return not is_moving(fact.state, fact.task)
-
-
 def is_moving(vm_state: str | None, task_state: str | None) -> bool:
     """Whether an instance in these states is resized, rebuilt or live-migrated (`_instance_in_resize_state` of the tracker)."""
     return vm_state == RESIZED or task_state == MIGRATING or task_state in RESIZING or task_state in REBUILDING
@@ -142,7 +137,7 @@ def _size(standing: Standing, fact: InstanceFact) -> Resources:
 
 def _stands(standing: Standing, fact: InstanceFact, size: Resources) -> None:
     """The instance's record stands on a host: it takes room there, and nowhere else unless a move goes on."""
-    if is_settled(fact):
+    if not is_moving(fact.state, fact.task):
         _only_at(standing, fact, fact.host, fact.node, size)
         return
     there = standing.places.get(fact.host)

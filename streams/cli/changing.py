@@ -16,6 +16,7 @@ from projections.ledger import Ledger
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
+from streams.cli.given.asking import Given, Many
 from streams.cli.given.documents import file_text, policy_named
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
@@ -27,9 +28,6 @@ from streams.scheduling.what_if import Changes, NodesLike
 
 RESOURCE_NAMES = {"vcpus": "vcpus", "pcpus": "pcpus", "memory": "memory_mib", "disk": "disk_mib"}
 NODES_ADDED_MAX = 100_000
-
-Given = Annotated[str, Parameter(show_default=False)]
-Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 class ChosenBy(NamedTuple):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, field
 
-from producers.load import GIB, Arrival, Departure, NodeKind
+from producers.load import GIB, NodeKind
 from producers.traces import FLAVORS_FILE, TRACE_FILE
+from producers.workload import Arrival, Departure
 from schemas.claims import ClaimReleased
 from schemas.codec import encode
 from schemas.results import InstancesPlaced, Placement, PlacementFailed

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from producers.load import Arrival, Departure, Fleet
+from producers.load import Fleet
+from producers.workload import Arrival, Departure
 from schemas import topics
 from schemas.codec import decode
 from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceStarted, InstanceStopped

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from producers.load import Arrival, Departure, Fleet
+from producers.load import Fleet
 from producers.source import said
+from producers.workload import Arrival, Departure
 from projections.placements import Answered, Placements
 from schemas.codec import decode, encode, event_type
 from schemas.envelope import Envelope, to_headers

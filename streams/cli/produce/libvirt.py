@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -89,8 +88,8 @@ def libvirt(
         with ended_by_sigterm():
             if spool is not None:
                 target = partial(context.run, opened, log, create=True)
-                return report_spooled(wanted, pace, SystemClock(), spool, spool_mib << 20, target, sys.stderr)
+                return report_spooled(wanted, pace, SystemClock(), spool, spool_mib << 20, target)
             with opened(log, create=True) as ledger:
-                return report(wanted, pace, SystemClock(), ledger, persistence(), sys.stderr)
+                return report(wanted, pace, SystemClock(), ledger, persistence())
     finally:
         loop.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.cli.exits import Exit
@@ -147,7 +148,7 @@ def make_hosts(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock) -> li
     return [maker(flags) for flags in hosts]
 
 
-def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: Log, persistent: Persistent, err: TextIO) -> int:
+def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: Log, persistent: Persistent) -> int:
     """Report straight into `target`, each record durable there before the next is taken, until interrupted or once."""
     from producers.libvirt_fleet import Fleet
 
@@ -164,7 +165,7 @@ def report(hosts: Sequence[HostFlags], pace: Pace, clock: SystemClock, target: L
         if records:
             persistent(lambda: target.append([message(said) for said in records]))
 
-    return _driven(fleet, take, len(hosts), err)
+    return _driven(fleet, take, len(hosts))
 
 
 def report_spooled(
@@ -174,7 +175,6 @@ def report_spooled(
     spool_file: Path,
     spool_bytes_max: int,
     open_target: Callable[[], Log],
-    err: TextIO,
 ) -> int:
     """Report into the spool, from where a thread carries it on to the log that `open_target` opens."""
     from producers.libvirt_fleet import Fleet
@@ -186,8 +186,8 @@ def report_spooled(
         leaving.callback(shelf.close)
         spool = Spool(shelf, spool_bytes_max)
         if spool.waiting:
-            _say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first", err)
-        forwarder = Forwarder(spool_file, open_target, PRODUCER, lambda sentence: _say(sentence, err))
+            _say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first")
+        forwarder = Forwarder(spool_file, open_target, PRODUCER, _say)
         leaving.callback(forwarder.stop)
 
         def epoch(topic: str, node_id: str) -> int | None:
@@ -196,21 +196,21 @@ def report_spooled(
             )
 
         def take(records: list[Said]) -> None:
-            _into(spool, records, forwarder, err)
+            _into(spool, records, forwarder)
 
         fleet = Fleet(make_hosts(hosts, pace, clock), last_epoch=epoch, interval_seconds=pace.interval_seconds, once=pace.once)
-        code = _driven(fleet, take, len(hosts), err)
+        code = _driven(fleet, take, len(hosts))
         until = time.monotonic() + DRAIN_SECONDS_MAX
         while spool.waiting and time.monotonic() < until:
             _raise(forwarder.failure)
             time.sleep(0.05)
         if spool.waiting:
-            _say(f"{spool.waiting} records wait in {spool_file} for the log", err)
+            _say(f"{spool.waiting} records wait in {spool_file} for the log")
             return Exit.UNREACHABLE
         return code
 
 
-def _into(spool: Any, records: list[Said], forwarder: Any, err: TextIO) -> None:
+def _into(spool: Any, records: list[Said], forwarder: Any) -> None:
     """Put the records into the spool; while it is full the hosts wait, which is said once."""
     from producers.spool import SpoolFull
 
@@ -221,16 +221,16 @@ def _into(spool: Any, records: list[Said], forwarder: Any, err: TextIO) -> None:
             spool.put(records)
         except SpoolFull as full:
             if not was_full:
-                _say(f"the spool is full, and audits wait until some of it has gone on: {full}", err)
+                _say(f"the spool is full, and audits wait until some of it has gone on: {full}")
             was_full = True
             time.sleep(FULL_PAUSE_SECONDS)
         else:
             if was_full:
-                _say("the spool has room again", err)
+                _say("the spool has room again")
             return
 
 
-def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int, err: TextIO) -> int:
+def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int) -> int:
     from producers.libvirt_fleet import NodeTwice
 
     fleet.start()
@@ -238,7 +238,7 @@ def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int, err: T
         while not fleet.over:
             turn = fleet.turn(WAIT_SECONDS)
             for sentence in turn.sentences:
-                _say(sentence, err)
+                _say(sentence)
             take(turn.records)
     except NodeTwice as problem:
         raise UsageProblem(str(problem)) from None
@@ -252,5 +252,5 @@ def _raise(failure: BaseException | None) -> None:
         raise failure
 
 
-def _say(sentence: str, err: TextIO) -> None:
-    print(sentence, file=err, flush=True)
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

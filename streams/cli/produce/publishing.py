@@ -57,15 +57,11 @@ class Persistent:
                 return answer
 
 
-def publisher(log: Log, persistent: Persistent | None = None) -> Callable[[str, bytes, bytes, Headers], None]:
-    """A `publish` for sources: each record durable before it returns. With `persistent` it outlasts a log that is out of reach."""
+def publisher(log: Log) -> Callable[[str, bytes, bytes, Headers], None]:
+    """A `publish` for sources: each record durable before it returns."""
 
     def publish(topic: str, key: bytes, value: bytes, headers: Headers) -> None:
-        messages = [Message(topic, key, value, headers)]
-        if persistent is None:
-            log.append(messages)
-        else:
-            persistent(lambda: log.append(messages))
+        log.append([Message(topic, key, value, headers)])
 
     return publish
 

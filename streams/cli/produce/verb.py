@@ -23,7 +23,7 @@ from streams.clock import SystemClock
 from streams.topology import open_ledger
 
 if TYPE_CHECKING:
-    from producers.load import Arrival, Departure
+    from producers.workload import Arrival, Departure
     from streams.cli.produce.driving import Driver
     from streams.cli.produce.publishing import Persistent
 
@@ -106,7 +106,7 @@ def load(
     Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
     With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
     """
-    from producers.load import workload
+    from producers.workload import workload
 
     if history is not None:
         if (limit, speed, interval, once, until_answered, batch) != (1000, 60.0, 10.0, False, False, 1):

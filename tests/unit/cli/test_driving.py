@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from producers.load import Arrival, Departure, Fleet
+from producers.load import Fleet
+from producers.workload import Arrival, Departure
 from schemas.audits import HypervisorAudited
 from schemas.codec import decode_keyed, encode
 from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted, InstanceStarted
