@@ -139,10 +139,9 @@ def _check_places(records: Sequence[BareRecord], firsts: Sequence[int], spans: S
 
 def is_whole(block: Block, seed: int) -> bool:
     """Whether every byte of a block is what was written, the checksums of its records included."""
-    if crc32(block.records, (seed + block.span) & _MASK_32) != block.check or len(block.marks) != 8 * block.held:
+    if len(block.marks) != 8 * block.held:
         return False
-    bodies = list(_sound_bodies(block, seed))
-    return len(bodies) == block.held and sum(map(len, bodies)) == len(block.records)
+    return sealed(block.first, block.end, list(_sound_bodies(block, seed)), seed) == block
 
 
 def salvaged(block: Block, seed: int) -> list[Record]:
