@@ -176,6 +176,17 @@ def test_offsets_are_dense_and_start_at_zero_in_each_partition(log: Log) -> None
     assert [record.offset for record in log.read("claims", 1, 0)] == list(range(20))
 
 
+def test_a_batch_over_topics_puts_each_record_into_its_own(log: Log) -> None:
+    batch = [Message(topic, b"k", b"%d" % at, (), 0) for at, topic in enumerate(("one", "rows", "claims", "rows"))]
+
+    offsets = log.append(batch) + log.append(batch[:2])
+
+    assert offsets == [0, 0, 0, 1, 1, 2]
+    assert values(log.read("one", 0, 0)) == [b"0", b"0"]
+    assert values(log.read("rows", 0, 0)) == [b"1", b"3", b"1"]
+    assert values(log.read("claims", 0, 0)) == [b"2"]
+
+
 def test_a_key_goes_where_the_log_says_it_belongs(log: Log) -> None:
     keys = [b"node-%d" % number for number in range(40)] + [b""]
 
@@ -221,6 +232,8 @@ def test_what_is_not_there_is_named(log: Log) -> None:
         log.read("clams", 0, 0)
     with pytest.raises(TopicMismatch, match="no partition 4"):
         log.end("claims", 4)
+    with pytest.raises(TopicMismatch, match="no partition -1"):
+        log.read("claims", -1, 0)
     with pytest.raises(TopicMismatch, match="no partition 9"):
         log.append([Message("claims", b"k", b"v", partition=9)])
     with pytest.raises(TopicMismatch, match="clams"):
@@ -401,6 +414,24 @@ def test_who_comes_under_a_name_has_it_at_once_and_who_had_it_ends(log: Log, bac
 
         assert taken == newer.partitions() == {0, 1, 2, 3}
         assert older.partitions() == frozenset()
+
+
+@needs("the test's clock")
+def test_who_leaves_without_knowing_that_another_has_its_name_takes_nothing_from_that_one(log: Log, backend: Backend, clock: Clock) -> None:
+    older = log.lease("schedulers", "claims", "a", timeout_seconds=10)
+    older.partitions()
+    clock.now_ms += 600
+
+    with backend.open() as other:
+        newer = other.lease("schedulers", "claims", "a", timeout_seconds=10)
+        newer.partitions()
+        older.release()
+        clock.now_ms += 600
+        third = log.lease("schedulers", "claims", "b", timeout_seconds=10)
+
+        assert len(third.partitions()) == 2
+        clock.now_ms += 600
+        assert len(newer.partitions()) == 2
 
 
 def test_groups_do_not_share(log: Log) -> None:

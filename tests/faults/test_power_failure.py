@@ -211,6 +211,20 @@ def test_what_was_read_is_on_disk(tmp_path: Path, how: str, records_max: int) ->
             assert values(log) == site.said
 
 
+def test_what_was_copied_is_on_disk_with_its_times(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        site = Site(tmp_path / "log.db", stack)
+        site.logs[0].append_at([Message("claims", b"k", b"%d" % at, (), at % 2) for at in range(5)], [1, 1, 2, 2, 3])
+        for seed in range(8):
+            (tmp_path / str(seed)).mkdir()
+            site.disk.fail(tmp_path / str(seed), Random(seed))
+
+    for seed in range(8):
+        with SqliteLog.open(tmp_path / str(seed) / "log.db") as log:
+            found = [[(record.time_ms, record.value) for record in log.read("claims", number, 0)] for number in range(PARTITIONS)]
+        assert found == [[(1, b"0"), (2, b"2"), (3, b"4")], [(1, b"1"), (2, b"3")]]
+
+
 def test_a_reader_syncs_once_for_what_is_new(tmp_path: Path) -> None:
     synced: list[int] = []
     with ExitStack() as stack:

@@ -53,6 +53,12 @@ def test_a_clock_that_is_set_back_does_not_keep_a_dead_member_alive() -> None:
     assert turn(group, 1, "a", 1000, now_ms=5000, beat=None).held == {0: "a"}
 
 
+def test_a_member_counts_until_its_time_out_and_not_when_it_is_up() -> None:
+    beat = Heartbeat("a", 5_000, 1_000)
+
+    assert [beat.is_alive(now_ms) for now_ms in (4_000, 4_001, 5_000, 5_999, 6_000)] == [False, True, True, True, False]
+
+
 def test_a_member_that_leaves_frees_what_it_held() -> None:
     beat = Heartbeat("a", 0, 1000)
     group = Group({"a": beat, "b": Heartbeat("b", 0, 1000)}, {0: "a", 1: "b"})

@@ -15,6 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
+from streams.log import sqlite_file
 from streams.log.base import BareRecord, LogDamaged, LogFull, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.blocks import BYTES_MAX
 from streams.log.sqlite import SqliteLog
@@ -214,6 +215,87 @@ def test_what_opening_makes_beside_a_log_may_be_written_by_all_who_may_write_the
     assert (beside.st_mode, beside.st_uid, beside.st_gid) == (log.st_mode, log.st_uid, log.st_gid)
 
 
+@pytest.mark.parametrize(
+    ("change", "act"),
+    [
+        ("UPDATE ledger SET value = 'another'", lambda _: None),
+        ("UPDATE ledger SET mark = mark + 1", lambda _: None),
+        ("UPDATE topics SET compacted = 1 WHERE name = 'other'", lambda log: log.end("other", 0)),
+        ("UPDATE topics SET name = 'another' WHERE name = 'other'", lambda log: log.topics()),
+        ("DELETE FROM topics WHERE name = 'other'", lambda log: log.create([TopicSpec("other", 1)])),
+        ("UPDATE partitions SET start = 1", lambda log: log.start("other", 0)),
+        ("UPDATE partitions SET end = 1 WHERE end = 2", lambda log: log.append([Message("other", b"k", b"v")])),
+        ("UPDATE partitions SET end = 'two'", lambda log: log.wait({Partition("other", 0): 2}, 0)),
+        ("UPDATE partitions SET time_ms = 0", lambda log: log.end("other", 0)),
+        ("UPDATE blocks SET span = 3", lambda log: log.read("other", 0, 0)),
+        ("UPDATE blocks SET count = 'two'", lambda log: log.read("other", 0, 0)),
+        ("UPDATE commits SET next = 2", lambda log: log.committed("group", "other")),
+        ("UPDATE members SET at_ms = 'long ago'", lambda log: log.lease("group", "other", "b").partitions()),
+        ("UPDATE holds SET member = x'07'", lambda log: log.lease("group", "other", "b").partitions()),
+    ],
+)
+def test_a_row_that_is_not_what_was_written_is_damage(path: Path, change: str, act: Callable[[SqliteLog], object]) -> None:
+    with made(path) as log:
+        log.append([Message("other", b"k", b"v")] * 2)
+        log.commit("group", "other", {0: 1})
+        log.lease("group", "other", "a").partitions()
+        log._leases.clear()  # as of a process that was killed
+    db = apsw.Connection(str(path))
+    db.execute(change)
+    db.close()
+
+    with pytest.raises(LogDamaged), SqliteLog.open(path) as log:
+        act(log)
+
+
+def test_while_another_keeps_the_write_lock_appends_are_refused_in_the_end_and_go_through_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    with made(path) as log:
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(LogUnreachable, match=r"another process held the write lock .* Is one stopped\?"):
+                log.append([Message("other", b"k", b"v")])
+        assert log.end("other", 0) == 0
+        other.execute("ROLLBACK")
+        other.close()
+
+        assert log.append([Message("other", b"k", b"v")]) == [0]
+
+
+def test_who_waits_for_others_again_waits_as_long_as_the_first_time() -> None:
+    goes_on = sqlite_file._waiting(0.05)
+
+    for _ in range(2):
+        waits = 0
+        while goes_on(waits):
+            waits += 1
+        assert waits > 1
+
+
+def test_a_log_without_a_bell_is_not_opened_and_its_place_is_named(path: Path) -> None:
+    made(path).close()
+    bell = path.with_name(f"{path.name}-wake")
+    bell.unlink()
+    bell.mkdir()
+
+    with pytest.raises(LogUnreachable, match=r"log\.db-wake: Is a directory\. It must be writable by all who use the log"):
+        SqliteLog.open(path)
+
+
+def test_a_lease_that_cannot_be_given_up_does_not_keep_a_log_open(path: Path) -> None:
+    log = made(path)
+    log.lease("group", "claims", "member").partitions()
+    path.unlink()
+
+    log.close()
+
+    with pytest.raises(LogUnreachable, match="was closed"):
+        log.end("claims", 0)
+
+
 CLAIMS, ROWS = Partition("claims", 0), Partition("rows", 0)
 
 
@@ -258,6 +340,9 @@ def test_a_closed_log_says_so_whatever_is_asked_of_it(path: Path, act: Callable[
         Message("other", b"k", b"v", ((b"name", b"value"),)),  # type: ignore[arg-type]
         Message("other", b"k", b"v", (("name", "value"),)),  # type: ignore[arg-type]
         Message("other", b"k", b"v", (("name",),)),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", (("name", b"value"), ("name", "value"))),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", (("name", b"value"), (b"name", b"value"))),  # type: ignore[arg-type]
+        Message("other", b"k", b"v", (("name", b"value", "name"), (b"value", "name", b"value"))),  # type: ignore[arg-type]
     ],
 )
 def test_what_could_not_be_read_back_is_not_written(path: Path, message: Message) -> None:

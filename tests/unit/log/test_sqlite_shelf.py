@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from streams.log import sqlite, sqlite_shelf
-from streams.log.base import LogDamaged, Message, OffsetOutOfRange, TopicSpec
+from streams.log.base import LogDamaged, LogFull, Message, OffsetOutOfRange, TopicSpec
 from streams.log.sqlite import SqliteLog
 
 
@@ -63,8 +63,24 @@ def test_behind_a_last_block_that_is_lost_nothing_is_appended(path: Path) -> Non
     filled(path)
     execute(path, f"DELETE FROM blocks WHERE id = (2 << {sqlite_shelf.OFFSET_BITS}) + 90")
 
-    with SqliteLog.open(path) as log, pytest.raises(LogDamaged, match="the block with offset 99 is missing"):
+    with SqliteLog.open(path) as log, pytest.raises(LogDamaged, match="claims/0@99: the block with offset 99 is missing"):
         log.append([Message("claims", b"k", b"more")])
+
+
+def test_among_gaps_of_compaction_a_block_that_is_lost_is_no_gap(path: Path) -> None:
+    with made(path) as log:
+        log.append([Message("rows", b"k%d" % (at if at % 3 else 0), b"v") for at in range(600)])
+        log.compact("rows", 0)
+        place = log._catalog.place("rows", 0)
+        *_, lost, _ = log._shelf.blocks_from(place, 0, 600, 600, 1 << 20)
+    execute(path, f"DELETE FROM blocks WHERE id = {place.base + lost.first}")
+
+    with SqliteLog.open(path) as log:
+        found = log.read("rows", 0, 0)
+        with pytest.raises(LogDamaged, match=f"rows/0@{lost.first}: "):
+            log.read("rows", 0, found[-1].offset + 1)
+
+    assert [record.offset for record in found] == [at for at in range(lost.first) if at % 3]
 
 
 def test_a_partition_whose_row_is_lost_is_damaged(path: Path) -> None:
@@ -108,6 +124,29 @@ def test_compaction_in_many_steps_keeps_the_newest_and_what_stands_beside(path: 
         assert [(record.offset, record.key) for record in log.read("rows", 0, 0)] == sorted((at, key) for key, at in newest.items())
         assert log.verify() == len(keys) + len(newest)
         assert log.compact("rows", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "act"),
+    [("put", lambda log: log.compact("rows", 0)), ("keep_state", lambda log: log.truncate("rows", 0, 7))],
+)
+def test_what_fails_halfway_leaves_everything_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, act: Callable[[SqliteLog], int]
+) -> None:
+    def no_room(*_: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with made(path) as log, SqliteLog.open(path) as other:
+        for _ in range(5):
+            log.append([Message("rows", b"k", b"v"), Message("rows", b"k", b"v")])
+        before = log.read("rows", 0, 0)
+        with monkeypatch.context() as patch, pytest.raises(LogFull, match="no room left"):
+            patch.setattr(log._shelf, fails, no_room)
+            act(log)
+
+        assert other.start("rows", 0) == 0
+        assert other.read("rows", 0, 0) == before
+        assert act(log) > 0
 
 
 @pytest.mark.usefixtures("small_steps")
