@@ -2,6 +2,7 @@
 
 import io
 import json
+from codecs import BOM_UTF8
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,7 @@ def test_rpks_lines_are_read() -> None:
     log = read_jsonl([RPK, b"\n"], "x.jsonl")
 
     assert log.read("claims", 0, 3) == [Record("claims", 0, 3, 1700000000123, b"n1", b'{"a":1}', (("ce_id", b"42"),))]
+    assert log.topics() == {"claims": 1}
 
 
 def test_rpks_records_over_several_lines_are_read_and_one_that_is_cut_short_is_named() -> None:
@@ -55,6 +57,20 @@ def test_the_prefix_of_a_ledger_on_a_shared_cluster_is_taken_off_and_no_other() 
     assert read_jsonl([KCAT.replace(b'"claims"', b'"fleet.claims"')], "x.jsonl").topics() == {"claims": 2}
     assert read_jsonl([KCAT.replace(b'"claims"', b'"fleet.claims"'), other], "x.jsonl").topics() == {"fleet.claims": 2, "fleet.metrics": 2}
     assert read_jsonl([KCAT, KCAT.replace(b'"claims"', b'"old.claims"')], "x.jsonl").topics() == {"claims": 2, "old.claims": 2}
+    two = [KCAT.replace(b'"claims"', b'"old.claims"'), KCAT.replace(b'"claims"', b'"new.claims"')]
+    assert read_jsonl(two, "x.jsonl").topics() == {"old.claims": 2, "new.claims": 2}
+
+
+def test_a_mark_of_the_byte_order_is_passed_over_where_a_file_begins_and_only_there() -> None:
+    assert read_jsonl([BOM_UTF8 + KCAT], "x.jsonl").end("claims", 1) == 8
+    with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
+        read_jsonl([KCAT, BOM_UTF8 + KCAT], "x.jsonl")
+
+
+def test_a_time_that_nobody_knew_is_the_earliest() -> None:
+    log = read_jsonl([KCAT.replace(b"1700000000123", b"-1")], "x.jsonl")
+
+    assert [record.time_ms for record in log.read("claims", 1, 7)] == [0]
 
 
 def test_a_missing_key_or_payload_is_empty() -> None:
@@ -108,6 +124,37 @@ def test_a_file_of_ours_that_ends_within_a_line_was_cut_short_and_is_not_damaged
         read_jsonl([head, first, last[:-5]], "x.jsonl")
     with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
         read_jsonl([head, first[:-5] + b"\n", last], "x.jsonl")
+
+
+def written(offsets: int, ends: dict[str, dict[int, int]]) -> list[bytes]:
+    """The lines of a file of ours."""
+    stream = io.BytesIO()
+    records = [Record("claims", 0, offset, 1700000000123, b"n1", b"{}", ()) for offset in range(offsets)]
+    write_jsonl(records, stream, [TopicSpec("claims", 2), TopicSpec("rows", 1)], ends=ends)
+    return stream.getvalue().splitlines(keepends=True)
+
+
+def test_what_the_first_line_says_and_the_records_do_not_keep_is_told() -> None:
+    whole = {"claims": {0: 2, 1: 0}, "rows": {0: 0}}
+    told: list[str] = []
+
+    assert read_jsonl(written(2, whole), "x.jsonl", told.append).end("claims", 0) == 2
+    assert told == []
+    for ends, said in (
+        ({"claims": {0: 3, 1: 0}}, "claims/0 ends at 2, its first line says 3"),
+        ({"claims": {0: 2, 1: 1}, "rows": {0: 1}}, r"claims/1 ends at 0, its first line says 1 \(and 1 partitions more\)"),
+    ):
+        with pytest.raises(LogCutShort, match=rf"x\.jsonl: it was cut short: {said}\. Copy it again"):
+            read_jsonl(written(2, ends), "x.jsonl")
+    assert read_jsonl(written(1, whole), "x.jsonl", told.append).end("claims", 0) == 1
+    assert told == ["x.jsonl: it was cut short: claims/0 ends at 1, its first line says 2; answers are about the records that are there"]
+
+
+def test_a_first_line_that_is_not_the_first_is_no_record() -> None:
+    lines = written(1, {})
+
+    with pytest.raises(LogDamaged, match=r"x\.jsonl:3: "):
+        read_jsonl(lines + lines, "x.jsonl")
 
 
 def test_offsets_must_rise() -> None:
