@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from projections.ledger import Ledger
-from schemas.claims import ClaimItem, ClaimRequested, GroupHomeClosed, GroupMember, NodeConfigured, NodeObserved, NodeSilent, NodeStatus
+from schemas.claims import (
+    ClaimItem,
+    ClaimRequested,
+    GroupHomeClosed,
+    GroupHomeProposed,
+    GroupMember,
+    NodeConfigured,
+    NodeObserved,
+    NodeSilent,
+    NodeStatus,
+)
 from schemas.codec import encode
 from schemas.inventory import (
     Aggregate,
@@ -64,6 +74,18 @@ POLICIES = (
     structs.replace(DEFAULT, options=Options(pci_alias=ALIASES)),
     Policy(weighers=(Multiplied(weigher="MetricsWeigher"),), options=Options(host_subset_size=2)),
 )
+MORE_POLICIES = (
+    Policy(weighers=(Multiplied(weigher="BestFitWeigher", multiplier=2.0), Multiplied(weigher="SpreadWeigher", multiplier=-0.5))),
+    Policy(
+        filters=("NUMATopologyFilter", "ComputeFilter", "PciPassthroughFilter", "RamFilter", "CoreFilter", "DiskFilter"),
+        options=Options(pci_alias=ALIASES),
+    ),
+    Policy(
+        filters=("MetricsFilter", "ComputeFilter"),
+        weighers=(Multiplied(weigher="MetricsWeigher"),),
+        options=Options(weight_setting=("heat=1",)),
+    ),
+)
 KINDS = ((8, 16_384, 102_400), (16, 32_768, 204_800), (8, 16_384, 0))
 SIZES = ((0, 0, 0), (1, 1024, 0), (2, 4096, 10_240), (4, 8192, 20_480), (7, 1000, 3), (16, 40_000, 1))
 
@@ -81,6 +103,7 @@ CELLS = tuple(
     for number, cpus in enumerate(((0, 1, 2, 3, 4, 5), (6, 7, 8, 9, 10, 11)))
 )
 DEVICES = tuple(PciDevice(address=f"0000:0{number}:00.0", vendor_id="8086", product_id="154d", numa_cell=number) for number in range(2))
+PAGES = ((2048, 1024), (1_048_576, 2))
 METADATA: tuple[dict[str, str], ...] = (
     {"availability_zone": "west", "filter_tenant_id": "p"},
     {"ram_weight_multiplier": "-2.5", "cpu_allocation_ratio": "2", "max_instances_per_host": "2"},
@@ -102,6 +125,12 @@ SPECS: tuple[dict[str, str], ...] = (
     {"capabilities:num_instances": "<= 1"},
     {"hw:cpu_policy": "sometimes"},
     {"trait:T1": "required"},
+)
+OFTEN_SPECS: tuple[dict[str, str], ...] = (
+    {},
+    {},
+    {"hw:numa_nodes": "1"},
+    {"hw:cpu_policy": "dedicated", "pci_passthrough:alias": "nic:1"},
 )
 
 
@@ -306,10 +335,15 @@ class FullCloud(Cloud):
         )
         self.say(closed, name)
 
+    def propose_home(self, name: str) -> None:
+        self.counter += 1
+        epoch = self.fleet.home_of("h").epoch
+        self.say(GroupHomeProposed(group_id="h", record_id=f"h{self.counter}", epoch=epoch, node_id=name), "h")
+
     def request(self) -> PlacementRequested:
         rng = self.rng
         groups = (
-            ServerGroup(group_id="g", policy="anti-affinity", max_per_node=rng.randrange(1, 4)),
+            ServerGroup(group_id="g", policy="anti-affinity", max_per_node=rng.randrange(4)),
             ServerGroup(group_id="h", policy="affinity"),
             ServerGroup(group_id="k", policy=rng.choice(("soft-anti-affinity", "soft-affinity"))),
         )
@@ -332,8 +366,102 @@ class FullCloud(Cloud):
             self.lay(name)
         elif draw < 0.85:
             self.lift()
+        elif draw < 0.88:
+            self.propose_home(name)
         else:
             self.close_home(name)
+
+
+class FewFlavors(Cloud):
+    """Classes of requests that are asked for again and again, whatever the fleet became in between.
+
+    Nodes may be alike at first: of them less has to be looked at. One class is for pages that some instances have of one size and some of
+    another: a live migration keeps the size.
+    """
+
+    def __init__(self, rng: Random, nodes: int) -> None:
+        self.odd = rng.choice((0.0, 0.03, 1.0))
+        """How often a node is not like the others."""
+        self.is_counted = rng.random() < 0.7
+        """Whether all say how many CPUs they have."""
+        self.soon: list[str] = []
+        super().__init__(rng, nodes)
+        paged = Flavor(vcpus=1, memory_mib=1024, root_gib=0, extra_specs={"hw:mem_page_size": rng.choice(("large", "1GB"))})
+        self.flavors = [super().request().flavor, self.often(), paged]
+
+    def often(self) -> Flavor:
+        rng = self.rng
+        return Flavor(
+            vcpus=rng.choice((2, 2, 12)),
+            memory_mib=rng.choice((0, 4096, 24_000)),
+            root_gib=rng.choice((0, 10, 50)),
+            extra_specs=rng.choice(OFTEN_SPECS),
+        )
+
+    def is_odd(self) -> bool:
+        return self.rng.random() < self.odd
+
+    def host(self) -> Hypervisor:
+        if not self.is_odd():
+            return Hypervisor(vcpus=8, memory_mib=32_768, disk_mib=40_960)
+        pages = tuple([HugePages(size_kib=size_kib, total=total) for size_kib, total in PAGES if self.rng.random() < 0.7])
+        host = super().host()
+        if self.is_counted:
+            host = structs.replace(host, vcpus=host.vcpus or 16)
+        return structs.replace(host, numa_cells=tuple([structs.replace(cell, pages=pages) for cell in host.numa_cells]))
+
+    def configure(self, name: str) -> None:
+        if self.is_odd():
+            super().configure(name)
+            return
+        self.counter += 1
+        rules: dict[str, Any] = {}
+        for resource in ("vcpus", "memory_mib", "disk_mib"):
+            if self.rng.random() < 0.3:
+                rules[resource] = ResourceRule(reserved=self.rng.choice((0, 32_768)), ratio_milli=self.rng.choice((None, 4000, 1 << 50)))
+        fields = OperatorFields(zone=self.rng.choice(("", "", "east")), **rules)
+        status: NodeStatus = self.rng.choice(("enabled", "enabled", "disabled"))
+        self.say(NodeConfigured(node_id=name, record_id=f"c{self.counter}", fields=fields, status=status, reason="why"), name)
+
+    def swap(self, name: str) -> None:
+        """One instance comes to the node as another one leaves it, and somebody wants to be elsewhere than either."""
+        for instance_id in ("i50", "i51"):
+            item = structs.replace(self.item(0), claim_id="swapped", instance_id=instance_id)
+            partition = self.fleet.partition_of_node(name)
+            self.fleet.lift("swapped")
+            self.fleet.lay(item, name, partition)
+        self.soon = ["i50", "i51"]
+
+    def step(self) -> None:
+        if self.rng.random() < 0.2:
+            self.configure(self.rng.choice(self.names))
+        else:
+            super().step()
+
+    def item(self, instance: int) -> ClaimItem:
+        vcpus, memory_mib = self.rng.randrange(1, 3), 256 * self.rng.randrange(1, 20)
+        item = structs.replace(super().item(instance), resources=Resources(vcpus=vcpus, memory_mib=memory_mib, disk_mib=10_240))
+        if not self.is_odd():
+            return structs.replace(item, numa=(), pci=())
+        paged = NumaWant(cpus=(0,), memory_mib=1024, page_size="large")
+        return structs.replace(item, numa=(paged,), pci=()) if self.rng.random() < 0.3 else item
+
+    def request(self) -> PlacementRequested:
+        request, draw = structs.replace(super().request(), flavor=self.rng.choice(self.flavors)), self.rng.random()
+        there = [(name, room.node_id) for room in self.fleet.rooms() for name in room.instances]
+        if draw < 0.3:
+            return request
+        plain = PlacementRequested(request_id=request.request_id, flavor=request.flavor, instance_ids=request.instance_ids)
+        if self.soon:
+            return structs.replace(plain, hints=Hints(different_host=(self.soon.pop(),)))
+        if draw < 0.4:
+            limits = self.sometimes(vcpus=self.rng.choice((2, 10)), memory_mib=8192, disk_mib=self.rng.choice((5000, 30_000)))
+            return structs.replace(plain, limits=Limits(**limits))
+        if draw < 0.75 or not there:
+            return plain
+        instance_id, source = self.rng.choice(there)
+        moved = structs.replace(plain, flavor=self.flavors[-1], instance_ids=(instance_id,), action="migrate", source_node=source)
+        return structs.replace(moved, live=self.rng.random() < 0.7)
 
 
 def difference(left: Decision, right: Decision) -> str:
@@ -380,5 +508,24 @@ def test_they_name_the_same_nearest_miss_to_members_of_groups_on_a_full_fleet(se
 
     for _ in range(40):
         cloud.step()
+        ask = cloud.fleet.ask(cloud.request(), 0, owner="s", options=policy.options)
+        both_decide_alike(cloud.fleet, ask, policy)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from((3, 3, 6, 12, 30, 110)))
+def test_they_decide_alike_for_classes_that_were_asked_for_before(seed: int, nodes: int) -> None:
+    rng = Random(seed)
+    cloud = FewFlavors(rng, nodes)
+    policies = (rng.choice(POLICIES), *MORE_POLICIES)
+
+    for _ in range(25):
+        for _ in range(rng.choice((0, 1, 1, 3, 8))):
+            cloud.step()
+        if rng.random() < 0.2:
+            cloud.swap(rng.choice(cloud.names))
+        for name in rng.sample(cloud.names, nodes // 2) if rng.random() < 0.2 else ():
+            cloud.claim(name)
+        policy = rng.choice(policies)
         ask = cloud.fleet.ask(cloud.request(), 0, owner="s", options=policy.options)
         both_decide_alike(cloud.fleet, ask, policy)

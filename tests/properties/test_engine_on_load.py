@@ -134,6 +134,22 @@ def test_both_engines_decide_alike_for_a_group_with_members_on_most_nodes() -> N
     assert (site.counts["placed"], site.counts["refused"]) == (120, 2)
 
 
+def test_both_engines_decide_alike_where_the_best_is_nearly_alone_in_its_partition() -> None:
+    homes = [partition_of(f"n{number:04}".encode(), PARTITIONS) for number in range(400)]
+    best = homes.index(0)
+    # The fuller a node would be, the better: all others of partition 0 are worse than any node elsewhere.
+    site = Site(
+        Hypervisor(vcpus=64, pcpus=0, memory_mib=10_000 if number == best else 20_000 + (not home) * 100_000 + number, disk_mib=50_000)
+        for number, home in enumerate(homes)
+    )
+    flavor = Flavor(name="small", vcpus=1, memory_mib=1000, root_gib=0)
+
+    for number, policy in enumerate((POLICIES["absolute-pack"], POLICIES["best-fit"], PACK, POLICIES["absolute-pack"])):
+        site.place(PlacementRequested(request_id=f"r{number}", flavor=flavor), policy)
+
+    assert {node_id for _, node_id in site.held.values()} == {f"n{best:04}"}
+
+
 def policies_in_turn() -> Iterator[Policy]:
     """Those that the trace is decided by, and the others, one after the other."""
     while True:

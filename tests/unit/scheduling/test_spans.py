@@ -13,13 +13,16 @@ from streams.scheduling.profiles.ring import greatest
 from streams.scheduling.profiles.spans import LEADING, Spans
 
 LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
+FAR = (0, 0, 2**52, -(2**52))
+"""How far from 0 the figures of a row that has no bounds may all be."""
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
     rng = Random(seed)
-    keys = [tuple(rng.randrange(-3, 8) for _ in range(3)) for _ in range(40)]
+    far = rng.choice(FAR)
+    keys = [drawn(rng, far) for _ in range(40)]
     profiles = Profiles(1, 3, lambda key, _: ((0,), tuple(map(float, key))))
     profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
     spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
@@ -27,7 +30,7 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
     for _ in range(rng.randrange(1, 30)):
         for _ in range(rng.choice((0, 1, 2, 30))):
             ordinal = rng.randrange(len(keys))
-            keys[ordinal] = tuple(rng.randrange(-3, 8) for _ in range(3))
+            keys[ordinal] = drawn(rng, far)
             profiles.move(ordinal, keys[ordinal])
         inside = None if rng.random() < 0.5 else np.array([rng.random() < 0.5 for _ in range(profiles.live)])
         beside = rng.sample(range(profiles.live), rng.randrange(1, 3))
@@ -53,7 +56,25 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
         assert all(sums[slot] == -np.inf for slot in set(range(profiles.live)).difference(candidates))
         for one in candidates:
             for other in candidates:
-                assert sums[one] - sums[other] <= slack or scores[one] > scores[other]
+                assert abs((sums[one] - sums[other]) - (scores[one] - scores[other])) <= slack
+
+
+def drawn(rng: Random, far: int) -> tuple[int, ...]:
+    return rng.randrange(-3, 8), far + rng.randrange(-3, 8), rng.randrange(-3, 8)
+
+
+def test_an_end_that_came_and_went_before_anybody_asked_for_it_is_none() -> None:
+    profiles = Profiles(1, 1, lambda key, _: ((0,), tuple(map(float, key))))
+    profiles.fill((ordinal, ordinal, (ordinal,)) for ordinal in range(4))
+    spans = Spans(profiles, range(1), (None,), (None,), (1.0,))
+    spans.sync()
+    spans.bounds(None, ())
+
+    for figure in (-7, 9, 1.5):
+        profiles.move(2, (figure,))
+        spans.sync()
+
+    assert spans.bounds(None, ()) == ([0.0], [3.0])
 
 
 @given(figures=st.lists(st.sampled_from((float("-inf"), 0.0, 1.0, 2.0, 3.0)), max_size=40), count=st.integers(1, 5))
@@ -89,6 +110,25 @@ def test_those_that_lead_the_sums_are_found_as_by_a_look_at_all(seed: int) -> No
 
 def test_often_nobody_needs_to_look_at_all_for_those_that_lead() -> None:
     assert sum(led_as_by_a_look_at_all(seed) for seed in range(20)) > 20 * 30 / 3
+
+
+def test_hardly_more_than_the_best_are_candidates_for_them_where_sums_differ() -> None:
+    rng = Random(1)
+    keys = [(rng.random(), rng.random(), rng.random(), 0.0) for _ in range(2 * LEADING)]
+    profiles = Profiles(1, 4, lambda key, _: ((0,), key))
+    profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
+    spans = Spans(profiles, range(3), (None,) * 3, (None,) * 3, MULTIPLIERS)
+
+    for _ in range(40):
+        ordinal = rng.randrange(len(keys))
+        profiles.move(ordinal, (rng.random(), rng.random(), rng.random(), 0.0))
+        spans.sync()
+        spans.bounds(None, ())
+        leading = spans.leading(3, -1, None)
+        sums, slack = spans.sums(None)
+
+        assert len(greatest(sums, 3, slack)) == 3
+        assert leading is None or len(leading) == 3
 
 
 def led_as_by_a_look_at_all(seed: int) -> int:
