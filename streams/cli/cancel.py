@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 from schemas.results import InstancesPlaced
 from schemas.topics import REQUESTS, RESULTS
 from streams.cli.flags import LogFlag
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Answer, Asked, asked, awaited, not_at_hand
 from streams.cli.reading.open_log import opened
@@ -41,7 +40,7 @@ def cancel(
         known = [_known(source, request) for request in dict.fromkeys(requests)]
         gone = not_at_hand(source, RESULTS)
         for found in known:
-            sys.stderr.write(f"{appended(source, cancel_message(found.request_id, new_stamp(), reason=reason))}\n")
+            say(f"{appended(source, cancel_message(found.request_id, new_stamp(), reason=reason))}")
         until_seconds = time.monotonic() + ANSWER_MS / 1000
         for found in known:
             counting = found.counting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -20,7 +19,7 @@ from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -84,7 +83,7 @@ def list_(
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.
-            sys.stderr.write(printable(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known") + "\n")
+            say(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known")
     return 0
 
 
@@ -113,7 +112,7 @@ def hold(
         state, node_id = found
         position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
     print("held" if outcome == "renewed" else "not held")
-    sys.stderr.write(f"{printable(claim)}: {outcome} at {position}\n")
+    say(f"{claim}: {outcome} at {position}")
     return 0 if outcome == "renewed" else 1
 
 
@@ -137,7 +136,7 @@ def release(
         position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
     print(outcome)
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
-    sys.stderr.write(f"{printable(claim)}: {outcome} at {position}{hint}\n")
+    say(f"{claim}: {outcome} at {position}{hint}")
     return 0 if outcome == "released" else 1
 
 
@@ -170,7 +169,7 @@ def _not_held(claim_id: str, said: str) -> int:
     """Nothing is written: without its node nobody knows where a word about the claim would belong."""
     print(said)
     why = "no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way"
-    sys.stderr.write(f"{printable(claim_id)}: {why}\n")
+    say(f"{claim_id}: {why}")
     return 1
 
 

@@ -19,7 +19,7 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.interrupts import ends_tidily
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log, opened
@@ -104,7 +104,7 @@ def _source(log: str | None) -> Iterator[tuple[Log, bool]]:
         source, lacks = opened(log), False
     except LogCutShort as problem:
         source, lacks = opened(log, partly_copied=True), True
-        sys.stderr.write(f"what is there is copied, but {printable(str(problem))}\n")
+        say(f"what is there is copied, but {problem}")
     with source:
         _refuse_part(source, log)
         yield source, lacks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
@@ -118,9 +117,9 @@ def redrive_(
         for piece in _pieces(letters_there):
             redriven.add(piece)
     if not redriven.letters:
-        sys.stderr.write("there is no letter to redrive\n")
+        say("there is no letter to redrive")
     if redriven.copies:
-        sys.stderr.write(f"{units.counted(redriven.copies, 'letter')} more of the same messages\n")
+        say(f"{units.counted(redriven.copies, 'letter')} more of the same messages")
     return Exit.ERROR if redriven.refused else Exit.DONE
 
 
@@ -154,7 +153,7 @@ class _Redriven:
             message = redrive(record)
             if isinstance(message, Unreadable):
                 self.refused += 1
-                sys.stderr.write(printable(f"{record.position}: cannot be redriven: {message.reason}") + "\n")
+                say(f"{record.position}: cannot be redriven: {message.reason}")
             elif (same := _same(message)) in self._said:
                 self.copies += 1  # Redriven before in vain: with each of its letters there would be twice as many after each try.
             else:

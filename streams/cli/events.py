@@ -19,6 +19,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write_on
+from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
 from streams.cli.problems import UsageProblem
@@ -92,7 +93,8 @@ def events(
                 check_named(source, subject)
             items = chain(first, found)
             show.write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE))
-            sys.stderr.writelines(f"{said}\n" for said in begins_late(source, having, within))
+            for late in begins_late(source, having, within):
+                say(late)
     return 0
 
 

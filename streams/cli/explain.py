@@ -32,7 +32,7 @@ from streams.cli.printed.funnel import (
     without_lines,
 )
 from streams.cli.printed.output import Answer, Column, item_of
-from streams.cli.printed.printable import printable, teller
+from streams.cli.printed.printable import printable, say, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Answer as Counting
 from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
@@ -108,7 +108,7 @@ def explain(
         if show.in_words:
             for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
-            sys.stderr.write(f"{cut}\n")
+            say(str(cut))
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=_summary(found, request, counting)))

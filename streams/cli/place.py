@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
@@ -22,7 +21,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
 from streams.cli.printed.output import Answer, Column, item_of
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import Answer as Found
 from streams.cli.reading.answers import asked, awaited, decided_at
@@ -104,7 +103,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
                 f"{problem}. So it is open whether this was asked: ask the same with `--request {name}`, which counts once, or take it "
                 f"back with `claimlog cancel {name}`"
             ) from None
-        sys.stderr.write(printable(f"{position} request {request.request_id}: {request_text(request)}") + "\n")
+        say(f"{position} request {request.request_id}: {request_text(request)}")
         if asked_since is not None:
             _refuse_overtaken(log, request, asked_since, position)
         if not wait_ms:
@@ -112,11 +111,11 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             return 0
         found = awaited(log, request.request_id, number, since, wait_ms)
         if found is None:
-            name = printable(request.request_id)
-            sys.stderr.write(
+            name = request.request_id
+            say(
                 f"claimlog: no answer to {name} within {units.span(wait_ms)}. Is a scheduler on this log? `claimlog run` "
                 f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {name}`; "
-                f"`claimlog cancel {name}` takes it back\n"
+                f"`claimlog cancel {name}` takes it back"
             )
             return 1
         if isinstance(found.result, InstancesPlaced):
@@ -161,8 +160,8 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
     show.write(answer)
     for place in result.kept:
         until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
-        sys.stderr.write(printable(f"{place.instance_id} keeps its place on {place.node_id} {until}") + "\n")
-    sys.stderr.write(printable(f"placed at {found.position} by {result.owner}") + "\n")
+        say(f"{place.instance_id} keeps its place on {place.node_id} {until}")
+    say(f"placed at {found.position} by {result.owner}")
     return 0
 
 
@@ -173,7 +172,7 @@ def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show
     answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=summary, like=_LIKE)
     show.write(answer)
     told = "" if len(items) == count else f" (of {count} instances the first {len(items)} are told)"
-    sys.stderr.write(printable(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}") + "\n")
+    say(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}")
     return 0
 
 
@@ -187,8 +186,8 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
         return code
     for line in failed_lines(log, request, result):
         print(printable(line))
-    where = f"{result.reason} at {found.position} by {result.owner}"
-    sys.stderr.write(f"{decided_at(log, found)}\n{printable(where)}; see: claimlog explain {printable(request.request_id)}\n")
+    say(str(decided_at(log, found)))
+    say(f"{result.reason} at {found.position} by {result.owner}; see: claimlog explain {request.request_id}")
     return code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from msgspec import to_builtins
@@ -18,7 +18,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable, teller
+from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.reading.apart import Added, Apart, JobsFlag, Source, Task, Tell, jobs_of, run_apart
 from streams.cli.reading.history import ArchiveFlag, with_archive
@@ -69,7 +69,7 @@ def replay_verb(
     show.write(Answer(columns=_columns(), items=items, cut=cut, summary=summary))
     if checks is None:
         return Exit.DONE
-    _say(checks, sys.stderr)
+    _say(checks)
     return Exit.FINDINGS if checks.differences else Exit.DONE
 
 
@@ -136,14 +136,13 @@ def _summary(checks: Checks) -> Mapping[str, Any]:
     }
 
 
-def _say(checks: Checks, stderr: TextIO) -> None:
+def _say(checks: Checks) -> None:
     """What was compared, and each difference."""
     compared = f"{units.count(checks.digests)} digests, {units.count(checks.rows)} node rows and {units.count(checks.snapshots)} snapshots"
     if not checks.differences:
-        stderr.write(f"verified: two folds are equal, and so are {compared} that were published\n")
+        say(f"verified: two folds are equal, and so are {compared} that were published")
         return
     for difference in checks.differences[:DIFFERENCES_SAID]:
         place = f"claims/{difference.partition}@{difference.offset}"
-        said = f"{place}: {difference.what} differs: the log gives {difference.expected}, found {difference.found}"
-        stderr.write(f"{printable(said)}\n")
-    stderr.write(f"{units.count(len(checks.differences))} differences, with {compared} compared\n")
+        say(f"{place}: {difference.what} differs: the log gives {difference.expected}, found {difference.found}")
+    say(f"{units.count(len(checks.differences))} differences, with {compared} compared")

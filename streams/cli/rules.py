@@ -25,7 +25,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import teller
+from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -70,10 +70,10 @@ def rules(*, log: LogFlag = None, show: Show = SHOW) -> int:
         {"partition": each.place, "rules_version": each.rules_version, "known": each.unknown is None, "says": _says(each)} for each in found
     ]
     show.write(Answer(columns=COLUMNS, items=items, cut=cut))
-    sys.stderr.write(f"this claimlog knows {_versions()}\n")
+    say(f"this claimlog knows {_versions()}")
     versions = {each.rules_version for each in found}
     if len(versions) > 1:
-        sys.stderr.write(f"the partitions differ: a step was interrupted; `claimlog rules set {max(versions)}` takes up where it stopped\n")
+        say(f"the partitions differ: a step was interrupted; `claimlog rules set {max(versions)}` takes up where it stopped")
     return Exit.FINDINGS if len(versions) > 1 or any(each.unknown is not None for each in found) else Exit.DONE
 
 
@@ -140,10 +140,10 @@ def _moved(log: Log, standing: Standing, version: int, *, dry_run: bool) -> Exit
     position = appended(log, change_rules(version, ledger.partition, ledger.partitions, new_stamp()))
     fold(log, ledger, position.offset + 1)
     if ledger.rules_version != version:
-        sys.stderr.write(f"{position}: written, but the partition follows rules {ledger.rules_version} after it\n")
+        say(f"{position}: written, but the partition follows rules {ledger.rules_version} after it")
         return Exit.ERROR
     print(f"{standing.place}: {was} -> {version}", flush=True)
-    sys.stderr.write(f"{position}\n")
+    say(str(position))
     return Exit.DONE
 
 

@@ -23,7 +23,7 @@ from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable, teller
+from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
 from streams.cli.reading.never_named import check_named
@@ -64,7 +64,7 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     show.write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
     if not about.entries:
-        sys.stderr.write(printable(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`") + "\n")
+        say(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import chain, repeat, takewhile
 from pathlib import Path
@@ -26,7 +25,7 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
 from streams.cli.reading.open_log import opened
@@ -107,7 +106,7 @@ def what_if(
     if show.in_words:
         for line in _told(request, played, changing, wide=show.output == "wide"):
             print(printable(line))
-        sys.stderr.write(f"{played.cut}\n")
+        say(str(played.cut))
     else:
         answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, changing))
         show.write(answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, sized
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
@@ -78,12 +77,12 @@ def capacity_verb(
     }
     show.write(Answer(columns=_columns(zones), items=items, cut=cut, summary=summary))
     if show.output in {"table", "wide"} and changing.told():
-        sys.stderr.write(f"if {', '.join(changing.told())}\n")
+        say(f"if {', '.join(changing.told())}")
     for item in items:
         if item["unusable"]:
-            sys.stderr.write(printable(f"{item['flavor']}: no node will ever do: {item['unusable']}") + "\n")
+            say(f"{item['flavor']}: no node will ever do: {item['unusable']}")
         if item["at_least"]:
-            sys.stderr.write(printable(f"{item['flavor']}: {TRIALS_MAX} or more on a node: no more than that are tried out there") + "\n")
+            say(f"{item['flavor']}: {TRIALS_MAX} or more on a node: no more than that are tried out there")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -16,7 +15,7 @@ from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, plain
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -70,7 +69,7 @@ def apply(
             source.append(messages)
     answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
     show.write(answer)
-    sys.stderr.write(_summary(len(messages), len(nodes), dry_run=dry_run))
+    say(_summary(len(messages), len(nodes), dry_run=dry_run))
     return 0
 
 
@@ -112,7 +111,7 @@ def _nodes(wants: FleetFile, state: State, *, new: bool) -> list[str]:
     known = state.node_ids()
     unknown = unknown_names(wants, known)
     for pattern in [name for name in unknown if is_pattern(name)]:
-        sys.stderr.write(f"{printable(wants.name)}: the pattern {pattern!r} fits no node\n")
+        say(f"{wants.name}: the pattern {pattern!r} fits no node")
     named = [name for name in unknown if not is_pattern(name)]
     if named and not new:
         raise UsageProblem(f"{wants.name}: {unknown_node(named[0], known)}; --new writes settings before a node's first report")
@@ -127,5 +126,5 @@ def _unheard_of(node_id: str) -> Node:
 
 def _summary(changed: int, nodes: int, *, dry_run: bool) -> str:
     if not changed:
-        return f"nothing to change on {nodes} {'node' if nodes == 1 else 'nodes'}\n"
-    return f"{changed} of {nodes} nodes {'would change; nothing was written (--dry-run)' if dry_run else 'changed'}\n"
+        return f"nothing to change on {nodes} {'node' if nodes == 1 else 'nodes'}"
+    return f"{changed} of {nodes} nodes {'would change; nothing was written (--dry-run)' if dry_run else 'changed'}"

@@ -12,7 +12,7 @@ from msgspec import structs
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
 from streams.cli.printed.output import Answer, Column
-from streams.cli.printed.printable import printable, teller
+from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Tell
@@ -61,7 +61,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
         items.append(_item(mends, f"{action}; still open" if left else action, place))
     show.write(structs.replace(answer, items=items, cut=state.cut))
     if not yes and any(item["action"] == "would write" for item in items):
-        sys.stderr.write("nothing was written; --yes writes it\n")
+        say("nothing was written; --yes writes it")
     healed = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)
     return Exit.DONE if healed else Exit.FINDINGS
 
@@ -112,7 +112,7 @@ def ignore(
         position = appended(source, ignored(record, new_stamp(), reason))
         now = _found(state_at(source), finding)
     print("resolved" if now is None else "ignored" if now.ignored else "alarms again")
-    sys.stderr.write(f"{printable(finding)}: {position}\n")
+    say(f"{finding}: {position}")
     return Exit.DONE if now is None or now.ignored == reason else Exit.ERROR
 
 
@@ -124,12 +124,12 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
         record = _known(state, finding)
         mends = adopted(record, _place(state, record), new_stamp(), reason)
         if not mends.messages:
-            sys.stderr.write(printable(mends.says) + "\n")
+            say(mends.says)
             return Exit.ERROR
         ledger = state_at(source, views=False, pending=False) if state.laid else state
         position, outcome = _written(source, mends.messages, ledger)
     print(outcome)
-    sys.stderr.write(printable(f"{mends.says}: {position} ({reason})") + "\n")
+    say(f"{mends.says}: {position} ({reason})")
     return Exit.DONE if outcome == "granted" else Exit.ERROR
 
 

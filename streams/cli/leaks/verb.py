@@ -19,7 +19,7 @@ from streams.cli.leaks import mending
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column, item_of
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.reading.held import counted_by, held_by
@@ -91,27 +91,30 @@ def leaks(
     for name in node:
         if state.node(name) is None:
             raise UsageProblem(unknown_node(name, state.node_ids()))
-    found = [finding for finding in state.findings() if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
+    known = state.findings()
+    found = [finding for finding in known if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
     hidden = 0
     if not with_ignored:
         hidden = sum(bool(finding.ignored) for finding in found)
         found = [finding for finding in found if not finding.ignored]
-        sys.stderr.write(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them\n" if hidden else "")
+    if hidden:
+        say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
+    told = summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)
     if heal:
         with opened(log) as source:
             code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
         if not found and show.in_words:
-            sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
+            say(told)
         return code
     if explain and show.in_words:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
-        sys.stderr.write(f"{state.cut}\n")
+        say(str(state.cut))
     else:
         items = [finding_item(finding, state.as_of_ms) for finding in found]
         answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
         show.write(answer)
     if show.output in {"table", "wide"}:
-        sys.stderr.write(summary_text(found, of=len(state.findings()) - hidden, nodes_known=len(state.node_ids()), hidden=hidden))
+        say(told)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 
 
@@ -152,16 +155,16 @@ def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, h
     `of` all that are open, less the `hidden` ones that are ignored: where none of them is shown, it is not said that all is well.
     """
     if not findings and not nodes_known:
-        return "nothing found: no node is known, so there is nothing to compare\n"
+        return "nothing found: no node is known, so there is nothing to compare"
     if not findings:
-        all_well = "nothing else found\n" if hidden else "nothing found: claims, life cycles and audits agree\n"
-        return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}\n" if of else all_well
+        all_well = "nothing else found" if hidden else "nothing found: claims, life cycles and audits agree"
+        return f"nothing found of that kind or there; open in all: {units.counted(of, 'finding')}" if of else all_well
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
     counted = counted_by(findings)
     stale = f"; counted and on no audit: {sized(counted)}" if any(counted) else ""
     found = f"{units.counted(len(findings), 'finding')} on {units.counted(nodes, 'node')}, {confirmed} confirmed"
-    return f"{found}; held: {sized(held_by(findings))}{stale}\n"
+    return f"{found}; held: {sized(held_by(findings))}{stale}"
 
 
 def explained(finding: OpenRecord, as_of_ms: int) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from schemas.partitioner import partition_of
 from streams.cli.flags import LogFlag
-from streams.cli.printed.printable import printable
+from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -34,12 +33,12 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
         position, _ = appended_to(state, source, close_home_message(node, group, epoch, new_stamp()))
         row = state.node(node)
     if row is None or row.homes_closed.get(group, 0) < epoch:
-        sys.stderr.write(f"{position}: written, but the home is open after it; ask again\n")
+        say(f"{position}: written, but the home is open after it; ask again")
         return 1
     left = len(row.members(group))
     stay = f"; {left} member{' is' if left == 1 else 's are'} left there" if left else ""
     print(printable(f"{node}: home of {group} closed (epoch {epoch}){stay}"))
-    sys.stderr.write(f"{position}\n")
+    say(str(position))
     return 0
 
 

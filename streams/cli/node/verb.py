@@ -20,7 +20,7 @@ from streams.cli.nodes import node_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import MEMORY, TITLES, amount_text, sized
 from streams.cli.printed.output import Answer, Column, plain
-from streams.cli.printed.printable import printable, printable_lines
+from streams.cli.printed.printable import printable, printable_lines, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -47,7 +47,7 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
     findings = [finding for finding in state.findings() if finding.node_id == name]
     if output.in_words:
         sys.stdout.write(printable_lines(described(row, node, findings, state.as_of_ms)))
-        sys.stderr.write(f"{state.cut}\n")
+        say(str(state.cut))
         return 0
     claims = [claim_item(claim, state) for claim in sorted(node.held(), key=lambda claim: claim.claim_id)]
     item = node_item(row, state.as_of_ms) | {
@@ -103,10 +103,10 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
         position, _ = appended_to(state, log, configure(name, new_stamp(), status=status, reason=reason))
         after = state.node(name)
     if after is None or after.status != status:
-        sys.stderr.write(f"{position}: written, but the node is {'not known' if after is None else after.status} after it\n")
+        say(f"{position}: written, but the node is {'not known' if after is None else after.status} after it")
         return 1
     print(printable(f"{name}: {was} -> {status}" + (f" ({reason})" if reason else "")))
-    sys.stderr.write(f"{position}\n")
+    say(str(position))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TextIO
 
@@ -9,6 +10,11 @@ from typing import TextIO
 def printable(text: str) -> str:
     """One line: whatever is no visible character or space, a line break too, is written as its escape."""
     return text if text.isprintable() else "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
+def say(sentence: str) -> None:
+    """A sentence for people, on a line of its own on stderr."""
+    sys.stderr.write(f"{printable(sentence)}\n")
 
 
 def teller(stderr: TextIO) -> Callable[[str], None]:

@@ -16,6 +16,7 @@ from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
 from streams.cli.exits import Exit
 from streams.cli.printed import units
+from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log
@@ -53,7 +54,7 @@ def history(log: str | None, *, nodes: int, seed: int, records: int) -> int:
         with Progress("history", records) as progress:
             written = write_history(target, made, progress.add)
     told = ", ".join(f"{units.count(count)} {topic}" for topic, count in sorted(written.items()))
-    sys.stderr.write(f"{units.count(records)} records: {told}\n")
+    say(f"{units.count(records)} records: {told}")
     return Exit.DONE
 
 
