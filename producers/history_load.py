@@ -14,16 +14,16 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from producers.ledger_load import HOST, SCHEDULER, SIZES, START_MS, TTL_MS, Guest, GuestHost
+from producers.ledger_load import HOST, SCHEDULER, SIZES, START_MS, TTL_MS, Guest, GuestHost, claim_on, guest_of
 from producers.source import said
 from schemas.audits import AuditRecord, InstanceReport
-from schemas.claims import ClaimItem, ClaimReleased, ClaimRenewed, ClaimRequested, ReleaseReason
+from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, ReleaseReason
 from schemas.codec import encode, event_type
 from schemas.envelope import Envelope, Headers, to_headers
 from schemas.ids import claim_id as claim_id_of
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, InstanceStarted, LifecycleEvent
 from schemas.partitioner import partition_of
-from schemas.resources import ObservedResources, Resources
+from schemas.resources import Resources
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 
 HELD_PER_NODE = 20
@@ -72,6 +72,10 @@ class _Node(GuestHost):
         super().__init__(node_id, partition, START_MS, FULL_EVERY)
         self.unclaimed: list[InstanceReport] = []
         self.coming = 0
+
+    def reports(self) -> list[InstanceReport]:
+        """Also the guests that no claim holds."""
+        return [*super().reports(), *self.unclaimed]
 
 
 def history_records(seed: int, *, nodes: int, records: int, partitions: int) -> Iterator[HistoryRecord]:
@@ -156,8 +160,7 @@ class _Maker:
         others = self.in_partition[node.partition]
         other = others[life % len(others)]
         lost, given_back, kept = (claim_id_of(f"load-{life:08d}", 0, SCHEDULER, START_MS, 3 * life + attempt) for attempt in range(3))
-        observed = ObservedResources(vcpus=size.vcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
-        guest = Guest(kept, InstanceReport(instance_id=name, resources=observed), size)
+        guest = guest_of(kept, name, size)
         refused = life % REFUSED_EVERY == 0
         elsewhere: list[Callable[[], HistoryRecord]] = [
             *([partial(self.claim, other, node, lost, name, _TOO_LARGE)] if refused else []),
@@ -187,12 +190,8 @@ class _Maker:
 
     def claim(self, node: _Node, alternate: _Node, claim_id: str, instance_id: str, size: Resources) -> HistoryRecord:
         """A claim on the node, with another of its partition as alternate."""
-        names = (node.node_id,) if alternate is node else (node.node_id, alternate.node_id)
-        item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=names, resources=size)
-        basis, request_id = self.claims_ends[node.partition] - 1, claim_id.partition("/")[0]
-        return self.of_claims(
-            node, claim_id, ClaimRequested(request_id=request_id, owner=SCHEDULER, basis=basis, ttl_ms=TTL_MS, items=(item,))
-        )
+        basis = self.claims_ends[node.partition] - 1
+        return self.of_claims(node, claim_id, claim_on(node, alternate, claim_id, instance_id, size, basis))
 
     def renew(self, node: _Node, claim_id: str, count: int) -> HistoryRecord:
         """The starter is at work."""
@@ -223,14 +222,7 @@ class _Maker:
 
     def audit(self, node: _Node) -> HistoryRecord:
         """One look at the node: in full if it changed."""
-        now_ms = self.now_ms
-        mono_ms = now_ms - START_MS
-        made = None if node.changed else node.audits.unchanged(taken_at_ms=now_ms, mono_ms=mono_ms)
-        if made is None:
-            reports = [*(guest.report for guest in node.held), *node.unclaimed]
-            made = node.audits.audited(HOST, reports, taken_at_ms=now_ms, mono_ms=mono_ms)
-            node.changed = False
-        return self.observed(AUDITS, node, made)
+        return self.observed(AUDITS, node, node.audit(self.now_ms, self.now_ms - START_MS))
 
     def observed(self, topic: str, node: _Node, record: AuditRecord | LifecycleEvent) -> HistoryRecord:
         """An observation as a source publishes it."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from producers.source import FULL_EVERY, AuditSource, EventSource
 from producers.workload import FLAVORS
-from schemas.audits import InstanceReport
+from schemas.audits import HypervisorAudited, InstanceReport
 from schemas.claims import Change, ClaimItem, ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved, PartitionOpened
 from schemas.codec import encode
 from schemas.ids import claim_id as claim_id_of
@@ -87,6 +87,31 @@ class GuestHost:
     def fits(self, size: Resources) -> bool:
         """Whether its scheduler finds room for that."""
         return size.vcpus <= self.free_vcpus and size.memory_mib <= self.free_memory and size.disk_mib <= self.free_disk
+
+    def reports(self) -> list[InstanceReport]:
+        """What an audit lists here."""
+        return [guest.report for guest in self.held]
+
+    def audit(self, now_ms: int, mono_ms: int) -> HypervisorAudited:
+        """One look: in full if something changed since the last."""
+        made = None if self.changed else self.audits.unchanged(taken_at_ms=now_ms, mono_ms=mono_ms)
+        if made is None:
+            made = self.audits.audited(HOST, self.reports(), taken_at_ms=now_ms, mono_ms=mono_ms)
+            self.changed = False
+        return made
+
+
+def guest_of(claim_id: str, instance_id: str, size: Resources) -> Guest:
+    """A guest of that size."""
+    observed = ObservedResources(vcpus=size.vcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
+    return Guest(claim_id, InstanceReport(instance_id=instance_id, resources=observed), size)
+
+
+def claim_on(node: GuestHost, alternate: GuestHost, claim_id: str, instance_id: str, size: Resources, basis: int) -> ClaimRequested:
+    """A claim on the node, with another of its partition as alternate, if there is one."""
+    names = (node.node_id,) if alternate is node else (node.node_id, alternate.node_id)
+    item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=names, resources=size)
+    return ClaimRequested(request_id=claim_id.partition("/")[0], owner=SCHEDULER, basis=basis, ttl_ms=TTL_MS, items=(item,))
 
 
 def ledger_records(
@@ -161,23 +186,17 @@ class _Maker:
         """Claim on the node, with the node after it in its partition as alternate; renewal (every other time) and start follow."""
         self.requests += 1
         self.held += 1
-        request_id = f"load-{self.requests:08d}"
         instance_id = f"{self.requests:08x}-0000-4000-8000-{self.requests:012x}"
-        claim_id = claim_id_of(request_id, 0, SCHEDULER, self.start_ms, self.requests)
+        claim_id = claim_id_of(f"load-{self.requests:08d}", 0, SCHEDULER, self.start_ms, self.requests)
         neighbours = self.by_partition[node.partition]
         alternate = neighbours[self.requests % len(neighbours)]
-        names = (node.node_id,) if alternate is node else (node.node_id, alternate.node_id)
         node.take(size)
-        observed = ObservedResources(vcpus=size.vcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
-        held = Guest(claim_id, InstanceReport(instance_id=instance_id, resources=observed), size)
+        held = guest_of(claim_id, instance_id, size)
         if self.requests % 2:
             self.followups.append((self.made + 40, lambda: self.renewal(node, held)))
         self.followups.append((self.made + 80, lambda: self.started(node, held)))
-        item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=names, resources=size)
         basis = self.next_offsets[node.partition] - 1
-        return self.record(
-            node.partition, node.key, ClaimRequested(request_id=request_id, owner=SCHEDULER, basis=basis, ttl_ms=TTL_MS, items=(item,))
-        )
+        return self.record(node.partition, node.key, claim_on(node, alternate, claim_id, instance_id, size, basis))
 
     def renewal(self, node: GuestHost, held: Guest) -> LedgerRecord:
         renewed = ClaimRenewed(node_id=node.node_id, record_id=f"renew/{held.claim_id}", claim_id=held.claim_id, ttl_ms=TTL_MS)
@@ -219,12 +238,7 @@ class _Maker:
         return self.record(node.partition, node.key, observed)
 
     def audit(self, node: GuestHost) -> LedgerRecord:
-        now_ms = self.now_ms
-        mono_ms = now_ms - self.start_ms
-        made = None if node.changed else node.audits.unchanged(taken_at_ms=now_ms, mono_ms=mono_ms)
-        if made is None:
-            made = node.audits.audited(HOST, [held.report for held in node.held], taken_at_ms=now_ms, mono_ms=mono_ms)
-            node.changed = False
+        made = node.audit(self.now_ms, self.now_ms - self.start_ms)
         observed = NodeObserved(
             node_id=made.node_id,
             producer=made.producer,

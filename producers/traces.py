@@ -40,6 +40,8 @@ class Row(Struct, frozen=True, gc=False):
     flavor: str
     life_lo_s: int
     life_hi_s: int
+    outlived: bool
+    """Still alive at the window's end."""
 
 
 def trace(
@@ -54,15 +56,15 @@ def trace(
     random = Random(seed)
     timeline = Timeline()
     first_s: int | None = None
-    for arrival_s, group in groupby(_rows(directory / TRACE_FILE, flavors, instances), key=lambda each: each[0].arrival_s):
+    for arrival_s, group in groupby(_rows(directory / TRACE_FILE, flavors, instances), key=lambda each: each.arrival_s):
         first_s = arrival_s if first_s is None else first_s
         bin_ms = start_ms + (arrival_s - first_s) * 1000
         coming: list[tuple[int, int, Arrival, list[int]]] = []
-        for row, censored in group:
+        for row in group:
             time_ms = bin_ms + random.randrange(BIN_MS)
             lifetime_ms = random.randrange(row.life_lo_s * 1000, row.life_hi_s * 1000)
             request = PlacementRequested(request_id=f"azure-{row.line}", flavor=flavors[row.flavor], project_id=f"batch-{row.batch}")
-            coming.append((time_ms, row.line, Arrival(time_ms, request), [] if censored and immortal_censored else [lifetime_ms]))
+            coming.append((time_ms, row.line, Arrival(time_ms, request), [] if row.outlived and immortal_censored else [lifetime_ms]))
         for _, _, arrival, lifetimes_ms in sorted(coming, key=lambda each: each[:2]):
             yield from timeline.arrival(arrival, lifetimes_ms)
     yield from timeline.until()
@@ -92,8 +94,8 @@ def read_flavors(path: Path) -> dict[str, Flavor]:
     return flavors
 
 
-def _rows(path: Path, flavors: dict[str, Flavor], instances: int | None) -> Iterator[tuple[Row, bool]]:
-    """The VMs in order, each with whether it outlived the window."""
+def _rows(path: Path, flavors: dict[str, Flavor], instances: int | None) -> Iterator[Row]:
+    """The VMs in order."""
     last_s = -1
     with _opened(path) as lines:
         for count, (line, fields) in enumerate(_fields(path, lines, COLUMNS)):
@@ -107,14 +109,15 @@ def _rows(path: Path, flavors: dict[str, Flavor], instances: int | None) -> Iter
                     f"{path}:{line}: arrivals must be in order of time: {row.arrival_s} comes after {last_s}; sort the file"
                 )
             last_s = row.arrival_s
-            yield row, fields["censored"] == "1"
+            yield row
 
 
 def _row(path: Path, line: int, fields: dict[str, str]) -> Row:
     try:
-        row = Row(line, int(fields["arrival_s"]), fields["batch"], fields["flavor"], int(fields["life_lo_s"]), int(fields["life_hi_s"]))
+        arrival_s, low_s, high_s = (int(fields[name]) for name in ("arrival_s", "life_lo_s", "life_hi_s"))
     except ValueError as error:
         raise TraceUnreadable(f"{path}:{line}: expected whole seconds: {error}") from error
+    row = Row(line, arrival_s, fields["batch"], fields["flavor"], low_s, high_s, fields["censored"] == "1")
     if len(row.batch) > NAME_CHARACTERS_MAX:  # it becomes a project's
         raise TraceUnreadable(f"{path}:{line}: expected a batch of at most {NAME_CHARACTERS_MAX} characters, got {len(row.batch)}")
     if not 0 <= row.life_lo_s < row.life_hi_s or row.arrival_s < 0:
