@@ -78,7 +78,6 @@ class OpenStack:
         self,
         epoch_of: Callable[[str], int],
         *,
-        producer: str = PRODUCER,
         swap_mib: Mapping[str, int] | None = None,
         told: Mapping[tuple[str, str], Told] | None = None,
         now_us: Callable[[], int] | None = None,
@@ -91,7 +90,7 @@ class OpenStack:
         the follower is where an earlier one was already.
         """
         self.services = Services()
-        self._epoch_of, self._producer, self._swap_mib, self._now_us = epoch_of, producer, swap_mib or {}, now_us
+        self._epoch_of, self._swap_mib, self._now_us = epoch_of, swap_mib or {}, now_us
         self._sources: dict[str, EventSource] = {}
         self._histories: dict[str, History] = {}
         self._told: dict[str, dict[str, Told]] = {}
@@ -253,7 +252,7 @@ class OpenStack:
     def _source(self, node_id: str) -> EventSource:
         source = self._sources.get(node_id)
         if source is None:
-            source = self._sources[node_id] = EventSource(node_id, self._producer, self._epoch_of(node_id))
+            source = self._sources[node_id] = EventSource(node_id, PRODUCER, self._epoch_of(node_id))
         return source
 
     def _bury(self, instance_id: str, fact: InstanceFact) -> None:

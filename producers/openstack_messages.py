@@ -22,7 +22,6 @@ VALUE_BYTES_MAX = 8 << 20
 ENVELOPES_MAX = 4
 """oslo.messaging in a kcat line in whatever carried that: deeper is no notification."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-YEAR_MAX = 9999
 
 DATA = "nova_object.data"
 PAYLOAD_TIMES = ("updated_at", "launched_at", "terminated_at", "deleted_at", "created_at", "last_seen_up", "timestamp")

@@ -40,17 +40,12 @@ class Row(Struct, frozen=True, gc=False):
     flavor: str
     life_lo_s: int
     life_hi_s: int
-    outlived: bool
-    """Still alive at the window's end."""
 
 
-def trace(
-    directory: Path, *, seed: int, instances: int | None = None, start_ms: int = 0, immortal_censored: bool = False
-) -> Iterator[Arrival | Departure]:
+def trace(directory: Path, *, seed: int, instances: int | None = None, start_ms: int = 0) -> Iterator[Arrival | Departure]:
     """The first `instances` VMs (None: all) of the extract in `directory`, in time order; the first bin begins at `start_ms`.
 
-    One request a VM, `azure-LINE`; the tenant is the batch. With `immortal_censored` a VM that outlived the window does not end.
-    Raises TraceUnreadable.
+    One request a VM, `azure-LINE`; the tenant is the batch. Raises TraceUnreadable.
     """
     flavors = read_flavors(directory / FLAVORS_FILE)
     random = Random(seed)
@@ -59,14 +54,14 @@ def trace(
     for arrival_s, group in groupby(_rows(directory / TRACE_FILE, flavors, instances), key=lambda each: each.arrival_s):
         first_s = arrival_s if first_s is None else first_s
         bin_ms = start_ms + (arrival_s - first_s) * 1000
-        coming: list[tuple[int, int, Arrival, list[int]]] = []
+        coming: list[tuple[int, int, Arrival, int]] = []
         for row in group:
             time_ms = bin_ms + random.randrange(BIN_MS)
             lifetime_ms = random.randrange(row.life_lo_s * 1000, row.life_hi_s * 1000)
             request = PlacementRequested(request_id=f"azure-{row.line}", flavor=flavors[row.flavor], project_id=f"batch-{row.batch}")
-            coming.append((time_ms, row.line, Arrival(time_ms, request), [] if row.outlived and immortal_censored else [lifetime_ms]))
-        for _, _, arrival, lifetimes_ms in sorted(coming, key=lambda each: each[:2]):
-            yield from timeline.arrival(arrival, lifetimes_ms)
+            coming.append((time_ms, row.line, Arrival(time_ms, request), lifetime_ms))
+        for _, _, arrival, lifetime_ms in sorted(coming, key=lambda each: each[:2]):
+            yield from timeline.arrival(arrival, [lifetime_ms])
     yield from timeline.until()
 
 
@@ -117,7 +112,7 @@ def _row(path: Path, line: int, fields: dict[str, str]) -> Row:
         arrival_s, low_s, high_s = (int(fields[name]) for name in ("arrival_s", "life_lo_s", "life_hi_s"))
     except ValueError as error:
         raise TraceUnreadable(f"{path}:{line}: expected whole seconds: {error}") from error
-    row = Row(line, arrival_s, fields["batch"], fields["flavor"], low_s, high_s, fields["censored"] == "1")
+    row = Row(line, arrival_s, fields["batch"], fields["flavor"], low_s, high_s)
     if len(row.batch) > NAME_CHARACTERS_MAX:  # it becomes a project's
         raise TraceUnreadable(f"{path}:{line}: expected a batch of at most {NAME_CHARACTERS_MAX} characters, got {len(row.batch)}")
     if not 0 <= row.life_lo_s < row.life_hi_s or row.arrival_s < 0:

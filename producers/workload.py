@@ -137,12 +137,10 @@ class Timeline:
             yield Departure(end_ms, request_id, instance_id)
 
 
-def workload(
-    seed: int, *, instances: int, start_ms: int = 0, scale: float = 1.0, count_max: int = 1, prefix: str = "load"
-) -> Iterator[Arrival | Departure]:
+def workload(seed: int, *, instances: int, start_ms: int = 0, count_max: int = 1, prefix: str = "load") -> Iterator[Arrival | Departure]:
     """Arrivals of `instances` VMs and the ends of their lifetimes, in time order from `start_ms` on; the same seed, the same stream.
 
-    `scale` multiplies the arrivals per time. VMs of a batch that share a flavor come in requests of up to `count_max` instances.
+    VMs of a batch that share a flavor come in requests of up to `count_max` instances.
     The tenant of a batch is `project_id`. The stream ends with the last departure.
     """
     draw = _Draw(seed)
@@ -150,7 +148,7 @@ def workload(
     batch = number = 0
     for bin_ms in _bins(start_ms):
         coming: list[tuple[int, int, PlacementRequested, list[int]]] = []
-        for _ in range(draw.batches(scale)):
+        for _ in range(draw.batches()):
             batch += 1
             for flavor, lifetimes_ms in draw.batch(count_max, instances - number):
                 request = PlacementRequested(
@@ -186,9 +184,9 @@ class _Draw:
         self._batch_weights = list(accumulate(count for _, _, count in BATCHES))
         self._life_weights = list(accumulate(count for _, _, count in LIFETIMES))
 
-    def batches(self, scale: float) -> int:
+    def batches(self) -> int:
         """How many batches one bin has: a Poisson number of a gamma-distributed rate."""
-        mean = self._random.gammavariate(BATCHES_GAMMA_SHAPE, scale * BATCHES_PER_BIN / BATCHES_GAMMA_SHAPE)
+        mean = self._random.gammavariate(BATCHES_GAMMA_SHAPE, BATCHES_PER_BIN / BATCHES_GAMMA_SHAPE)
         passed, count = self._random.expovariate(1.0), 0
         while passed < mean:
             passed += self._random.expovariate(1.0)

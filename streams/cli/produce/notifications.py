@@ -233,15 +233,15 @@ class Before(Struct):
         return lambda node_id: epoch_after(self.epochs.get(node_id), start_ms)
 
 
-def told_before(log: Log, producer: str = PRODUCER) -> Before:
+def told_before(log: Log) -> Before:
     """Read what this producer said from the whole of the life-cycle topic."""
     before = Before({}, {})
-    mark = b'"producer":' + msgspec.json.encode(producer)
+    mark = b'"producer":' + msgspec.json.encode(PRODUCER)
     for record in _all(log, LIFECYCLE):
         if mark not in record.value:
             continue
         event = decode_keyed(LIFECYCLE, record.key, record.value)
-        if isinstance(event, Unreadable) or event.producer != producer:
+        if isinstance(event, Unreadable) or event.producer != PRODUCER:
             continue
         is_gone = isinstance(event, InstanceDeparted | InstanceDeleted)
         before.told[event.instance.instance_id, event.node_id] = Told(

@@ -70,13 +70,6 @@ def test_the_same_seed_gives_the_same_stream_and_a_limit_ends_it(extract: Extrac
     assert len(list(trace(directory, seed=5, instances=2))) == 4
 
 
-def test_vms_that_outlived_the_window_may_stay(extract: Extract) -> None:
-    ends = [event for event in trace(extract(), seed=1, immortal_censored=True) if isinstance(event, Departure)]
-
-    assert "azure-5" not in {event.request_id for event in ends}
-    assert len(ends) == 3
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
