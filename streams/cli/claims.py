@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -78,17 +78,17 @@ def list_(
         raise UsageProblem(unknown_node(node, folded.node_ids()))
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
-    items = [_listed(item) for item in items if state == "held" or item["state"] in wanted]
+    items = [
+        item | {"resources": sized([item[resource] for resource in RESOURCES])}
+        for item in items
+        if state == "held" or item["state"] in wanted
+    ]
     show.write(Answer(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE))
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.
             say(f"nothing is held for {subject}; `claimlog timeline {subject}` says whether it is known")
     return 0
-
-
-def _listed(item: dict[str, Any]) -> dict[str, Any]:
-    return item | {"resources": sized([item[resource] for resource in RESOURCES])}
 
 
 @app.command

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
@@ -82,8 +82,8 @@ def copy_verb(
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
             for place, count in copied.items()
         ]
-    code = _answered(items, show)
-    return Exit.INCOMPLETE if lacks else code
+    show.write(Answer(columns=COLUMNS, items=items))
+    return Exit.INCOMPLETE if lacks else Exit.DONE
 
 
 def _alone(copy: Log, name: str) -> AbstractContextManager[None]:
@@ -147,7 +147,8 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
                 partial.unlink()
     places = [Partition(spec.name, number) for spec in topics for number in range(spec.partitions)]
     items = [{"topic": each.topic, "partition": each.number, "copied": copied[each], "end": copied[each]} for each in places]
-    return _answered(items, show)
+    show.write(Answer(columns=COLUMNS, items=items))
+    return Exit.DONE
 
 
 def _refuse_to_replace(path: Path) -> None:
@@ -159,11 +160,6 @@ def _counted(records: Iterator[Record], copied: Counter[Partition]) -> Iterator[
     for record in records:
         copied[Partition(record.topic, record.partition)] += 1
         yield record
-
-
-def _answered(items: list[dict[str, Any]], show: Show) -> int:
-    show.write(Answer(columns=COLUMNS, items=items))
-    return Exit.DONE
 
 
 def _is_itself(target: str, spec: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import groupby
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -168,14 +169,10 @@ def _end(log: Log, number: int) -> int:
 
 def _verified(log: Log, found: Sequence[Listed]) -> list[str]:
     """What is said of each once the log was folded to it."""
-    total = sum(max((entry.offset + 1 for entry in mine if entry.state_hash), default=0) for mine in _by_partition(found))
+    by_partition = [list(mine) for _, mine in groupby(found, key=lambda entry: entry.partition)]
+    total = sum(max((entry.offset + 1 for entry in mine if entry.state_hash), default=0) for mine in by_partition)
     with Progress("verify", total) as progress:
-        return [says for mine in _by_partition(found) for says in _held_against(log, mine, progress.add)]
-
-
-def _by_partition(found: Sequence[Listed]) -> Iterator[list[Listed]]:
-    for number in sorted({entry.partition for entry in found}):
-        yield [entry for entry in found if entry.partition == number]
+        return [says for mine in by_partition for says in _held_against(log, mine, progress.add)]
 
 
 def _held_against(log: Log, found: Sequence[Listed], progress: Callable[[int], None]) -> Iterator[str]:
