@@ -101,10 +101,6 @@ class Worker:
         self._jobs.put(pending)
         return pending
 
-    def call(self, job: Callable[[], Answer], timeout_seconds: float) -> Answer:
-        """The job's answer, or what it raised. Raises HypervisorUnreachable if it takes too long, or an earlier one still does."""
-        return self.start(job).answer(timeout_seconds)
-
     def last(self, job: Callable[[], Answer]) -> Pending[Answer]:
         """Make one more call when the last has returned, however long that takes; then the thread ends."""
         pending = self._last = Pending(job, self._name)

@@ -304,15 +304,15 @@ def test_a_call_that_hangs_is_given_up_and_the_next_is_refused_until_it_returns(
     worker, gate = Worker("stuck"), threading.Event()
 
     with pytest.raises(HypervisorUnreachable, match=r"stuck: no answer in 0.05 s"):
-        worker.call(gate.wait, 0.05)
+        worker.start(gate.wait).answer(0.05)
     with pytest.raises(HypervisorUnreachable, match="an earlier call is still waiting"):
-        worker.call(lambda: 1, 5)
+        worker.start(lambda: 1).answer(5)
     gate.set()
 
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
-            assert worker.call(lambda: 7, 5) == 7
+            assert worker.start(lambda: 7).answer(5) == 7
             break
         except HypervisorUnreachable:
             time.sleep(0.01)
@@ -325,7 +325,7 @@ def test_what_a_call_raises_is_raised() -> None:
     worker = Worker("w")
 
     with pytest.raises(ZeroDivisionError):
-        worker.call(lambda: 1 // 0, 5)
+        worker.start(lambda: 1 // 0).answer(5)
     worker.close()
 
 
