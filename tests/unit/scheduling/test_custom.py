@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,12 @@ from streams.cli.exits import Exit, guarded
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.custom_error import CustomError
 from streams.scheduling.filters import filters_of, reason
+from streams.scheduling.fleet import Fleet
 from streams.scheduling.loading import PolicyError, from_dict, from_text, from_toml
-from streams.scheduling.policy import Policy, text
+from streams.scheduling.policy import Policy, digest, text
+from streams.scheduling.select import engine
 from streams.scheduling.weighers import weigh
+from tests.scheduling_world import world
 
 PLUG_INS = """
 def even(ask, room):
@@ -94,6 +98,19 @@ def test_a_function_and_a_class_in_novas_style_weigh() -> None:
 
     assert scores == [0.5, 2.0]
     assert [column.raw for column in columns] == [[1.0, 3.0], [8.0, 16.0]]
+
+
+@pytest.mark.parametrize("policy", [{"filters": ["our_plug_ins:even"]}, {"weighers": [{"weigher": "our_plug_ins:number"}]}])
+def test_a_policy_with_code_from_outside_is_left_to_the_plain_scan(policy: dict[str, Any]) -> None:
+    here = world()
+    for name in ("n1", "n2"):
+        here.host(name)
+    fleet, ours = Fleet(here.ledgers()), from_dict(policy, source="p")
+    asked = fleet.ask(PlacementRequested(request_id="r", flavor=Flavor(vcpus=1)), 0, owner="s")
+
+    found = engine("profiles")(fleet, asked, ours, digest(ours))
+
+    assert (found.engine, found.chosen) == ("reference", "n2")
 
 
 @pytest.mark.parametrize(

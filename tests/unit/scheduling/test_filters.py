@@ -15,6 +15,7 @@ from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from schemas.resources import Limits, Resources
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter, reason
+from streams.scheduling.filters.amounts import shortfalls_told
 
 ALL = {filter_.name: filter_ for filter_ in (*RESTRICTIONS, *FILTERS.values(), LAST)}
 
@@ -70,6 +71,7 @@ def test_a_move_leaves_its_node_and_a_resize_stays() -> None:
     assert why("source-node", ask(action="evacuate", source_node="n2"), node()) is None
     assert why("source-node", ask(action="resize", source_node="n2"), node()) == "a resize stays on n2"
     assert why("source-node", ask(action="resize", source_node="n1"), node()) is None
+    assert why("source-node", ask(source_node="n1"), node()) is None
     assert why("source-node", ask(action="resize"), node()) == "the instance to resize is not there"
     assert why("source-node", ask(action="resize"), with_instances(node(), "i")) is None
 
@@ -135,6 +137,8 @@ def test_an_anti_affinity_group_has_at_most_so_many_on_one_node_and_the_instance
         ("RamFilter", Flavor(memory_mib=4096), (0, 0, 0, 0), 1000, None),
         ("RamFilter", Flavor(memory_mib=1024), (0, 0, 5120, 0), 2000, None),
         ("RamFilter", Flavor(memory_mib=4096), (0, 0, 4096, 0), 1500, "memory_mib: 4096 needed of 2048"),
+        ("RamFilter", Flavor(memory_mib=4097), (0, 0, 0, 0), 2000, "memory_mib: 4097 needed, the whole node has 4096"),
+        ("DiskFilter", Flavor(root_gib=11), (0, 0, 0, 0), 2000, "disk_mib: 11264 needed, the whole node has 10240"),
         ("DiskFilter", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=512), (0, 0, 0, 7680), 1000, None),
         ("DiskFilter", Flavor(root_gib=1, ephemeral_gib=1, swap_mib=513), (0, 0, 0, 7680), 1000, "disk_mib: 2561 needed of 2560"),
     ],
@@ -150,6 +154,20 @@ def test_a_limit_that_the_request_carries_counts_like_one_of_the_node() -> None:
 
     assert why("RamFilter", asked, node(used=(0, 0, 489, 0))) == "memory_mib: 512 needed of 511"
     assert why("RamFilter", asked, node(used=(0, 0, 488, 0))) is None
+    full = ask(limits=Limits(memory_mib=9000), flavor=Flavor(memory_mib=512))
+    assert why("RamFilter", full, node(used=(0, 0, 3584, 0))) is None
+
+
+@pytest.mark.parametrize(("used", "memory"), [(3000, "6000 needed, the whole node has 4096"), (8000, "6000 needed of 192")])
+def test_that_the_whole_node_is_too_small_is_told_where_less_is_missing_of_what_is_free(used: int, memory: str) -> None:
+    host = node(used=(0, 0, used, 0), vcpus=ResourceRule(ratio_milli=4000), memory_mib=ResourceRule(ratio_milli=2000))
+
+    def told(**options: Any) -> list[str]:
+        asked = ask(flavor=Flavor(vcpus=9, memory_mib=6000), **options)
+        return [str(lack) for lack in shortfalls_told(asked, room(host, 0, mark_of("n1")), "vcpus", "memory_mib")]
+
+    assert told() == [f"memory_mib: {memory}", "vcpus: 9 needed, the whole node has 8"]
+    assert told(forced_nodes=("n1",)) == []
 
 
 def test_the_last_filter_says_what_the_ledger_would_say() -> None:

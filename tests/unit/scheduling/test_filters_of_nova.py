@@ -79,6 +79,12 @@ def test_what_a_node_has_is_compared_by_the_figures_and_in_the_spelling_of_novas
     assert why("ComputeCapabilitiesFilter", with_specs(**figures), host) is None
 
 
+def test_beside_a_demand_for_address_bits_all_others_count() -> None:
+    host = node(Hypervisor(cpu_info=CpuInfo(maxphysaddr_bits=46), stats={"gpu": "2"}))
+
+    assert why("ComputeCapabilitiesFilter", with_specs(hw__maxphysaddr_bits="46", gpu="3"), host) == "gpu: 3 needed, it is 2"
+
+
 def test_of_two_demands_for_address_bits_the_short_one_counts() -> None:
     host = node(Hypervisor(cpu_info=CpuInfo(maxphysaddr_bits=46)))
     both = {"hw__maxphysaddr_bits": "40", "capabilities__cpu_info__maxphysaddr__bits": "== 40"}
@@ -98,6 +104,9 @@ def test_an_image_finds_hypervisors_that_run_its_kind_in_its_version() -> None:
     )
     assert why(name, with_image(img_hv_type="kvm", img_hv_requested_version="six"), host) is not None
     assert why(name, with_image(img_hv_type="kvm", hw_maxphysaddr_bits="42"), host) == "image needs 42 bits of physical address, it has 40"
+    assert why(name, with_image(img_hv_type="kvm", hw_maxphysaddr_bits="40"), host) is None
+    unversioned = node(Hypervisor(supported_guests=(kvm,)))
+    assert why(name, with_image(img_hv_type="kvm", img_hv_requested_version=">= 6.0.1", hw_maxphysaddr_bits="42"), unversioned) is None
     assert why(name, ask(), host, image_properties_default_architecture="aarch64") == "image needs aarch64, it runs x86_64/kvm/hvm"
     assert why(name, with_image(img_hv_type="kvm"), node()) == "image needs kvm, it runs nothing that it reports"
 
@@ -144,12 +153,14 @@ def test_aggregates_say_which_images_specs_projects_and_flavors_they_take() -> N
     assert why("AggregateInstanceExtraSpecsFilter", with_specs(aggregate_instance_extra_specs__gpu="1"), mixed) == (
         "aggregates with gpu 1 needed, its own have no such key"
     )
+    assert why("AggregateInstanceExtraSpecsFilter", with_specs(hw__gpu="1"), mixed) is None
     assert why("AggregateMultiTenancyIsolation", ask(project_id="p2"), mixed) is None
     assert why("AggregateMultiTenancyIsolation", ask(project_id="p3"), mixed) == "its aggregates are for other projects than p3"
     assert why("AggregateMultiTenancyIsolation", ask(project_id="p3"), node()) is None
     assert why("require_tenant_aggregate", ask(project_id="p3"), node()) == "it is in no aggregate of project p3"
     assert why("AggregateTypeAffinityFilter", ask(), mixed) is None
     huge = ask(flavor=Flavor(name="huge"))
+    assert why("AggregateTypeAffinityFilter", huge, node()) is None
     assert why("AggregateTypeAffinityFilter", huge, mixed) == "its aggregates are for flavors big, small, not huge"
 
 
@@ -224,6 +235,21 @@ def test_a_query_reads_facts_and_one_that_cannot_be_understood_finds_nothing() -
     assert why("JsonFilter", asked('["and",' * 32 + "1" + "]" * 32), node()) is None
 
 
+@pytest.mark.parametrize(
+    ("query", "holds"),
+    [
+        ('["=", 4096, "$total_usable_ram_mb", "$free_ram_mb"]', True),
+        ('["=", 4096, "$free_ram_mb", 4095]', False),
+        ('["=", "$free_ram_mb"]', False),
+        ('["and", ["=", "$free_ram_mb", 4096], ""]', True),
+        ("[1, 2]", False),
+        ("[[1], 2]", False),
+    ],
+)
+def test_a_query_compares_its_first_argument_with_all_others_and_leaves_out_empty_ones(query: str, holds: bool) -> None:
+    assert (why("JsonFilter", ask(hints=Hints(query=query)), node()) is None) == holds
+
+
 @pytest.mark.parametrize("query", ["[]", "{}", "null", "0", "false", '""'])
 def test_a_query_that_asks_nothing_holds(query: str) -> None:
     assert why("JsonFilter", ask(hints=Hints(query=query)), node()) is None
@@ -249,6 +275,8 @@ def test_ratios_of_aggregates_and_exact_amounts_and_the_limits_that_claims_carry
 
     assert why("AggregateRamFilter", fits, roomy) is None
     assert why("AggregateRamFilter", wide, roomy) == "memory_mib: 257 needed of 256 by its aggregates' ram_allocation_ratio"
+    kept = in_aggregates({"ram_allocation_ratio": "2.0"}, memory_mib=ResourceRule(reserved=96), used=(0, 0, 7744, 0))
+    assert why("AggregateRamFilter", wide, kept) == "memory_mib: 257 needed of 256 by its aggregates' ram_allocation_ratio"
     assert why("AggregateRamFilter", wide, node(used=(0, 0, 4000, 0))) == "memory_mib: 257 needed of 96"
     assert why("ExactRamFilter", ask(flavor=Flavor(memory_mib=4096)), node()) is None
     assert why("ExactDiskFilter", ask(flavor=Flavor(root_gib=9)), node()) == "disk_mib: 9216 asked, exactly 10240 are free"
@@ -257,6 +285,25 @@ def test_ratios_of_aggregates_and_exact_amounts_and_the_limits_that_claims_carry
     assert check is not None
     assert check.limits is not None
     assert check.limits(roomy) == Limits(memory_mib=6144)
+
+
+def test_no_ratio_of_an_aggregate_lets_an_instance_in_that_is_larger_than_the_node_or_asks_for_what_nobody_reports() -> None:
+    ratio, large = {"ram_allocation_ratio": "4"}, ask(flavor=Flavor(memory_mib=5000))
+    overcommitted = ResourceRule(ratio_milli=4000)
+
+    assert why("AggregateRamFilter", large, in_aggregates(ratio, memory_mib=overcommitted)) == (
+        "memory_mib: 5000 needed, the whole node has 4096"
+    )
+    assert why("AggregateRamFilter", ask(), in_aggregates(ratio, hypervisor=Hypervisor(vcpus=8))) == (
+        "memory_mib: the node reports no total of it"
+    )
+
+
+def test_exactly_what_is_free_is_without_what_is_kept_for_the_host() -> None:
+    host = node(memory_mib=ResourceRule(reserved=96))
+
+    assert why("ExactRamFilter", ask(flavor=Flavor(memory_mib=4000)), host) is None
+    assert why("ExactRamFilter", ask(flavor=Flavor(memory_mib=4096)), host) == "memory_mib: 4096 asked, exactly 4000 are free"
 
 
 def test_an_aggregates_ratio_below_zero_leaves_no_room_and_is_not_taken_for_none() -> None:

@@ -72,6 +72,24 @@ def test_so_many_equals_that_none_can_go_are_not_looked_through_for_each_change(
     assert leaders.few(1) == [(0.0, slot) for slot in range(8 * KEPT)]
 
 
+def test_equals_that_come_one_after_the_other_all_stand_here() -> None:
+    leaders = Leaders()
+    leaders.fill(np.zeros(10), np.arange(10))
+
+    for slot in range(10, 8 * KEPT):
+        leaders.put(slot, 0.0)
+
+    assert leaders.few(1) == [(0.0, slot) for slot in range(8 * KEPT)]
+
+
+def test_who_is_left_out_may_be_as_near_the_best_as_is_asked_for() -> None:
+    leaders = Leaders()
+    leaders.fill(np.arange(10.0 * KEPT), np.arange(10 * KEPT))
+
+    assert leaders.few(1, slack=2.0) == [(float(slot), slot) for slot in range(10 * KEPT - 1, 10 * KEPT - 4, -1)]
+    assert leaders.few(1, slack=2.0 * KEPT) is None
+
+
 def test_what_rises_pushes_others_out_and_is_not_forgotten() -> None:
     leaders = Leaders()
     leaders.fill(np.zeros(10), np.arange(10))
