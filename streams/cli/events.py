@@ -37,6 +37,14 @@ OTHER_TYPES = ("unreadable", "dead-letter")
 WAIT_SECONDS = 1.0
 MIXED = ("record",)
 """Every type of record has its own parts."""
+COLUMNS = [
+    Column(name="time_ms", title="time", shown=units.moment),
+    Column(name="position"),
+    Column(name="type"),
+    Column(name="key"),
+    Column(name="node_id", title="node", shown=lambda name: name or "-", wide=True),
+    Column(name="summary", title="what"),
+]
 _LIKE = dict.fromkeys(("time_ms", "position", "type", "key", "node_id", "summary", "record"))
 
 Chosen = Callable[[Record], bool]
@@ -92,7 +100,7 @@ def events(
             if subject is not None and not first:
                 check_named(source, subject)
             items = chain(first, found)
-            show.write(Answer(columns=columns(), items=items, cut=cut, mixed=MIXED, like=_LIKE))
+            show.write(Answer(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
             for late in begins_late(source, having, within):
                 say(late)
     return 0
@@ -161,18 +169,6 @@ def record_item(record: Record) -> dict[str, Any]:
     }
 
 
-def columns() -> list[Column]:
-    """The columns of a table of records."""
-    return [
-        Column(name="time_ms", title="time", shown=units.moment),
-        Column(name="position"),
-        Column(name="type"),
-        Column(name="key"),
-        Column(name="node_id", title="node", shown=lambda name: name or "-", wide=True),
-        Column(name="summary", title="what"),
-    ]
-
-
 def _may_have(topic: str, patterns: tuple[str, ...]) -> bool:
     """Whether a topic may have records of a type that one of the patterns fits; without a pattern all are asked for."""
     others = OTHER_TYPES if topic == DEAD_LETTERS else ("unreadable",)
@@ -205,7 +201,7 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
         items = [record_item(record) for record in batch if chosen(record)]
         if items:
             write_on(
-                Answer(columns=columns(), items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr
+                Answer(columns=COLUMNS, items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr
             )
             sys.stdout.flush()
             headers = False

@@ -28,6 +28,19 @@ from streams.log.base import Log
 
 DIFFERENCES_SAID = 20
 """More than so many are counted and not said one by one; the JSON document has them all."""
+COLUMNS = [
+    Column(name="partition", right=True),
+    Column(name="next_offset", title="records", shown=units.count, right=True),
+    Column(name="digest"),
+    Column(name="nodes", shown=units.count, right=True),
+    Column(name="claims", shown=units.count, right=True),
+    Column(name="from", shown=units.count, right=True),
+    Column(name="granted", shown=units.count, right=True),
+    Column(name="refused", shown=units.count, right=True),
+    Column(name="dead", shown=units.count, right=True, alarm=bool),
+    Column(name="rules_version", title="rules", right=True, wide=True),
+    Column(name="ledger_id", title="ledger", wide=True),
+]
 
 
 def replay_verb(
@@ -66,7 +79,7 @@ def replay_verb(
         tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
     items = [_item(partition) for partition in found]
     summary = None if checks is None else _summary(checks)
-    show.write(Answer(columns=_columns(), items=items, cut=cut, summary=summary))
+    show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary))
     if checks is None:
         return Exit.DONE
     _say(checks)
@@ -108,22 +121,6 @@ def _item(partition: Folded) -> dict[str, Any]:
         "rules_version": partition.rules_version,
         "ledger_id": partition.ledger_id,
     }
-
-
-def _columns() -> list[Column]:
-    return [
-        Column(name="partition", right=True),
-        Column(name="next_offset", title="records", shown=units.count, right=True),
-        Column(name="digest"),
-        Column(name="nodes", shown=units.count, right=True),
-        Column(name="claims", shown=units.count, right=True),
-        Column(name="from", shown=units.count, right=True),
-        Column(name="granted", shown=units.count, right=True),
-        Column(name="refused", shown=units.count, right=True),
-        Column(name="dead", shown=units.count, right=True, alarm=bool),
-        Column(name="rules_version", title="rules", right=True, wide=True),
-        Column(name="ledger_id", title="ledger", wide=True),
-    ]
 
 
 def _summary(checks: Checks) -> Mapping[str, Any]:

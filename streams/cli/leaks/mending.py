@@ -25,6 +25,12 @@ from streams.log.base import Log, Message, Position
 
 FindingName = Annotated[str, Parameter(help="Its id, as `claimlog leaks -o json` or -c finding_id names it.")]
 ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")]
+COLUMNS = [
+    Column(name="finding_id", title="finding"),
+    Column(name="action", alarm=lambda action: "still open" in action),
+    Column(name="what"),
+    Column(name="position", shown=lambda place: place or "-"),
+]
 
 
 def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, report_age_ms: int) -> int:
@@ -33,7 +39,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     All are looked at anew before the first, and each after what was written on its node or for its instance, with all that hosts have
     reported by then. 0 if nothing is left to do, else 3.
     """
-    answer = Answer(columns=columns(), items=(), like=_LIKE)
+    answer = Answer(columns=COLUMNS, items=(), like=_LIKE)
     show.check(answer)
     if yes:
         check_writable(log)
@@ -131,16 +137,6 @@ def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -
     print(outcome)
     say(f"{mends.says}: {position} ({reason})")
     return Exit.DONE if outcome == "granted" else Exit.ERROR
-
-
-def columns() -> list[Column]:
-    """The columns of what was or would be mended."""
-    return [
-        Column(name="finding_id", title="finding"),
-        Column(name="action", alarm=lambda action: "still open" in action),
-        Column(name="what"),
-        Column(name="position", shown=lambda place: place or "-"),
-    ]
 
 
 _LIKE = dict.fromkeys(("finding_id", "kind", "node_id", "instance_id", "action", "what", "position"))

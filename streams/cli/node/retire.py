@@ -25,6 +25,13 @@ from streams.log.base import Log, Position, wall_clock_ms
 from streams.operator import configure
 
 RETIRED, RETIRABLE, IN_USE = "retired", "to be retired", "in use: move or release what is there, or withdraw it by name"
+COLUMNS = [
+    Column(name="node_id", title="node"),
+    Column(name="unheard_ms", title="not heard of for", shown=units.span, right=True),
+    Column(name="instances", right=True),
+    Column(name="claims", right=True),
+    Column(name="what"),
+]
 
 
 def retire(
@@ -42,7 +49,7 @@ def retire(
     length_ms = duration_ms(unheard_for)
     if not length_ms:
         raise UsageProblem(f"--unheard-for {unheard_for}: every node is unheard of for no time; expected a time such as 7d")
-    answer = Answer(columns=_columns(), items=(), like=_said("", 0, 0, 0, ""))
+    answer = Answer(columns=COLUMNS, items=(), like=_said("", 0, 0, 0, ""))
     output.check(answer)
     with opened(log) as source:
         if yes:
@@ -59,16 +66,6 @@ def retire(
                     item["what"] = RETIRED
     output.write(structs.replace(answer, items=items, cut=state.cut))
     return 3 if any(item["what"] == RETIRABLE for item in items) else 0
-
-
-def _columns() -> list[Column]:
-    return [
-        Column(name="node_id", title="node"),
-        Column(name="unheard_ms", title="not heard of for", shown=units.span, right=True),
-        Column(name="instances", right=True),
-        Column(name="claims", right=True),
-        Column(name="what"),
-    ]
 
 
 def _item(log: Log, state: State, node_id: str, now_ms: int, length_ms: int) -> dict[str, Any] | None:
