@@ -29,8 +29,8 @@ from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
 from streams.cli.printed.amounts import sized
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.records import READ_RECORDS
-from streams.log.base import Log, between
+from streams.cli.reading.records import partition_records
+from streams.log.base import Log
 
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""
@@ -58,8 +58,7 @@ def asked_for(log: Log) -> dict[str, PlacementRequested]:
     """
     counts: Counter[bytes] = Counter()
     for number in range(log.topics().get(REQUESTS, 0)):
-        end = log.end(REQUESTS, number)
-        for record in between(log, REQUESTS, number, max(log.start(REQUESTS, number), end - LOOKED_BACK), end, READ_RECORDS):
+        for record in partition_records(log, REQUESTS, number, LOOKED_BACK):
             event = decode_keyed(REQUESTS, record.key, record.value)
             if isinstance(event, PlacementRequested):
                 counts[msgspec.json.encode(_kind(event))] += event.count

@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from schemas.topics import AUDITS
 from streams.cli.doctor.checks import Check
-from streams.log.base import Log, between
+from streams.cli.reading.records import partition_records
+from streams.log.base import Log
 
 TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
-BATCH = 500
 
 
 class _Stamp(Struct):
@@ -32,8 +32,7 @@ def producers(log: Log) -> Iterator[Check]:
     last: dict[tuple[bytes, str], int] = {}
     falls: dict[tuple[bytes, str], int] = {}
     for number in range(log.topics().get(AUDITS, 0)):
-        end = log.end(AUDITS, number)
-        for record in between(log, AUDITS, number, max(log.start(AUDITS, number), end - TAIL_RECORDS), end, BATCH):
+        for record in partition_records(log, AUDITS, number, TAIL_RECORDS):
             try:
                 stamp = msgspec.json.decode(record.value, type=_Stamp)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

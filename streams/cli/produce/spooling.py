@@ -19,6 +19,7 @@ from producers.source import Said
 from producers.spool import Kept, SpoolFull, forward
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import last_epoch, message
+from streams.cli.reading.records import partition_records
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
@@ -42,12 +43,8 @@ class SqliteShelf:
 
     def __init__(self, log: SqliteLog) -> None:
         self._log = log
-        self._epochs: dict[str, int] = {}
+        self._epochs = {record.key.decode(): int(record.value) for record in partition_records(log, EPOCHS, 0)}
         self._gone = 0
-        at = log.start(EPOCHS, 0)
-        while batch := log.read(EPOCHS, 0, at):
-            at = batch[-1].offset + 1
-            self._epochs |= {record.key.decode(): int(record.value) for record in batch}
 
     @classmethod
     def open(cls, path: Path) -> SqliteShelf:

@@ -25,9 +25,10 @@ def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
         raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {ARCHIVED}")
 
 
-def partition_records(log: Log, topic: str, partition: int) -> Iterator[Record]:
-    """All records of a partition that are at hand now."""
-    return between(log, topic, partition, log.start(topic, partition), log.end(topic, partition), READ_RECORDS)
+def partition_records(log: Log, topic: str, partition: int, last: int | None = None) -> Iterator[Record]:
+    """All records of a partition that are at hand now, or the `last` so many."""
+    start, end = log.start(topic, partition), log.end(topic, partition)
+    return between(log, topic, partition, start if last is None else max(start, end - last), end, READ_RECORDS)
 
 
 class Range(NamedTuple):
