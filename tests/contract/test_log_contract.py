@@ -14,7 +14,18 @@ from uuid import uuid4
 
 import pytest
 
-from streams.log.base import Log, Message, NameTaken, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
+from streams.log.base import (
+    Log,
+    Message,
+    NameTaken,
+    OffsetOutOfRange,
+    Partition,
+    Record,
+    TopicMismatch,
+    TopicSpec,
+    between,
+    partition_count,
+)
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.memory import MemoryLog
@@ -234,8 +245,12 @@ def test_what_is_not_there_is_named(log: Log) -> None:
         log.end("claims", 4)
     with pytest.raises(TopicMismatch, match="no partition -1"):
         log.read("claims", -1, 0)
-    with pytest.raises(TopicMismatch, match="no partition 9"):
-        log.append([Message("claims", b"k", b"v", partition=9)])
+    for number in (4, 9, -1):
+        with pytest.raises(TopicMismatch, match=f"no partition {number}"):
+            log.append([Message("claims", b"k", b"v", partition=number)])
+    with pytest.raises(TopicMismatch, match="clams"):
+        partition_count(log, "clams")
+    assert partition_count(log, "claims") == 4
     with pytest.raises(TopicMismatch, match="clams"):
         log.partition("clams", b"k")
     with pytest.raises(TopicMismatch, match="clams"):
@@ -258,6 +273,24 @@ def test_reading_is_bounded_by_records_and_bytes_but_gives_at_least_one(log: Log
     assert 1 <= len(log.read("one", 0, 0, bytes_max=5500)) <= 5
     assert [record.offset for record in log.read("one", 0, 3, bytes_max=1)] == [3]
     assert [record.offset for record in log.read("one", 0, 48, records_max=1000)] == [48, 49]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 1000])
+def test_what_stands_between_two_offsets_is_read_in_portions_and_nothing_more(log: Log, batch: int) -> None:
+    log.append([message(b"%d" % number) for number in range(12)])
+
+    found = [[record.offset for record in between(log, "one", 0, start, end, batch)] for start, end in ((0, 12), (3, 10), (5, 5), (11, 20))]
+
+    assert found == [[*range(12)], [*range(3, 10)], [], [11]]
+
+
+@needs("compaction when asked")
+def test_what_stands_between_two_offsets_ends_there_in_a_gap_too(log: Log) -> None:
+    log.append([message(b"v", b"k" if number in range(3, 9) else b"%d" % number, "rows") for number in range(12)])
+    log.compact("rows", 0)
+
+    assert [record.offset for record in between(log, "rows", 0, 1, 6, 2)] == [1, 2]
+    assert [record.offset for record in between(log, "rows", 0, 4, 10, 2)] == [8, 9]
 
 
 def test_at_the_end_there_is_nothing_and_beyond_it_an_error(log: Log) -> None:
@@ -536,6 +569,11 @@ def test_offsets_and_times_go_on_after_everything_was_truncated(log: Log, clock:
 
     assert offsets == [2]
     assert [(record.offset, record.time_ms) for record in log.read("one", 0, 2)] == [(2, 1_000_000)]
+
+
+def test_a_topic_has_a_partition_at_least() -> None:
+    with pytest.raises(ValueError, match="topic 'none' needs at least one partition, not 0"):
+        TopicSpec("none", 0)
 
 
 def test_an_empty_batch_is_nothing(log: Log) -> None:

@@ -273,6 +273,15 @@ def test_a_disk_that_does_not_take_it_ends_all_that_rests_on_it_and_nothing_is_a
         assert (third.start("claims", 0), third.end("claims", 0)) == (0, 1), "nothing is written behind what may be gone"
 
 
+def test_what_goes_wrong_while_the_wal_is_folded_back_aside_is_for_who_writes_to_tell(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        log, _, _ = Site(tmp_path / "log.db", stack).logs
+        with syncing(refuse):
+            log._file._fold_aside()
+        with pytest.raises(LogDamaged, match="the disk did not take"):
+            log.append([Message("claims", b"k", b"v", (), 0)])
+
+
 def test_a_disk_that_does_not_take_a_snapshot_does_not_cost_the_older_ones(tmp_path: Path) -> None:
     chunk = Message("ledger-snapshots", b"k", b"v", (), 0)
     with ExitStack() as stack:

@@ -55,6 +55,7 @@ class Case:
         Case("no record at all", [block(0, 2, 0), block(2, 4), block(4, 7, 5)]),
         Case("fewer records than it says", [block(0, 3, 0, 1)._replace(held=3)]),
         Case("another span than it was sealed with", [block(0, 3, 0, 1)._replace(span=4)]),
+        Case("no records", [sealed(0, 2, [b"no record", b"no record"], SEED)]),
         Case("nothing", []),
     ],
     ids=lambda case: case.name,
@@ -62,6 +63,12 @@ class Case:
 def test_blocks_that_do_not_hold_together_are_damaged(case: Case) -> None:
     with pytest.raises(BlockDamaged):
         opened(case.blocks, SEED)
+
+
+def test_blocks_with_gaps_anywhere_hold_together() -> None:
+    blocks = [block(0, 4, 0, 3), block(4, 9, 6), block(9, 12, 9, 10)]
+
+    assert opened(blocks, SEED) == records(0, 3, 6, 9, 10)
 
 
 def test_a_block_of_another_partition_is_damaged() -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from codecs import BOM_UTF8
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -172,7 +173,15 @@ def test_times_never_go_back() -> None:
 
 def test_it_can_be_read_and_waited_for_but_not_written() -> None:
     log = read_jsonl([KCAT], "x.jsonl")
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: log.append([Message("claims", b"k", b"v")]),
+        lambda: log.create([TopicSpec("new", 1)]),
+        lambda: log.truncate("claims", 1, 8),
+        lambda: log.compact("claims", 1),
+    )
 
     assert log.wait({Partition("claims", 1): 7}, 0)
-    with pytest.raises(LogReadOnly, match=r"x\.jsonl"):
-        log.append([Message("claims", b"k", b"v")])
+    for act in acts:
+        with pytest.raises(LogReadOnly, match=r"x\.jsonl"):
+            act()
+    assert (log.topics(), log.start("claims", 1), log.end("claims", 1)) == ({"claims": 2}, 7, 8)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from threading import Event, Thread, Timer
 from typing import Any
 
 import apsw
 import pytest
 
-from streams.log import sqlite_file
+from streams.log import sqlite_file, wake
 from streams.log.base import BareRecord, LogDamaged, LogFull, LogUnreachable, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.blocks import BYTES_MAX
 from streams.log.sqlite import SqliteLog
@@ -275,6 +276,28 @@ def test_who_waits_for_others_again_waits_as_long_as_the_first_time() -> None:
         assert waits > 1
 
 
+def test_two_threads_on_one_log_are_told_so_and_of_no_damage(path: Path) -> None:
+    inside, go_on = Event(), Event()
+
+    def pause(*_: object) -> None:
+        inside.set()
+        go_on.wait(60)
+
+    with made(path) as log:
+        log._file._db.create_scalar_function("pause", pause, 0)
+        thread = Thread(target=log._file.rows, args=("SELECT pause()",))
+        thread.start()
+        inside.wait(60)
+        try:
+            with pytest.raises(LogUnreachable, match="used by two threads at once; open one for each"):
+                log.read("other", 0, 0)
+        finally:
+            go_on.set()
+            thread.join()
+
+        assert log.append([Message("other", b"k", b"v")]) == [0]
+
+
 def test_a_log_without_a_bell_is_not_opened_and_its_place_is_named(path: Path) -> None:
     made(path).close()
     bell = path.with_name(f"{path.name}-wake")
@@ -430,11 +453,29 @@ with SqliteLog.open(sys.argv[1]) as log:
     assert max(late_ms) < 250
 
 
+def test_each_append_rings_and_who_waits_need_not_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "FALLBACK_SECONDS", 20.0)
+    with made(path) as log, SqliteLog.open(path) as writer:
+        log.wait({Partition("other", 0): 0}, 0)
+        for at in range(3):
+            began = time.monotonic()
+            timer = Timer(0.05, lambda: writer.append([Message("other", b"k", b"v")]))
+            timer.start()
+            assert log.wait({Partition("other", 0): at}, 60)
+            assert time.monotonic() - began < 10
+            timer.join()
+
+
 def test_a_commit_whose_writer_died_before_ringing_is_noticed(path: Path) -> None:
     with made(path) as log, SqliteLog.open(path) as writer:
         writer._bell._can_ring = False
-        writer.append([Message("other", b"k", b"v")])
-        assert log.wait({Partition("other", 0): 0}, 5)
+        timer = Timer(0.05, lambda: writer.append([Message("other", b"k", b"v")]))
+        timer.start()
+        began = time.monotonic()
+
+        assert log.wait({Partition("other", 0): 0}, 30)
+        assert time.monotonic() - began < 15, "by the fallback look, long before the time is up"
+        timer.join()
 
 
 def test_the_log_works_where_inotify_does_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,6 +500,23 @@ def test_a_lease_is_written_only_when_it_is_due(path: Path) -> None:
         now_ms[0] += 1000
         lease.partitions()
         assert log._file.rows("PRAGMA data_version") != before
+
+
+def test_a_share_that_could_not_be_written_is_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with made(path) as log, SqliteLog.open(path) as other:
+        first, second = log.lease("schedulers", "claims", "a"), other.lease("schedulers", "claims", "b")
+        first.partitions()
+        with monkeypatch.context() as patch:
+            patch.setattr(other._file, "run_many", no_room)
+            with pytest.raises(LogFull):
+                second.partitions()
+        rows = [log._file.rows(f"SELECT member FROM {table}") for table in ("members", "holds")]
+
+        assert rows == [[("a",)], [("a",), ("a",)]]
+        assert len(second.partitions()) == 1
 
 
 def test_closing_gives_leases_up(path: Path) -> None:
@@ -673,7 +731,7 @@ def test_a_gap_of_compaction_is_read_over_lazily(path: Path) -> None:
     with SqliteLog.open(path, create=True) as log:
         log.create([TopicSpec("rows", 1, compacted=True)])
         for at in range(2_000):
-            log.append([Message("rows", b"k%d" % (at if at < 3 else 7), b"v")])
+            log.append_early([Message("rows", b"k%d" % (at if at < 3 else 7), b"v")])
         log.compact("rows", 0)
 
         found = [[record.offset for record in log.read_lazily("rows", 0, offset, 50)] for offset in (0, 10, 1_000, 1_999, 2_000)]

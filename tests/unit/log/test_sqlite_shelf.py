@@ -96,7 +96,7 @@ def test_a_partition_whose_row_is_lost_is_damaged(path: Path) -> None:
 def test_no_more_is_fetched_than_is_wanted(path: Path) -> None:
     with made(path) as log:
         for at in range(150):
-            log.append([Message("claims", b"k", b"%d" % at + bytes(100))])
+            log.append_early([Message("claims", b"k", b"%d" % at + bytes(100))])
         place = log._catalog.place("claims", 0)
 
         assert len(log._shelf.blocks_from(place, 0, 150, 1, 1 << 20)) == 1
