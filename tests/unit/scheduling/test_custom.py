@@ -41,6 +41,10 @@ class VcpusWeigher:
     def _weigh_object(self, host_state, weight_properties):
         return host_state.vcpus_total
 
+class FewVcpusWeigher(VcpusWeigher):
+    minval = None
+    maxval = 4
+
 def boom(ask, room):
     raise RuntimeError("no rack")
 
@@ -98,6 +102,15 @@ def test_a_function_and_a_class_in_novas_style_weigh() -> None:
 
     assert scores == [0.5, 2.0]
     assert [column.raw for column in columns] == [[1.0, 3.0], [8.0, 16.0]]
+
+
+def test_a_weighers_own_bound_is_the_most_that_a_node_counts_for() -> None:
+    policy = from_dict({"weighers": [{"weigher": "our_plug_ins.FewVcpusWeigher"}]}, source="p")
+
+    scores, (column,) = weigh([host("n1", vcpus=2), host("n2", vcpus=3), host("n3", vcpus=8)], policy.pairs, ask=ask())
+
+    assert scores == [0.0, 0.5, 1.0]
+    assert (column.raw, column.bounded) == ([2.0, 3.0, 8.0], [2.0, 3.0, 4.0])
 
 
 @pytest.mark.parametrize("policy", [{"filters": ["our_plug_ins:even"]}, {"weighers": [{"weigher": "our_plug_ins:number"}]}])

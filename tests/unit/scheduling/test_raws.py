@@ -86,6 +86,7 @@ def test_a_move_between_cells_prefers_one_of_them() -> None:
 
     assert scores(rooms, "CrossCellWeigher", asked=ask(preferred_cell="c2", cross_cell_move=True)) == [0.0, 1_000_000.0]
     assert scores(rooms, "CrossCellWeigher", asked=ask(preferred_cell="c2")) == [0.0, 0.0]
+    assert scores([*rooms, host("n")], "CrossCellWeigher", asked=ask(cross_cell_move=True)) == [0.0, 0.0, 0.0]
 
 
 def test_metrics_are_summed_by_their_ratios_in_steps_and_a_missing_one_is_said() -> None:
@@ -154,6 +155,9 @@ def test_aggregates_multiply_in_their_own_way_and_the_least_of_several_counts() 
     assert found == [0.75, 1.5, -1.0, 1.5]
     assert [column.weight(at).multiplied for at in range(4)] == found
     assert weigh(rooms[:2], [("BuildFailureWeigher", 1.0)])[0] == [0.0, 0.0]
+    racked = (Aggregate(name="a", metadata={"ram_weight_multiplier": "2.0", "rack": "7"}),)
+    larger = [host("a", memory_mib=4096, aggregates=racked), host("b", memory_mib=8192, aggregates=racked)]
+    assert weigh(larger, [("RAMWeigher", 3.0)])[0] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

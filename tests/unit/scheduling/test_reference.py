@@ -129,6 +129,19 @@ def test_the_nearest_miss_lacks_what_the_lower_of_the_node_and_the_request_leave
     assert [str(lack) for lack in decision.nearest_miss.shortfalls] == ["memory_mib: 4096 needed of -1000"]
 
 
+@pytest.mark.parametrize("name", ["reference", "profiles"])
+def test_an_instance_does_not_stand_against_itself_where_its_own_node_is_the_nearest_miss(name: str) -> None:
+    here = hosts(1)
+    fleet = fleet_of(here)
+    lay(fleet, request(instance_ids=("i",)), "n00", "other/0/s-1.1")
+
+    grown = request(memory_mib=17_000, instance_ids=("i",), action="resize", limits=Limits(instances_max=1))
+    decision = decide(fleet, grown, name=name)
+
+    assert decision.nearest_miss is not None
+    assert decision.nearest_miss.node_id == "n00"
+
+
 def test_the_nearest_miss_lacks_the_smallest_part_and_nothing_but_amounts() -> None:
     here = world()
     here.host("far", memory_mib=100)
