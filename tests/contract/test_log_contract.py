@@ -290,6 +290,7 @@ def test_what_stands_between_two_offsets_ends_there_in_a_gap_too(log: Log) -> No
     log.compact("rows", 0)
 
     assert [record.offset for record in between(log, "rows", 0, 1, 6, 2)] == [1, 2]
+    assert [record.offset for record in between(log, "rows", 0, 2, 8, 2)] == [2]
     assert [record.offset for record in between(log, "rows", 0, 4, 10, 2)] == [8, 9]
 
 

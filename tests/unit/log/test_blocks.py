@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streams.log.base import Record
@@ -117,6 +117,7 @@ def test_bites_are_all_blocks_in_order_and_none_is_much_longer_than_a_block(size
     assert all(sum(len(each.records) for each in bite[:-1]) <= BYTES_MAX // 2 for bite in bites)
 
 
+@example([10] * 12)
 @given(st.lists(st.integers(0, 3).map(lambda size: (10, 3_000, BYTES_MAX - 100, 2 * BYTES_MAX)[size]), min_size=1, max_size=12))
 def test_blocks_hold_what_they_were_made_of_and_none_of_several_records_is_too_long(sizes: list[int]) -> None:
     there = [record for at, size in enumerate(sizes) for record in records(3 * at + 1, size=size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.topics import CLAIMS, NODE_RESOURCES, REQUESTS
-from streams.log.base import Partition, Record, is_stand_in
+from streams.log.base import NO_RECORD, Partition, Record, is_stand_in
 from streams.log.kafka_gaps import behind_the_last, missing, without_gaps
 
 
@@ -42,3 +42,12 @@ def test_behind_the_last_record_everything_up_to_the_end_is_passed_over() -> Non
     assert shown(behind_the_last(Partition(REQUESTS, 0), 7, 9, 1000)) == "(7) (8)"
     assert shown(behind_the_last(Partition(NODE_RESOURCES, 0), 7, 9, 1000)) == "(8)"
     assert behind_the_last(Partition("other", 0), 7, 9, 1000) == []
+
+
+def test_only_what_stands_for_no_record_is_no_record() -> None:
+    headers = (NO_RECORD, (), NO_RECORD, (*NO_RECORD, ("ce_id", b"1")))
+    records = [
+        Record(CLAIMS, 0, at, 0, b"", value, header) for at, (header, value) in enumerate(zip(headers, (b"", b"", b"{}", b""), strict=True))
+    ]
+
+    assert [is_stand_in(record) for record in records] == [True, False, False, False]

@@ -93,6 +93,21 @@ def test_a_partition_whose_row_is_lost_is_damaged(path: Path) -> None:
         assert log.end("before", 0) == 1
 
 
+def test_one_damaged_block_among_sound_ones_is_dropped_only_if_pages_hang_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path)
+    execute(path, f"UPDATE blocks SET records = x'00' WHERE id = (2 << {sqlite_shelf.OFFSET_BITS}) + 50")
+
+    with SqliteLog.open(path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(log._file, "structure", lambda: "Page 7: never used")
+            with pytest.raises(LogDamaged, match=r"SQLite's structure does not hold: Page 7: never used\. Nothing is dropped"):
+                log.truncate("claims", 0, 90)
+            assert log.start("claims", 0) == 0
+            assert log.truncate("claims", 0, 50) == 50
+        assert log.truncate("claims", 0, 90) == 40
+        assert log.verify() == 11
+
+
 def test_no_more_is_fetched_than_is_wanted(path: Path) -> None:
     with made(path) as log:
         for at in range(150):
