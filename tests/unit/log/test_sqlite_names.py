@@ -86,6 +86,13 @@ def test_a_log_that_is_mounted_without_its_folder_is_not_opened(mounted: Path) -
         SqliteLog.open(mounted)
 
 
+def test_where_nothing_tells_of_mounts_a_log_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_names, "_MOUNTS", path.with_name("not Linux"))
+
+    with SqliteLog.open(path) as log:
+        assert values(log) == [b"first"]
+
+
 @pytest.mark.parametrize("gone", ["-wal", "-shm"])
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_a_log_with_a_part_taken_away_takes_nothing_more_and_what_it_has_goes_into_the_log(path: Path, gone: str, is_moved: bool) -> None:
