@@ -25,8 +25,6 @@ _NAME_MAX = 255
 BUILDING_MS = TTL_MS_DEFAULT
 # A cold migration or resize defines the guest at its end only, when the disks are copied; an hour is 200 GiB at 60 MB/s.
 MOVING_MS = 3_600_000
-FOLLOWED = "lifecycle|nova"
-"""The source of life-cycle events (`Node.sources`) that a cloud's notifications are: what it tracks has a record with Nova."""
 
 
 class Closed(Struct, gc=False):

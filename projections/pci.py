@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from schemas.inventory import PciDevice, PciPool
+from schemas.inventory import PciDevice
 from schemas.requests import PciWant
 from schemas.resources import Shortfall
 
@@ -66,22 +66,6 @@ def free_by_cell(devices: Iterable[PciDevice], held: Collection[str]) -> dict[in
     for device in available(devices, held):
         counts[device.numa_cell] = counts.get(device.numa_cell, 0) + 1
     return counts
-
-
-def devices_of(pools: Iterable[PciPool]) -> tuple[PciDevice, ...]:
-    """The free devices that pools count, with addresses made up (`pool 0/1`): for answers about hosts that report no addresses."""
-    return tuple(
-        PciDevice(
-            address=f"pool {number}/{index}",
-            vendor_id=pool.vendor_id,
-            product_id=pool.product_id,
-            device_type=pool.device_type,
-            numa_cell=pool.numa_cell,
-            tags=pool.tags,
-        )
-        for number, pool in enumerate(pools)
-        for index in range(pool.count)
-    )
 
 
 def _answers(device: PciDevice, want: PciWant) -> bool:

@@ -27,8 +27,6 @@ from streams.scheduling.reference import rooms_for
 _HOLD_NOTHING = frozenset({"missing-claim", "negative-free", "silent-node", "stranded-member"})
 NODES_MAX = 3
 
-Findings = Sequence[LeakSuspected | LeakConfirmed]
-
 
 class Relief(Struct, frozen=True):
     """The leaks of one node: how many, what they hold together, and whether the request would fit there without them.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from projections.pci import available, choose, devices_of, free_by_cell
-from schemas.inventory import PciDevice, PciPool
+from projections.pci import available, choose
+from schemas.inventory import PciDevice
 from schemas.requests import PciWant
 from schemas.resources import Shortfall
 
@@ -128,10 +128,3 @@ def test_one_of_several_specs_names_what_is_given_on_demand_only() -> None:
 def test_devices_of_sr_iov_are_not_remotely_managed_unless_they_say_so_and_others_say_nothing() -> None:
     assert choose(VFS, [want(remote_managed="false")]) == ("vf0",)
     assert isinstance(choose([device("x")], [want(remote_managed="false")]), Shortfall)
-
-
-def test_pools_stand_for_as_many_devices() -> None:
-    devices = devices_of([PciPool(vendor_id="8086", numa_cell=1, count=2), PciPool(vendor_id="10de", count=1)])
-
-    assert [each.address for each in devices] == ["pool 0/0", "pool 0/1", "pool 1/0"]
-    assert free_by_cell(devices, ["pool 0/1"]) == {1: 1, None: 1}
