@@ -58,7 +58,7 @@ class Metrics:
         self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
         self.placing = Histogram(
             "claimlog_placement_duration_seconds",
-            "From reading a request to its result",
+            "From the append of a request to the append of the result that counts",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )

@@ -70,11 +70,12 @@ class Catalog:
         self._file.run_many("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", rows)
 
     def _load(self) -> None:
-        rows = self._file.rows("SELECT id, name, partitions, compacted, mark FROM topics")
+        with self._file.reading():  # else topics that another process makes between the two would pass for damage
+            rows = self._file.rows("SELECT id, name, partitions, compacted, mark FROM topics")
+            ((known,),) = self._file.rows("SELECT count(*) FROM partitions")
         for id_, name, partitions, compacted, mark in rows:
             if mark != row_mark(id_, name, partitions, compacted):
                 raise LogDamaged(f"{self._file.path}: the row of topic {name!r} is damaged. Restore the log from a copy")
-        ((known,),) = self._file.rows("SELECT count(*) FROM partitions")
         if known != sum(row[2] for row in rows):  # else a topic whose row was lost would be made again, empty
             raise LogDamaged(f"{self._file.path}: {known} partitions, but not the topics for them. Restore the log from a copy")
         for id_, name, partitions, compacted, _ in rows:

@@ -149,7 +149,10 @@ class Filing(Struct, frozen=True):
 
 
 class Counters(Struct):
-    """What a scheduler did since it started; for metrics. `lost_races`: works whose request another owner's result answered first."""
+    """What a scheduler did since it started.
+
+    `lost_races`: works whose request another owner's result answered first. `late_results`: own results that came too late to count.
+    """
 
     placed: int = 0
     failed: dict[str, int] = field(default_factory=dict)

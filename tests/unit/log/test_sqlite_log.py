@@ -546,6 +546,27 @@ def bare(records: Sequence[Record | BareRecord]) -> list[tuple[int, int, bytes, 
     return [(record.offset, record.time_ms, record.key, record.value) for record in records]
 
 
+def test_topics_that_another_process_makes_while_one_looks_are_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 61 partitions, but not the topics for them, said who watched a new log: each statement had been answered by another moment.
+    looked: list[str] = []
+    real_rows = sqlite_file.SqliteFile.rows
+
+    with SqliteLog.open(path, create=True) as watching, SqliteLog.open(path) as making:
+
+        def rows(file: sqlite_file.SqliteFile, sql: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+            found = real_rows(file, sql, bindings)
+            if "topics" in sql and not looked:
+                looked.append(sql)
+                making.create([TopicSpec("claims", 2), TopicSpec("other", 1)])
+            return found
+
+        monkeypatch.setattr(sqlite_file.SqliteFile, "rows", rows)
+        seen = [watching.topics(), watching.topics()]
+
+    assert looked
+    assert seen == [{}, {"claims": 2, "other": 1}]
+
+
 def test_records_are_the_same_without_their_headers(path: Path) -> None:
     with SqliteLog.open(path, create=True) as log:
         log.create([TopicSpec("rows", 1, compacted=True)])
