@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -20,9 +21,17 @@ settings.register_profile("ci", settings.get_profile("default"), max_examples=10
 settings.load_profile("ci" if ON_CI else "default")
 
 
+def _heed_signals() -> None:
+    """Undo that a shell ignores SIGINT for what it starts in the background, and `nohup` SIGHUP: what a test starts inherits it."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose this run's seed before Hypothesis and the xdist workers ask for it."""
+    """Choose this run's seed before Hypothesis and the xdist workers ask for it; hear the signals that the tests send."""
+    _heed_signals()
     given = config.getoption("--hypothesis-seed")
     if given == "random" or (given is None and os.environ.get("CLAIMLOG_SOAK")):
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(1 << 32))

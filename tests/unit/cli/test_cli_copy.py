@@ -163,8 +163,6 @@ def test_who_is_told_to_end_leaves_no_half_of_a_file(number: signal.Signals, tmp
         "import signal, sys\n"
         "import streams.cli.copy as copy\n"
         "from streams.cli.main import main\n"
-        # Who runs the tests by nohup has SIGHUP ignored, and what is begun there inherits that.
-        f"signal.signal({int(number)}, signal.default_int_handler if {number == signal.SIGINT} else signal.SIG_DFL)\n"
         f"def told_to_end(records, lines, *_): lines.write(b'half'); signal.raise_signal({int(number)})\n"
         "copy.write_jsonl = told_to_end\n"
         "main()"
