@@ -55,7 +55,19 @@ class Metrics:
             "claimlog_states_discarded_total", "Tables and snapshots not used: damaged, too slow, or of another log", registry=registry
         )
         self.placements = Counter("claimlog_placements_total", "Requests this process answered", ["result"], registry=registry)
-        self.conflicts = Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry)
+        self.scheduled = {
+            "conflicts": Counter("claimlog_claim_conflicts_total", "Claims refused because another took the room", registry=registry),
+            "alternates_used": Counter(
+                "claimlog_claim_alternates_used_total",
+                "Claims granted on an alternate because another took the chosen node's room",
+                registry=registry,
+            ),
+            "lost_races": Counter(
+                "claimlog_placement_lost_races_total", "Requests that another scheduler answered first", registry=registry
+            ),
+            "late_results": Counter("claimlog_placement_late_results_total", "Own results that came too late to count", registry=registry),
+        }
+        """What a scheduler counts under these names."""
         self.placing = Histogram(
             "claimlog_placement_duration_seconds",
             "From the append of a request to the append of the result that counts",

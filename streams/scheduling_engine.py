@@ -36,7 +36,7 @@ class SchedulerEngine:
         self._metrics = metrics
         self._requests = metrics.records.labels(self.name, REQUESTS)
         self._placed = metrics.placements.labels("placed")
-        self._seen = {"requests": 0, "placed": 0, "conflicts": 0}
+        self._seen = dict.fromkeys(("requests", "placed", *metrics.scheduled), 0)
         self._failed: dict[str, int] = {}
 
         def passed_over(reason: str) -> None:
@@ -89,8 +89,10 @@ class SchedulerEngine:
         counters, metrics, read = self._scheduler.placer.counters, self._metrics, self._scheduler.requests_read
         self._requests.inc(read - self._seen["requests"])
         self._placed.inc(counters.placed - self._seen["placed"])
-        metrics.conflicts.inc(counters.conflicts - self._seen["conflicts"])
-        self._seen = {"requests": read, "placed": counters.placed, "conflicts": counters.conflicts}
+        counted = {name: int(getattr(counters, name)) for name in metrics.scheduled}
+        for name, series in metrics.scheduled.items():
+            series.inc(counted[name] - self._seen[name])
+        self._seen = {"requests": read, "placed": counters.placed, **counted}
         for reason, count in counters.failed.items():
             metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))
             self._failed[reason] = count
