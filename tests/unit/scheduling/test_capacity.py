@@ -134,3 +134,16 @@ def test_without_a_ratio_nothing_limits_the_number() -> None:
     found = capacity(Fleet(here.ledgers), wanted(vcpus=0, memory_mib=1024), DEFAULT)
 
     assert (found.fits, one(found.nodes)) == (None, (None, ""))
+
+
+def test_one_node_without_a_limit_comes_first_and_makes_the_sum_unlimited() -> None:
+    history = History()
+    for name, vcpus in (("n1", 2), ("n2", 2), ("n3", 4)):
+        history.audit(node=name, producer=f"audits of {name}", at_s=0, hypervisor=Hypervisor(vcpus=vcpus, memory_mib=8192))
+    history.ledger.nodes["n2"].vcpus = ResourceRule(ratio_milli=None)
+    history.ledger.nodes["n2"].refresh()
+
+    found = capacity(Fleet([history.ledger]), wanted(vcpus=1, memory_mib=0), DEFAULT)
+
+    assert [(node.node_id, node.fits) for node in found.nodes] == [("n2", None), ("n3", 4), ("n1", 2)]
+    assert found.fits is None

@@ -96,6 +96,26 @@ def test_what_is_not_there_cannot_be_changed() -> None:
         change(ledgers(), Changes(added=(NodesLike("n9", 1),)))
 
 
+def test_of_a_node_that_was_never_audited_nobody_knows_what_one_like_it_has() -> None:
+    here = world()
+    here.set_status("n1", "draining")
+
+    with pytest.raises(CannotChange, match="node 'n1' was never audited"):
+        change(here.ledgers(), Changes(added=(NodesLike("n1", 1),)))
+
+
+def test_an_added_node_is_not_busy_with_what_the_one_like_it_does() -> None:
+    here = world()
+    here.host("n1", io_workload=3, failed_builds=2, host_uuid="u", host_ip="10.0.0.1")
+    there = here.ledgers()
+
+    change(there, Changes(added=(NodesLike("n1", 1),)))
+
+    (added,) = [node.hypervisor for ledger in there for node in ledger.nodes.values() if node.node_id == "n1+1"]
+    assert added is not None
+    assert (added.io_workload, added.failed_builds, added.host_uuid, added.host_ip) == (0, 0, "", "")
+
+
 def test_another_count_keeps_the_ids_that_there_are() -> None:
     request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=1), count=2, instance_ids=("a", "b"))
 
