@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from projections.node import NOTHING, Claim
 from schemas.claims import ClaimRequested, NodeObserved
 from schemas.inventory import Hypervisor, NumaCell
-from schemas.requests import NumaWant, ServerGroup
+from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.results import Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Lease
@@ -16,6 +17,7 @@ from streams.scheduler import Scheduler
 from streams.scheduling.explain import funnel
 from streams.scheduling.explain import rerun as made_again
 from streams.scheduling.filters.restrict import HELD_NODES
+from streams.scheduling.holding import nodes_held
 from streams.scheduling.policy import DEFAULT
 from tests.scheduling_world import At, World, world, wrongs
 from tests.unit.placement.test_placement import LIKELY_TURNS, held, nothing, said, settle
@@ -204,3 +206,17 @@ def test_whoever_is_given_a_partition_back_waits_for_its_own_claims_that_are_sti
     assert len(claims) == 3 + 3 + 1
     assert all_of(placed_on(here)) == ["n0", "n1", "n2", "n3"]
     assert wrongs(here) == []
+
+
+def test_only_what_that_very_request_holds_for_that_instance_to_stay_is_held() -> None:
+    def claim(node_id: str, request_id: str = "r", instance_id: str = "b", *, keep: bool = False) -> Claim:
+        return Claim(f"of {node_id}", request_id, instance_id, node_id, "s", 0, NOTHING, since_ms=0, deadline_ms=1, ttl_ms=1, keep=keep)
+
+    claims = [claim("n1"), claim("n2", request_id="q"), claim("n3", instance_id="a"), claim("n4", keep=True), claim("n5")]
+
+    def held_for(policy: Any) -> frozenset[str]:
+        group = None if policy is None else ServerGroup(group_id="g", policy=policy)
+        return nodes_held(claims, PlacementRequested(request_id="r", flavor=Flavor(), count=2, instance_ids=("a", "b"), group=group), 1)
+
+    assert held_for(None) == held_for("anti-affinity") == held_for("soft-affinity") == {"n1", "n5"}
+    assert held_for("affinity") == frozenset()
