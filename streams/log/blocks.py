@@ -139,7 +139,8 @@ def _check_places(records: Sequence[BareRecord], firsts: Sequence[int], spans: S
 
 def is_whole(block: Block, seed: int) -> bool:
     """Whether every byte of a block is what was written, the checksums of its records included."""
-    if len(block.marks) != 8 * block.held:
+    # Where it stands, SQLite keeps the type beside it: damage makes a number or a text of it.
+    if type(block.marks) is not bytes or len(block.marks) != 8 * block.held:
         return False
     return sealed(block.first, block.end, list(_sound_bodies(block, seed)), seed) == block
 

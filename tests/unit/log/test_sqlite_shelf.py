@@ -93,9 +93,12 @@ def test_a_partition_whose_row_is_lost_is_damaged(path: Path) -> None:
         assert log.end("before", 0) == 1
 
 
-def test_one_damaged_block_among_sound_ones_is_dropped_only_if_pages_hang_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["records = x'00'", "marks = 5", "marks = 'eight.ch'"])
+def test_one_damaged_block_among_sound_ones_is_dropped_only_if_pages_hang_together(
+    damage: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled(path)
-    execute(path, f"UPDATE blocks SET records = x'00' WHERE id = (2 << {sqlite_shelf.OFFSET_BITS}) + 50")
+    execute(path, f"UPDATE blocks SET {damage} WHERE id = (2 << {sqlite_shelf.OFFSET_BITS}) + 50")
 
     with SqliteLog.open(path) as log:
         with monkeypatch.context() as patch:
