@@ -29,6 +29,8 @@ from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
 BATCH_RECORDS = 500
+SWAP_DIGITS_MAX = 18
+"""Numbers of thousands of digits Python does not read."""
 CE_SOURCE = f"claimlog/{PRODUCER}"
 NO_TEXT = {
     b"\x1f\x8b": "packed by gzip",
@@ -263,7 +265,7 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal():
             raise UsageProblem(f"--swap-mib {text!r}: expected FLAVOR=MIB, such as m1.small=512")
-        if int(number) > SWAP_MIB_MAX:
+        if len(number) > SWAP_DIGITS_MAX or int(number) > SWAP_MIB_MAX:
             raise UsageProblem(f"--swap-mib {text!r}: expected at most {SWAP_MIB_MAX} MiB")
         table[name] = int(number)
     return table

@@ -250,8 +250,9 @@ def test_swaps_are_named_by_flavor() -> None:
     for wrong in ("m1.small", "=5", "m1.small=much"):
         with pytest.raises(UsageProblem, match="expected FLAVOR=MIB"):
             swaps([wrong])
-    with pytest.raises(UsageProblem, match="expected at most 140737488355328 MiB"):
-        swaps([f"m1.small={1 << 60}"])
+    for many in (f"{1 << 50}", f"{1 << 60}", "9" * 5_000):
+        with pytest.raises(UsageProblem, match="expected at most 140737488355328 MiB"):
+            swaps([f"m1.small={many}"])
 
 
 def test_an_instance_that_cannot_be_read_is_missing_from_a_shadows_fleet_and_named() -> None:
