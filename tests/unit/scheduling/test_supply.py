@@ -1,0 +1,79 @@
+"""What the fleet has of a resource: who has it free, who is full, who is too small, and of whom nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from schemas.audits import InstanceReport
+from schemas.inventory import Hypervisor, ResourceRule
+from schemas.requests import Flavor, PlacementRequested
+from schemas.resources import ObservedResources
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.supply import Supply, supplies
+from tests.ledger_history import History
+
+
+def fleet(**nodes: tuple[int | None, int, int | None]) -> Fleet:
+    """Nodes by name: vCPUs, those of them that a guest has, and the ratio in thousandths (None: no limit)."""
+    history = History()
+    for name, (vcpus, used, ratio_milli) in nodes.items():
+        listed = {f"on-{name}": InstanceReport(instance_id=f"on-{name}", resources=ObservedResources(vcpus=used))} if used else {}
+        host = Hypervisor(vcpus=vcpus, memory_mib=8192)
+        history.audit(listed, node=name, producer=f"audits of {name}", at_s=0, hypervisor=host)
+        history.ledger.nodes[name].vcpus = ResourceRule(ratio_milli=ratio_milli)
+        history.ledger.nodes[name].refresh()
+    return Fleet([history.ledger])
+
+
+def vcpus(here: Fleet, size: int, company: int = 0) -> Supply:
+    """The supply of vCPUs for an instance of this size, and others of its kind that go with it."""
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=size))
+    ask = here.ask_seeded(request, 0, seed=0)
+    (found,) = supplies(here, structs.replace(ask, company=(ask.item,) * company))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        pytest.param((4, 2, 1000), "has", id="just enough is free"),
+        pytest.param((4, 3, 1000), "full", id="one too few is free"),
+        pytest.param((2, 2, 1000), "full", id="it would just hold one were it empty"),
+        pytest.param((1, 0, 4000), "small", id="smaller than one, whatever the ratio"),
+        pytest.param((4, 0, 250), "small", id="its limit is less than one"),
+        pytest.param((2, 9, None), "has", id="as large as one, without a limit"),
+        pytest.param((1, 0, None), "small", id="smaller than one, without a limit"),
+        pytest.param((None, 0, 1000), "unknown", id="does not say what it has"),
+    ],
+)
+def test_a_node_has_room_or_is_full_or_small_or_unknown(node: tuple[int | None, int, int | None], expected: str) -> None:
+    found = vcpus(fleet(n=node), 2)
+
+    counts = {"has": found.has, "full": found.full, "small": found.small, "unknown": found.unknown}
+    assert counts == {name: int(name == expected) for name in counts}
+    assert (found.nodes, found.unlimited) == (1, int(node[2] is None))
+
+
+def test_what_one_node_lacks_is_no_less_on_another_and_nodes_without_a_limit_are_not_in_the_sums() -> None:
+    here = fleet(over=(4, 6, 1000), some=(8, 5, 1000), most=(4, 0, 1000), endless=(64, 3, None))
+
+    found = vcpus(here, 2)
+
+    assert (found.limit, found.used, found.free) == (16, 11, 7)
+    assert (found.free_most, found.free_most_node, found.limit_most) == (4, "most", 8)
+    assert (found.has, found.full, found.unlimited) == (3, 1, 1)
+
+
+def test_nothing_free_is_free_on_no_node() -> None:
+    found = vcpus(fleet(n1=(4, 4, 1000)), 1)
+
+    assert (found.free, found.free_most, found.free_most_node) == (0, 0, "")
+
+
+def test_instances_that_go_to_one_node_together_need_room_for_all_of_them_there() -> None:
+    here = fleet(roomy=(6, 0, 1000), used=(6, 1, 1000), narrow=(4, 0, 1000))
+
+    found = vcpus(here, 2, company=2)
+
+    assert (found.needed, found.has, found.full, found.small) == (6, 1, 1, 1)
