@@ -56,13 +56,23 @@ def test_a_node_has_room_or_is_full_or_small_or_unknown(node: tuple[int | None, 
 
 
 def test_what_one_node_lacks_is_no_less_on_another_and_nodes_without_a_limit_are_not_in_the_sums() -> None:
-    here = fleet(over=(4, 6, 1000), some=(8, 5, 1000), most=(4, 0, 1000), endless=(64, 3, None))
+    here = fleet(over=(4, 6, 1000), busy=(8, 5, 1000), most=(4, 0, 1000), endless=(64, 3, None))
 
     found = vcpus(here, 2)
 
     assert (found.limit, found.used, found.free) == (16, 11, 7)
     assert (found.free_most, found.free_most_node, found.limit_most) == (4, "most", 8)
     assert (found.has, found.full, found.unlimited) == (3, 1, 1)
+
+
+def test_nodes_that_drain_or_are_silent_take_no_part() -> None:
+    here = fleet(n1=(4, 0, 1000), n2=(4, 0, 1000), n3=(4, 0, 1000))
+    nodes = here.ledgers[0].nodes
+    nodes["n1"].status, nodes["n2"].silent_since_ms = "draining", 1
+
+    found = vcpus(Fleet(here.ledgers), 1)
+
+    assert (found.nodes, found.has, found.limit) == (1, 1, 4)
 
 
 def test_nothing_free_is_free_on_no_node() -> None:
