@@ -44,6 +44,8 @@ def from_toml(text: str, *, source: str) -> Policy:
         raise PolicyError(f"{source}: not TOML: {error}") from None
     except RecursionError:
         raise PolicyError(f"{source}: nested too deep to be a policy") from None
+    except ValueError:  # thousands of digits: tomllib lets what reads numbers speak
+        raise PolicyError(f"{source}: a number in it is too large to be read") from None
     return from_dict(values, source=source)
 
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from msgspec import to_builtins
 
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
-from streams.cli.given.documents import file_bytes, read_json
+from streams.cli.given.documents import file_text, read_json
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, whole
 from streams.cli.problems import UsageProblem
@@ -133,10 +133,10 @@ ASKING = Asking()
 def from_json(file: str, request_id: str | None) -> PlacementRequested:
     """The request in a file. `request_id` (and `type`) may be left out there. Raises UsageProblem."""
     name = "stdin" if file == "-" else file
-    return from_text(file_bytes(file, name, or_stdin=True), name, request_id)
+    return from_text(file_text(file, name, or_stdin=True), name, request_id)
 
 
-def from_text(text: bytes | str, name: str, request_id: str | None) -> PlacementRequested:
+def from_text(text: str, name: str, request_id: str | None) -> PlacementRequested:
     """The request in a text; `name` is what messages call it. Raises UsageProblem."""
     data: object = read_json(text, name, object)
     if not isinstance(data, dict):

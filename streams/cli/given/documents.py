@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,10 +58,10 @@ def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -
         raise UsageProblem(f"{name}: a number in it is too large to be read") from None
 
 
-def read_json(text: bytes | str, name: str, kind: type[_Kind]) -> _Kind:
+def read_json(text: str, name: str, kind: type[_Kind]) -> _Kind:
     """The document that messages call `name`, which must be a `kind`. Raises UsageProblem."""
     try:
-        return msgspec.json.decode(text if isinstance(text, str) else text.removeprefix(BOM_UTF8), type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as problem:
         raise UsageProblem(f"{name}: {problem}") from None
     except RecursionError:

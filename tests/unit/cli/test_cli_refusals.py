@@ -127,6 +127,20 @@ def test_a_mark_before_utf_8_is_passed_over(
     assert said.code == 0, said.err
 
 
+@pytest.mark.parametrize("arguments", [("place",), ("what-if",), ("capacity",), ("fleet", "apply"), ("what-if", "--vcpus", "1", "--by")])
+def test_a_file_that_is_not_utf_8_exits_2(
+    arguments: tuple[str, ...], fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "latin-1.json"
+    file.write_bytes('{"flavor": {"name": "kößlin", "vcpus": 1}}'.encode("latin-1"))
+
+    said = fleet.run(capsys, *arguments, str(file))
+
+    assert (said.code, said.out) == (2, "")
+    assert "latin-1.json" in said.err
+    assert "'utf-8' codec can't decode byte 0xf6 in position 22" in said.err
+
+
 def test_what_no_reader_would_take_is_not_written(fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     request, settings = tmp_path / "request.json", tmp_path / "fleet.toml"
     request.write_text(json.dumps({"flavor": {"vcpus": 1, "extra_specs": {f"k{n}": "x" * 200 for n in range(2000)}}}))

@@ -41,6 +41,7 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
         ('[options]\nweight_setting = ["x=1e101"]', "expected name=ratio in a weight setting"),
         ('filters = "RamFilter"', "p: Expected `array`, got `str` - at `\\$.filters`"),
         ("filters = [", "p: not TOML"),
+        (f"seed = {'9' * 5_000}", "p: a number in it is too large to be read"),
         ("[options]\nhost_subset_size = 0", "p: options: host_subset_size: expected at least 1, got 0"),
         ('[options]\nweight_setting = ["idle"]', "p: options: expected name=ratio in a weight setting, got 'idle'"),
         ("[options]\nhost_subset = 2", "contains unknown field `host_subset`"),
