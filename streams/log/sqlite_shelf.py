@@ -186,7 +186,7 @@ class Shelf:
         ((whole,),) = self._file.rows(f"SELECT ifnull(sum(count), 0) {_WHOLE_BELOW}", (place.base, place.base + offset))
         try:
             last = self._last_block(place, offset)
-        except BlockDamaged:
+        except (BlockDamaged, UnicodeDecodeError):
             return int(whole)  # nobody knows how many it held, and to drop it is what mends the partition
         if last is None or last.end <= offset:
             return int(whole)

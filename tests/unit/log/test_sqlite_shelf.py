@@ -93,7 +93,7 @@ def test_a_partition_whose_row_is_lost_is_damaged(path: Path) -> None:
         assert log.end("before", 0) == 1
 
 
-@pytest.mark.parametrize("damage", ["records = x'00'", "marks = 5", "marks = 'eight.ch'"])
+@pytest.mark.parametrize("damage", ["records = x'00'", "marks = 5", "marks = 'eight.ch'", "marks = CAST(x'A5' AS TEXT)"])
 def test_one_damaged_block_among_sound_ones_is_dropped_only_if_pages_hang_together(
     damage: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
