@@ -36,8 +36,7 @@ class SchedulerEngine:
         self._metrics = metrics
         self._requests = metrics.records.labels(self.name, REQUESTS)
         self._placed = metrics.placements.labels("placed")
-        self._seen = dict.fromkeys(("requests", "placed", *metrics.scheduled), 0)
-        self._failed: dict[str, int] = {}
+        self._told = {self._requests: 0}
 
         def passed_over(reason: str) -> None:
             metrics.discarded.inc()
@@ -86,16 +85,13 @@ class SchedulerEngine:
 
     def _count(self) -> None:
         """Bring the counters of the metrics up to those of the scheduler."""
-        counters, metrics, read = self._scheduler.placer.counters, self._metrics, self._scheduler.requests_read
-        self._requests.inc(read - self._seen["requests"])
-        self._placed.inc(counters.placed - self._seen["placed"])
-        counted = {name: int(getattr(counters, name)) for name in metrics.scheduled}
-        for name, series in metrics.scheduled.items():
-            series.inc(counted[name] - self._seen[name])
-        self._seen = {"requests": read, "placed": counters.placed, **counted}
-        for reason, count in counters.failed.items():
-            metrics.placements.labels(reason).inc(count - self._failed.get(reason, 0))
-            self._failed[reason] = count
+        counters, metrics = self._scheduler.placer.counters, self._metrics
+        counted = {self._requests: self._scheduler.requests_read, self._placed: counters.placed}
+        counted |= {series: getattr(counters, name) for name, series in metrics.scheduled.items()}
+        counted |= {metrics.placements.labels(reason): count for reason, count in counters.failed.items()}
+        for series, count in counted.items():
+            series.inc(count - self._told.get(series, 0))
+        self._told = counted
         while counters.latencies_ms:
             metrics.placing.observe(counters.latencies_ms.popleft() / 1000)
 
