@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import takewhile
 from operator import attrgetter
 from typing import BinaryIO, NamedTuple, Protocol
@@ -29,8 +30,6 @@ from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
 
 BATCH_RECORDS = 500
-SWAP_DIGITS_MAX = 18
-"""Numbers of thousands of digits Python does not read."""
 CE_SOURCE = f"claimlog/{PRODUCER}"
 NO_TEXT = {
     b"\x1f\x8b": "packed by gzip",
@@ -265,9 +264,10 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not number.isdecimal():
             raise UsageProblem(f"--swap-mib {text!r}: expected FLAVOR=MIB, such as m1.small=512")
-        if len(number) > SWAP_DIGITS_MAX or int(number) > SWAP_MIB_MAX:
+        swap_mib = Decimal(number)  # An `int` is not read from thousands of digits.
+        if swap_mib > SWAP_MIB_MAX:
             raise UsageProblem(f"--swap-mib {text!r}: expected at most {SWAP_MIB_MAX} MiB")
-        table[name] = int(number)
+        table[name] = int(swap_mib)
     return table
 
 
