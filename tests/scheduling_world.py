@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from projections.ledger import Ledger
 from projections.placements import Placements
@@ -128,6 +129,12 @@ def world(claims: int = 2, requests: int = 2) -> World:
     clock = Clock()
     topics = [TopicSpec(CLAIMS, claims), *(TopicSpec(topic, requests) for topic in (REQUESTS, RESULTS, ANSWERED))]
     return World(MemoryLog(topics, clock.wall), clock)
+
+
+def rival(claim: ClaimRequested, number: int = 1) -> ClaimRequested:
+    """Another scheduler's claim of the same room for an instance of its own."""
+    item = replace(claim.items[0], claim_id=f"rival/0/x-1.{number}", instance_id=f"rival {number}")
+    return replace(claim, request_id="rival", owner="x", items=(item,))
 
 
 class At:

@@ -21,7 +21,7 @@ from streams.scheduler import COMMIT_EVERY_MS, GROUP, Scheduler
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest, text
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, rival, world, wrongs
 
 LIKELY_TURNS = 12
 
@@ -194,24 +194,18 @@ def test_a_request_is_decided_at_once_and_refused_only_after_the_ends_were_read(
     ]
 
 
-def _rival(record: Any) -> Message:
-    item = structs.replace(record.items[0], claim_id="rival/0/x-1.1", instance_id="rival")
-    rival = structs.replace(record, request_id="rival", owner="x", items=(item,))
-    return Message(CLAIMS, key_of(rival) or b"", encode(rival))
-
-
 @pytest.mark.parametrize("room_elsewhere", [True, False])
 def test_a_conflict_is_counted_and_the_request_goes_elsewhere_or_fails(room_elsewhere: bool) -> None:
     """Another claim slips in between the fold and the append."""
     here = hosts("n1", vcpus=1, claims=1)
     here.request("r")
-    slipped: list[Message] = []
+    slipped: list[ClaimRequested] = []
 
     def slip_in(when: str, messages: Sequence[Message]) -> None:
         claims = [event for message in messages if isinstance(event := decode(message.topic, message.value), ClaimRequested)]
         if when == "before" and claims and not slipped:
-            slipped.append(_rival(claims[0]))
-            here.log.append(slipped)
+            slipped.append(rival(claims[0]))
+            here.say(CLAIMS, slipped[0])
             if room_elsewhere:
                 here.host("n2", vcpus=1)
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from projections.placements import Answered, Asked, Cancel, Named, Placements
 from schemas.claims import ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
-from schemas.codec import decode, encode, key_of
+from schemas.codec import decode, encode
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
@@ -21,7 +20,7 @@ from streams.scheduler import Clocks, Scheduler
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, rival, wrongs
 from tests.unit.placement.test_placement import Deaf, held, hosts, nothing, said, settle
 
 HOUR_MS = 3_600_000
@@ -128,10 +127,8 @@ def test_an_instance_that_is_refused_again_and_again_is_given_up_in_the_end() ->
         for message in messages:
             event = decode(message.topic, message.value)
             if isinstance(event, ClaimRequested) and when == "before":
-                rivals.append(f"rival/0/x-1.{len(rivals) + 1}")
-                item = structs.replace(event.items[0], claim_id=rivals[-1], instance_id=f"rival {len(rivals)}")
-                rival = structs.replace(event, request_id="rival", owner="x", items=(item,))
-                here.log.append([Message(CLAIMS, key_of(rival) or b"", encode(rival))])
+                here.say(CLAIMS, another := rival(event, len(rivals) + 1))
+                rivals.append(another.items[0].claim_id)
             elif isinstance(event, ClaimRequested):
                 here.say(CLAIMS, ClaimReleased(node_id="n1", record_id=f"end of {rivals[-1]}", claim_id=rivals[-1], reason="operator"))
 

@@ -18,10 +18,6 @@ def there(here: World) -> Fleet:
     return Fleet(here.ledgers())
 
 
-def ordinal(fleet: Fleet, name: str) -> int:
-    return next(at for at, room in enumerate(fleet.rooms()) if room.node_id == name)
-
-
 def test_a_node_with_members_is_in_it_until_the_last_of_them_has_gone() -> None:
     here = world()
     empty, scheduler = there(here), here.scheduler()
@@ -54,4 +50,4 @@ def test_a_node_that_is_closed_to_a_group_is_in_it_without_any_member() -> None:
 
     index.follow(list(fleet.rooms()))
 
-    assert index.at == {"g": {ordinal(fleet, "n1")}}
+    assert index.at == {"g": {at for at, room in enumerate(fleet.rooms()) if room.node_id == "n1"}}

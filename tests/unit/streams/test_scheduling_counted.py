@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from msgspec import structs
 
 from schemas.claims import ClaimRequested
-from schemas.codec import decode, encode, key_of
+from schemas.codec import decode
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
 from streams.clock import SystemClock
@@ -16,7 +15,7 @@ from streams.log.base import Message
 from streams.metrics import Metrics
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling_engine import SchedulerEngine
-from tests.scheduling_world import TTL_MS, At, Clock, World, world
+from tests.scheduling_world import TTL_MS, At, Clock, World, rival, world
 
 TURNS_MAX = 50
 SERIES = (
@@ -36,11 +35,7 @@ class Told(SystemClock):
 
 def take_the_room(here: World, claim: ClaimRequested) -> None:
     """Another's claim of the chosen room comes first."""
-    (item,) = claim.items
-    rival = structs.replace(
-        claim, request_id="rival", owner="x", items=(structs.replace(item, claim_id="rival/0/x-1.1", instance_id="rival"),)
-    )
-    here.log.append([Message(CLAIMS, key_of(rival) or b"", encode(rival))])
+    here.say(CLAIMS, rival(claim))
 
 
 def answer_first(here: World, claim: ClaimRequested) -> None:
