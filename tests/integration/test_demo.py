@@ -38,6 +38,27 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, ended.stdout
 
 
+def shape(line: str) -> str:
+    """A line without what differs between two runs: amounts, times, ids, zones, how many leaks, and which schedulers it was."""
+    line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", line)
+    line = re.sub(r"\bs\d( and s\d)?\b", "SCHEDULER", line)
+    line = re.sub(r"\b(\d+(ms|s|m)\b ?)+", "AGO ", line)
+    line = re.sub(r"\d[\d,.:TZ-]*( [MGT]iB)?", "0", line)
+    line = re.sub(r"\b(east|west)\b", "ZONE", line).replace("without them", "without it")
+    return " ".join(re.sub(r"\b(claim|leak)s\b", r"\1", line).split())
+
+
+def test_what_the_readme_shows_of_the_demo_is_what_it_prints(story: tuple[Path, str]) -> None:
+    _, text = story
+    told = (ROOT / "README.md").read_text().split("## What the demo shows")[1].split("```console")[0]
+    shown = [line for block in re.findall(r"```\n(.*?)```", told, re.DOTALL) for line in block.splitlines()]
+
+    printed = {shape(line) for line in text.splitlines()}
+
+    assert len(shown) > 12
+    assert [line for line in shown if shape(line) not in printed] == []
+
+
 def test_nothing_is_over_committed_and_nothing_placed_twice_although_a_scheduler_was_killed(story: tuple[Path, str]) -> None:
     _, text = story
 
@@ -96,6 +117,14 @@ def test_the_commands_to_paste_work_as_printed_on_the_log_that_was_left(story: t
 
     assert len(commands) >= 5
     assert set(codes.values()) <= {0, 3, 4}, codes
+
+
+def test_a_fleet_with_many_large_nodes_leaves_none_empty_that_would_take_what_the_leak_hinders(tmp_path: Path) -> None:
+    ended = run([str(SCRIPT), "demo", "--seed", "5"], tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"5\. A request for \d+ GiB was refused", ended.stdout)
+    assert re.search(r"12 = 12 rejected \+ 0 left", ended.stdout)
 
 
 def test_on_the_log_that_was_left_every_node_adds_up_again(story: tuple[Path, str]) -> None:

@@ -56,6 +56,11 @@ def unnamed(stage: Stage) -> list[Claim]:
     return found
 
 
+def empty(stage: Stage) -> list[str]:
+    """Nodes without a claim."""
+    return [node_id for ledger in stage.ledgers for node_id, node in ledger.nodes.items() if not node.claims]
+
+
 def free_mib(stage: Stage, node_id: str) -> int:
     """A node's free memory."""
     return next(ledger.nodes[node_id].free("memory_mib") or 0 for ledger in stage.ledgers if node_id in ledger.nodes)

@@ -23,6 +23,8 @@ SCHEDULERS = ("s1", "s2", "s3")
 VICTIM = "s2"
 BURSTS_MAX = 40
 """How often the story tries to catch a scheduler between its claims and their results: a matter of milliseconds each time."""
+FILLS_MAX = 10
+"""How often the story asks for a guest for each node that has none: a fleet with many large nodes leaves small ones empty."""
 SHARE_SECONDS = 0.6
 """Until the schedulers have shared the requests out among themselves: each hears of the others when it renews its lease."""
 GIB = 1024
@@ -80,20 +82,25 @@ class Story:
         say(f"\n1. Hypervisors report: {facts.audited(stage)} nodes, {vcpus} vCPUs, {memory_gib} GiB. Time runs 60 times as fast as yours.")
 
     def _place(self) -> None:
+        """A wave of requests, then a rush of equal ones; then more, until no node is empty: its room would hide what the leak takes."""
         stage = self._stage
         wave = [self._request(self._rng.choice((2, 4, 8, 8, 16)), count=self._rng.choice((1, 1, 1, 2, 3))) for _ in range(45)]
         wave += [self._request(2, zone="north"), self._request(2048)]
-        rush = [self._request(10) for _ in range(14)]
         started = time.monotonic()
         stage.ask(wave)
         stage.until("a result of every request", stage.answered)
-        stage.ask(rush)
+        stage.ask([self._request(10) for _ in range(14)])
         stage.until("a result of every request", stage.answered)
+        for _ in range(FILLS_MAX):
+            if not (empty := facts.empty(stage)):
+                break
+            stage.ask([self._request(16) for _ in empty])
+            stage.until("a result of every request", stage.answered)
         seconds = time.monotonic() - started
         stage.until("the guests to be seen by audits", lambda: not facts.unconfirmed(stage))
         tally = stage.tally
         say(
-            f"2. {len(wave) + len(rush)} requests published to a topic, {seconds:.1f} s until all were answered: {tally.placed} placed, "
+            f"2. {self._asked} requests published to a topic, {seconds:.1f} s until all were answered: {tally.placed} placed, "
             f"{tally.failed} refused; {tally.granted} claims granted, {tally.over_committed} over-committed."
         )
 
