@@ -78,6 +78,7 @@ class Domain(Struct, frozen=True, gc=False, kw_only=True):
     pci_addresses: tuple[str, ...]
     disks: tuple[Disk, ...]
     project_id: str = ""
+    flavor: str = ""
     flavor_disk_mib: int | None = None
     """What Nova's metadata say the guest was promised of the host's disk: the size of disks that libvirt cannot measure."""
 
@@ -102,6 +103,7 @@ class Domain(Struct, frozen=True, gc=False, kw_only=True):
             power_state=power_state,
             task_state=task_state,
             project_id=self.project_id,
+            flavor=self.flavor,
             numa_cells=self.numa_cells,
             pinned_cpus=tuple(sorted(self.pinned_cpus + self.emulator_cpus)),
             pci_addresses=self.pci_addresses,
@@ -161,6 +163,7 @@ def read_domain(text: str) -> Domain:
         pci_addresses=tuple(sorted(_hostdevs(root))),
         disks=tuple(map(_disk, _local_disks(root, is_novas=(nova := _nova(root)) is not None))),
         project_id="" if nova is None else _project(nova),
+        flavor="" if nova is None else _flavor_name(nova),
         flavor_disk_mib=None if nova is None else _flavor_disk_mib(nova),
     )
 
@@ -308,9 +311,20 @@ def _project(nova: ET.Element) -> str:
     return said if len(said) <= TEXT_CHARACTERS_MAX else ""
 
 
+def _flavor(nova: ET.Element) -> ET.Element | None:
+    return next((element for element in nova if element.tag.endswith("}flavor")), None)
+
+
+def _flavor_name(nova: ET.Element) -> str:
+    """The flavor's name; none where no record can say it, as for the project."""
+    flavor = _flavor(nova)
+    said = "" if flavor is None else flavor.get("name", "")
+    return said if len(said) <= TEXT_CHARACTERS_MAX else ""
+
+
 def _flavor_disk_mib(nova: ET.Element) -> int | None:
     """Root, ephemeral and swap of the flavor as Nova's tracker counts them; no root where it is not from an image, but on a volume."""
-    flavor = next((element for element in nova if element.tag.endswith("}flavor")), None)
+    flavor = _flavor(nova)
     if flavor is None:
         return None
     found = {element.tag.rpartition("}")[2]: element.text or "" for element in flavor}

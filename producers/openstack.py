@@ -193,7 +193,8 @@ class OpenStack:
             if place is None:
                 event = self._gone(node_id, instance_id, last, newest, is_deleted=history.now.is_deleted)
             else:
-                event = self._there(node_id, place, last, newest, is_found=not fact.action.startswith(SEEN_HAPPENING))
+                report = _report(place.takes, history.now.flavor_of(place.takes), newest)
+                event = self._there(node_id, report, place.since_us, last, newest, is_found=not fact.action.startswith(SEEN_HAPPENING))
             if event is not None:
                 yield event
 
@@ -217,8 +218,9 @@ class OpenStack:
         elif before:
             del self._unnamed[instance_id]
 
-    def _there(self, node_id: str, place: Place, last: Told | None, newest: InstanceFact, *, is_found: bool) -> LifecycleEvent | None:
-        report = _report(place.takes, newest)
+    def _there(
+        self, node_id: str, report: InstanceReport, since_us: int, last: Told | None, newest: InstanceFact, *, is_found: bool
+    ) -> LifecycleEvent | None:
         before = last.report if last is not None else None
         if before == report:
             return None
@@ -230,7 +232,7 @@ class OpenStack:
             kind = POWERED.get(report.power_state, InstanceResized)
         else:
             return None  # A new name moves nothing.
-        time_us = newest.key.time_us if kind in POWERED.values() else place.since_us
+        time_us = newest.key.time_us if kind in POWERED.values() else since_us
         return self._say(kind, node_id, report, last, time_us // 1000, is_found=is_found and before is None)
 
     def _gone(self, node_id: str, instance_id: str, last: Told | None, newest: InstanceFact, *, is_deleted: bool) -> LifecycleEvent | None:
@@ -266,7 +268,7 @@ class OpenStack:
             del self._deleted[self._tombstones.popleft()[1]]
 
 
-def _report(size: Resources, fact: InstanceFact) -> InstanceReport:
+def _report(size: Resources, flavor: str, fact: InstanceFact) -> InstanceReport:
     amounts = ObservedResources(vcpus=size.vcpus, pcpus=size.pcpus, memory_mib=size.memory_mib, disk_mib=size.disk_mib)
     return InstanceReport(
         instance_id=fact.instance_id,
@@ -275,6 +277,7 @@ def _report(size: Resources, fact: InstanceFact) -> InstanceReport:
         power_state=fact.power_state,
         task_state=_moving(fact),
         project_id=fact.project_id,
+        flavor=flavor,
     )
 
 

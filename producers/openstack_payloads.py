@@ -128,8 +128,8 @@ class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
     """What one notification says of one instance: where its record stands and how large it is.
 
     `compute` is the host of the compute service that said it ("" for others): of a move it is often the other side than `host`.
-    `size` is by the instance's own flavor, `new_size` by the one that a resize is preparing. `flavor_id` with `is_exact` False: swap and
-    dedicated CPUs are not said (legacy).
+    `size` is by the instance's own flavor, `new_size` by the one that a resize is preparing; `flavor` and `new_flavor` are their names.
+    `flavor_id` with `is_exact` False: swap and dedicated CPUs are not said (legacy).
     """
 
     key: Key
@@ -145,6 +145,8 @@ class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
     new_size: Resources | None = None
     flavor_id: str = ""
     new_flavor_id: str = ""
+    flavor: str = ""
+    new_flavor: str = ""
     is_exact: bool = True
     name: str = ""
     project_id: str = ""
@@ -248,6 +250,8 @@ def _versioned(said: Notification) -> InstanceFact:
         new_size=None if new is None else new.resources(root_on_volume=on_volume),
         flavor_id=intern(payload.flavor.flavorid or ""),
         new_flavor_id="" if new is None else new.flavorid or "",
+        flavor=intern(payload.flavor.name or ""),
+        new_flavor="" if new is None else intern(new.name or ""),
         name=payload.display_name or "",
         project_id=intern(payload.tenant_id or ""),
         power_state=_power_state(payload.state or "", payload.power_state or ""),
@@ -270,6 +274,7 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
         state=intern(payload.state or ""),
         task=intern(payload.state_description or ""),
         flavor_id=intern(payload.instance_flavor_id or ""),
+        flavor=intern(payload.instance_type or ""),
         is_exact=False,
         name=payload.display_name or "",
         project_id=intern(payload.tenant_id or ""),

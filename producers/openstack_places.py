@@ -54,11 +54,17 @@ class Standing(Struct):
     is_deleted: bool = False
     exact: dict[str, Resources] = field(default_factory=dict)
     """Sizes by flavor, as versioned messages say them."""
+    names: dict[Resources, str] = field(default_factory=dict)
+    """The name of the flavor that was last said to be of a size."""
 
     def copy(self) -> Standing:
         """Another one to go on from."""
         places = {host: replace(place) for host, place in self.places.items()}
-        return Standing(places, self.newest, self.is_deleted, dict(self.exact))
+        return Standing(places, self.newest, self.is_deleted, dict(self.exact), dict(self.names))
+
+    def flavor_of(self, size: Resources) -> str:
+        """The name of the flavor that the instance has where it takes so much; empty for both sizes together, on one host."""
+        return self.names.get(size, "")
 
 
 class History:
@@ -126,13 +132,15 @@ def is_moving(vm_state: str | None, task_state: str | None) -> bool:
 
 def _size(standing: Standing, fact: InstanceFact) -> Resources:
     """The instance's size. A legacy message says it without swap and dedicated CPUs; a versioned one of the same flavor said it better."""
-    if fact.is_exact:
-        if fact.flavor_id:
-            standing.exact[fact.flavor_id] = fact.size
-        if fact.new_flavor_id and fact.new_size is not None:
+    size = fact.size if fact.is_exact else standing.exact.get(fact.flavor_id, fact.size)
+    if fact.is_exact and fact.flavor_id:
+        standing.exact[fact.flavor_id] = size
+    if fact.new_size is not None:
+        standing.names[fact.new_size] = fact.new_flavor
+        if fact.is_exact and fact.new_flavor_id:
             standing.exact[fact.new_flavor_id] = fact.new_size
-        return fact.size
-    return standing.exact.get(fact.flavor_id, fact.size)
+    standing.names[size] = fact.flavor
+    return size
 
 
 def _stands(standing: Standing, fact: InstanceFact, size: Resources) -> None:

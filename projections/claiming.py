@@ -156,6 +156,7 @@ def _held(
         pci=item.pci,
         granted_ms=time_ms,
         keep=item.keep,
+        flavor=item.flavor,
     )
     node.io_claims += 1
     step.node_ids += (node_id,)

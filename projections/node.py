@@ -89,6 +89,7 @@ class Claim(Struct, gc=False, array_like=True):
     run_since_ms: int = 0
     cells: tuple[CellGrant, ...] = ()
     keep: bool = False
+    flavor: str = ""
 
     @property
     def resources(self) -> Resources:
@@ -261,6 +262,14 @@ class Node(Struct, gc=False):
         if shown is not None and shown.group_id:
             groups.add(shown.group_id)
         return tuple(sorted(groups))
+
+    def flavors(self, instance_id: str) -> frozenset[str]:
+        """The flavors of one instance by name, as its claims and what shows it have them: two while it is resized, none if nobody says."""
+        found = {claim.flavor for claim in self.claims.get(instance_id, ())}
+        shown = self.shown.get(instance_id)
+        if shown is not None:
+            found.add(shown.report.flavor)
+        return frozenset(found - {""})
 
     def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:
         """Use of one instance (rule 3), optionally with one more unconfirmed claim of `with_amounts` laid over it."""

@@ -18,7 +18,7 @@ from projections.node import Claim, Home, Node, Shown
 from projections.rules import RULES_KNOWN
 from schemas.audits import InstanceReport
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 """Goes up whenever what is written here changes, the fields of `Node`, `Claim` and what they hold included; other versions are ignored."""
 
 TIMES = ("sources", "audit", "complete_ms", "unknown_since_ms", "unknown_reason", "unknown_instances", "silent_since_ms", "settled_ms")
@@ -204,6 +204,7 @@ def _share(claim: Claim, same: Callable[[Any, Any], Any]) -> None:
     claim.request_id = same(claim.request_id, claim.request_id)
     claim.owner = same(claim.owner, claim.owner)
     claim.project_id = same(claim.project_id, claim.project_id)
+    claim.flavor = same(claim.flavor, claim.flavor)
     claim.confirmed_by = same(claim.confirmed_by, claim.confirmed_by)
     claim.offset = same(claim.offset, claim.offset)
     claim.confirmed_offset = same(claim.confirmed_offset, claim.confirmed_offset)

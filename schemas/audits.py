@@ -13,7 +13,7 @@ PowerState = Literal["running", "paused", "stopped", "suspended", "crashed", "un
 
 
 class InstanceReport(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One domain on a hypervisor: its defined size (stopped ones count) and what filters read of it.
+    """One domain on a hypervisor: its defined size (stopped ones count) and what filters read of it; `flavor` is the flavor's name.
 
     `unknown_since_ms` (wall clock) is set while the guest is listed but does not answer: what is said of it is what was last known.
     """
@@ -24,6 +24,7 @@ class InstanceReport(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     power_state: PowerState = "running"
     task_state: Text = ""
     project_id: Text = ""
+    flavor: Text = ""
     image_properties: dict[Name, Text] = {}
     numa_cells: tuple[Count, ...] = ()
     pinned_cpus: tuple[Count, ...] = ()

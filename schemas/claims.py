@@ -109,7 +109,8 @@ class ClaimItem(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
 
     `resize`: `resources` is the whole new size of an instance already there. `forced`: ratio limits are skipped and the overrun is named.
     `keep`: it keeps what the instance has on a node that it is about to leave, until the move is confirmed (a release with reason
-    `migrated`) or reverted: no departure closes it, and no showing before its deadline confirms it.
+    `migrated`) or reverted: no departure closes it, and no showing before its deadline confirms it. `flavor` (the flavor's name) and
+    `project_id` are for filters and readers; no verdict depends on them.
     """
 
     claim_id: ClaimId
@@ -124,6 +125,7 @@ class ClaimItem(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     numa: tuple[NumaWant, ...] = ()
     pci: tuple[PciWant, ...] = ()
     project_id: Text = ""
+    flavor: Text = ""
 
 
 class ClaimRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="claim-requested"):

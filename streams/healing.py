@@ -83,6 +83,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
             pci=newest.pci,
             group=newest.group,
             project_id=newest.project_id,
+            flavor=newest.flavor,
         )
         says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
         return Remedy(finding, says, (_claim(item, place, stamp),))
@@ -104,6 +105,7 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Rem
     if shown is None:
         return Remedy(finding, f"no observation shows {finding.instance_id} on {node.node_id} now, so there is nothing to claim")
     item = _item(finding, stamp, resources_of([amount or 0 for amount in shown.amounts]), resize=False)
+    item = replace(item, flavor=shown.report.flavor, project_id=shown.report.project_id)
     says = f"claim {amounts_text(shown.amounts)} for {finding.instance_id} on {node.node_id}"
     word = ignored(finding, Stamp(f"{stamp.record_id}-why", stamp.time_ms), f"adopted: {reason}")
     return Remedy(finding, says, (word, _claim(item, place, stamp)))

@@ -28,7 +28,8 @@ def kept_item(fleet: Fleet, request: PlacementRequested, index: int) -> ClaimIte
     instance_id, source = request.instance(index), request.source_node
     if not fleet.is_known(source):
         return None
-    use = fleet.room_of(source).node.uses.get(instance_id)
+    node = fleet.room_of(source).node
+    use = node.uses.get(instance_id)
     if use is None:
         return None
     group = request.group
@@ -40,4 +41,5 @@ def kept_item(fleet: Fleet, request: PlacementRequested, index: int) -> ClaimIte
         keep=True,
         group=None if group is None else GroupMember(group_id=group.group_id, policy=group.policy, max_per_node=group.max_per_node),
         project_id=request.project_id,
+        flavor=min(node.flavors(instance_id), default=""),
     )

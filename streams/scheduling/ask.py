@@ -113,6 +113,7 @@ def ask_of(
         numa=size.numa,
         pci=size.pci,
         project_id=request.project_id,
+        flavor=request.flavor.name,
     )
     return Ask(request, index, item, seed, attempt, group_nodes, size.unusable)
 

@@ -38,10 +38,10 @@ CLOSED = frozenset(
         "AllHostsFilter", "RetryFilter", "ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter",
         "ImagePropertiesFilter", "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter", "DifferentHostFilter", "SameHostFilter",
         "SimpleCIDRAffinityFilter", "IsolatedHostsFilter", "AggregateImagePropertiesIsolation", "AggregateInstanceExtraSpecsFilter",
-        "AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates", "require_tenant_aggregate",
-        "require_image_type_support", "transform_image_metadata", "MetricsFilter", "IoOpsFilter", "AggregateIoOpsFilter",
-        "NumInstancesFilter", "AggregateNumInstancesFilter", "CoreFilter", "RamFilter", "DiskFilter", "AggregateCoreFilter",
-        "AggregateRamFilter", "AggregateDiskFilter", "NUMATopologyFilter", "PciPassthroughFilter",
+        "AggregateMultiTenancyIsolation", "TypeAffinityFilter", "AggregateTypeAffinityFilter", "isolate_aggregates",
+        "require_tenant_aggregate", "require_image_type_support", "transform_image_metadata", "MetricsFilter", "IoOpsFilter",
+        "AggregateIoOpsFilter", "NumInstancesFilter", "AggregateNumInstancesFilter", "CoreFilter", "RamFilter", "DiskFilter",
+        "AggregateCoreFilter", "AggregateRamFilter", "AggregateDiskFilter", "NUMATopologyFilter", "PciPassthroughFilter",
     }
 )  # fmt: skip
 """Filters that say the same of the next instance, or whose limits say how many more there may be. All others are tried: capabilities, too,

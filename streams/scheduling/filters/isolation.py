@@ -78,6 +78,25 @@ def require_tenant_aggregate(ask: Ask, _: Options) -> Check | None:
     return per_node(lambda room: None if project_id and project_id in _projects(room) else text)
 
 
+def one_flavor(ask: Ask, _: Options) -> Check:
+    """Nova's TypeAffinityFilter, up to its release Queens: a node runs instances of one flavor only, told apart by name.
+
+    The instance itself may be there with another, as while it is resized. One whose flavor nobody says may be of any.
+    """
+    name, own = ask.request.flavor.name, ask.instance_id
+
+    def why(room: Room) -> str | None:
+        laid = {item.instance_id: {item.flavor} - {""} for item in room.overlay}
+        for instance_id in sorted(room.instances):
+            flavors = room.node.flavors(instance_id) | laid.get(instance_id, set())
+            if instance_id != own and (not name or flavors != {name}):
+                there = f"of flavor {', '.join(sorted(flavors))}" if flavors else "of a flavor that nobody says"
+                return f"instance {instance_id} there is {there}, not of {name or 'the same, as this one has no name'}"
+        return None
+
+    return per_node(why)
+
+
 def type_affinity(ask: Ask, _: Options) -> Check | None:
     """Nova's AggregateTypeAffinityFilter: where aggregates name flavors, only those."""
     name = ask.request.flavor.name

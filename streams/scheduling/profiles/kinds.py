@@ -112,7 +112,7 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
     if options.host_subset_size > 1 or not options.shuffle_best_same_weighed_hosts:
         raise Unprofiled("Nova's order of equal nodes needs all of them")
     if any(name not in KNOWN for name in policy.filters if name not in {"JsonFilter", "SimpleCIDRAffinityFilter"}):
-        raise Unprofiled("a filter is code of its own")
+        raise Unprofiled("a filter is code of its own, or reads the flavor of every instance")
     return found
 
 

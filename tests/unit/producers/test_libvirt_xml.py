@@ -134,6 +134,7 @@ def test_a_guest_of_novas_has_its_flavors_disk_and_no_root_on_a_volume_and_volum
 
     assert domain.disks == (Disk(),)
     assert domain.flavor_disk_mib == flavor_mib
+    assert domain.report("running", None).flavor == "m1"
 
 
 def test_a_serial_makes_no_volume_of_a_disk_without_nova_and_a_flavor_without_sizes_says_nothing() -> None:
@@ -148,6 +149,7 @@ def test_a_serial_makes_no_volume_of_a_disk_without_nova_and_a_flavor_without_si
 @pytest.mark.parametrize("said", ["<nova:disk>-1</nova:disk>", f"<nova:disk>{1 << 60}</nova:disk>"])
 def test_metadata_that_no_record_can_say_are_none_and_the_audit_can_be_read(said: str) -> None:
     text = NOVAS.format(root=f"<nova:root/><nova:project uuid='{'p' * 5_000}'/>").replace("<nova:disk>20</nova:disk>", said)
+    text = text.replace("'m1'", f"'{'m' * 5_000}'")
     domain = read_domain(text)
 
     audit = HypervisorAudited(
@@ -156,7 +158,7 @@ def test_metadata_that_no_record_can_say_are_none_and_the_audit_can_be_read(said
     )  # fmt: skip
 
     assert decode(AUDITS, encode(audit)) == audit
-    assert (domain.flavor_disk_mib, domain.project_id) == (None, "")
+    assert (domain.flavor_disk_mib, domain.project_id, domain.flavor) == (None, "", "")
 
 
 def test_passed_through_devices_have_their_addresses() -> None:

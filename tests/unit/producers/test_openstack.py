@@ -127,6 +127,15 @@ def test_events_tell_the_story_of_each_node() -> None:
     assert [(event.epoch, event.counter) for event in events if event.node_id == H1] == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
+def test_the_flavor_is_told_of_the_size_that_counts_on_each_node() -> None:
+    waiting = followed(played(SCRIPTS["resized and waiting"])[1])
+    confirmed = followed(played(SCRIPTS["resized and confirmed"])[1])
+
+    flavors = [(event.node_id, event.instance.flavor) for event in waiting.events]
+    assert flavors == [(H1, "small"), (H1, "small"), (H1, "small"), (H2, "large")]
+    assert confirmed.ledger.nodes[H2].flavors("a") == {"large"}
+
+
 def test_stopping_and_starting_is_told_and_frees_nothing() -> None:
     cloud = NovaCloud()
     messages = [*cloud.create("a", "h1"), *cloud.change("a", "power_off", "stopped", "shutdown"), *cloud.change("a", "power_on", "active")]

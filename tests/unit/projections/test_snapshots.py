@@ -338,7 +338,7 @@ def test_a_change_of_what_is_stored_is_noticed() -> None:
     """If this fails, raise STATE_VERSION and write the new fields down here: states stored before are then ignored, not misread."""
     fields = {kind.__name__: kind.__struct_fields__ for kind in (Claim, Shown, Audit, FullAudit, Home)}
 
-    assert STATE_VERSION == 6
+    assert STATE_VERSION == 7
     assert state.TIMES == (
         "sources", "audit", "complete_ms", "unknown_since_ms", "unknown_reason", "unknown_instances", "silent_since_ms", "settled_ms",
     )  # fmt: skip
@@ -352,7 +352,7 @@ def test_a_change_of_what_is_stored_is_noticed() -> None:
             "claim_id", "request_id", "instance_id", "node_id", "owner", "offset", "amounts", "since_ms", "deadline_ms", "ttl_ms", "resize",
             "forced", "renewed", "confirmed_ms", "seen_ms", "gone_ms", "departed_ms", "run_epoch", "run_mono_ms", "group", "project_id",
             "numa", "pci", "pinned_cpus", "pci_addresses", "confirmed_offset", "confirmed_by", "granted_ms", "run_since_ms",
-            "cells", "keep",
+            "cells", "keep", "flavor",
         ),
         "Shown": ("report", "amounts", "seen_ms", "event_ms", "offset", "group_id"),
         "Audit": ("producer", "epoch", "counter", "taken_at_ms", "complete", "offset"),

@@ -44,7 +44,13 @@ def why(name: str, asked: Ask, host: Node | Room) -> str | None:
 
 
 APART = "ServerGroupAntiAffinityFilter"
-OF_NODES = {"AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates", "require_tenant_aggregate"}
+OF_NODES = {
+    "AggregateMultiTenancyIsolation",
+    "AggregateTypeAffinityFilter",
+    "TypeAffinityFilter",
+    "isolate_aggregates",
+    "require_tenant_aggregate",
+}
 ALWAYS = {"ComputeFilter", "fit"} | OF_NODES
 AMOUNTS = ("Core", "Ram", "IoOps", "NumInstances", "Exact")
 ON_REQUEST = [each for each in ALL.values() if each.name not in ALWAYS and not any(word in each.name for word in AMOUNTS)]

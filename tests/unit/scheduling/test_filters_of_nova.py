@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from projections.node import Node
+from projections.node import Claim, Node, Shown
 from projections.room import Room, mark_of, room
+from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem
 from schemas.inventory import Aggregate, CpuInfo, Hypervisor, Metric, Physical, ResourceRule, SupportedGuest
 from schemas.requests import Flavor, Hints, Image, PlacementRequested
@@ -162,6 +163,49 @@ def test_aggregates_say_which_images_specs_projects_and_flavors_they_take() -> N
     huge = ask(flavor=Flavor(name="huge"))
     assert why("AggregateTypeAffinityFilter", huge, node()) is None
     assert why("AggregateTypeAffinityFilter", huge, mixed) == "its aggregates are for flavors big, small, not huge"
+
+
+def running(**flavors: str) -> Room:
+    """A node with these instances on it, each of a flavor that its host reports."""
+    host = Node("n1", hypervisor=HOST)
+    for instance_id, flavor in flavors.items():
+        host.shown[instance_id] = Shown(InstanceReport(instance_id=instance_id, flavor=flavor), (1, 0, 512, 0), 1)
+        host.recount(instance_id)
+    return room(host, 0, mark_of("n1"))
+
+
+def test_a_node_for_one_flavor_takes_no_other_nor_one_beside_guests_of_which_nobody_says_the_flavor() -> None:
+    one = "TypeAffinityFilter"
+    unnamed = ask(flavor=Flavor(vcpus=1))
+
+    assert why(one, ask(), running()) is None
+    assert why(one, ask(), running(g1="small", g2="small")) is None
+    assert why(one, ask(), running(g1="small", g3="big", g2="large")) == "instance g2 there is of flavor large, not of small"
+    assert why(one, ask(), running(g1="")) == "instance g1 there is of a flavor that nobody says, not of small"
+    assert why(one, unnamed, running()) is None
+    assert why(one, unnamed, running(g1="")) is not None
+    assert why(one, ask(), running(i="big")) is None, "the instance itself, which is being resized"
+
+
+def test_a_node_for_one_flavor_knows_it_of_claims_in_flight_and_of_held_ones() -> None:
+    def there(flavor: str, *, laid: str | None = None) -> Room:
+        host = Node("n1", hypervisor=HOST)
+        host.claims["c1"] = [Claim("c", "r", "c1", "n1", "s", 1, (1, 0, 512, 0), 1, 1, 1, flavor=flavor)]
+        host.recount("c1")
+        items = [] if laid is None else [ClaimItem(claim_id="l", instance_id="l1", nodes=("n1",), resources=Resources(), flavor=laid)]
+        return room(host, 0, mark_of("n1"), items)
+
+    assert why("TypeAffinityFilter", ask(), there("small")) is None
+    assert why("TypeAffinityFilter", ask(), there("small", laid="small")) is None
+    assert why("TypeAffinityFilter", ask(), there("big")) == "instance c1 there is of flavor big, not of small"
+    assert why("TypeAffinityFilter", ask(), there("small", laid="big")) == "instance l1 there is of flavor big, not of small"
+
+
+def test_a_guest_that_is_resized_is_of_both_flavors_until_its_host_shows_the_new_one() -> None:
+    resized = running(g1="small")
+    resized.node.claims["g1"] = [Claim("c", "r", "g1", "n1", "s", 1, (2, 0, 1024, 0), 1, 1, 1, resize=True, flavor="big")]
+
+    assert why("TypeAffinityFilter", ask(), resized) == "instance g1 there is of flavor big, small, not of small"
 
 
 def test_a_request_without_a_project_is_no_project_of_an_aggregate_whose_list_ends_in_a_comma() -> None:

@@ -145,6 +145,26 @@ def test_a_claim_carries_its_requests_ttl() -> None:
     assert result.commit_by_ms == START_MS + 80_000 // 4 + 5_000
 
 
+def test_a_claim_says_its_flavor_so_that_a_node_for_one_flavor_is_known_to_all_who_read_the_log() -> None:
+    made, one = world(claims=1, requests=1), with_filters("TypeAffinityFilter")
+    made.host("n1")
+    made.host("n2")
+    web, db = structs.replace(SMALL, name="web"), structs.replace(SMALL, name="db")
+
+    first = where(ask(made, "r1", one, flavor=web))
+    others = [where(ask(made, f"r{number}", one, flavor=flavor)) for number, flavor in enumerate((db, web, db), 2)]
+    third = ask(made, "r5", one, flavor=structs.replace(SMALL, name="cache"))
+
+    (ledger,) = made.ledgers()
+    assert {claim.flavor for claim in ledger.claims.values() if claim.node_id == first} == {"web"}
+    assert others[1] == first
+    assert others[0] == others[2] != first
+    assert isinstance(third, PlacementFailed)
+    assert third.decisions[0].engine == "reference"
+    (rejected,) = [each for each in third.decisions[0].rejections if each.rejected]
+    assert (rejected.filter, rejected.rejected) == ("TypeAffinityFilter", 2)
+
+
 def test_a_forced_claims_overrun_is_named_in_its_outcome_and_devices_are_never_forced() -> None:
     made = here()
     outcomes: list[Any] = []

@@ -285,6 +285,17 @@ def claims_examples() -> Iterator[Any]:
         project_id="p-1",
     )
     yield claims.ClaimRequested(request_id="r-1", owner="s1", basis=-1, ttl_ms=600_000, items=(item,))
+    named = claims.ClaimItem(claim_id="r-2/0/s1-7.2", instance_id="i-2", nodes=("n1",), resources=Resources(vcpus=1), flavor="m1.small")
+    yield claims.ClaimRequested(request_id="r-2", owner="s1", basis=-1, ttl_ms=600_000, items=(named,))
+    yield claims.InstanceObserved(
+        node_id="n1",
+        producer="p",
+        epoch=1,
+        counter=7,
+        change="started",
+        event_time_ms=1_700_000_000_800,
+        instance=InstanceReport(instance_id="i-2", flavor="m1.small"),
+    )
     yield claims.ClaimRenewed(node_id="n1", record_id="x-4", claim_id="r-1/0/s1-7.1", ttl_ms=600_000)
     yield claims.ClaimReleased(node_id="n1", record_id="x-5", claim_id="r-1/0/s1-7.1", reason="cancelled", note="by hand")
     yield claims.GroupHomeProposed(group_id="g-1", record_id="x-6", epoch=3, node_id="n1")
