@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
 from schemas.results import Decision
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.placement.homes import has_home
 from streams.placement.work import Work
+from streams.scheduling.filters.restrict import listed
 from streams.scheduling.policy import Policy
 
 # What ids made from a request's id add to it: index, process, epoch, counter, reason of a release.
@@ -56,13 +59,16 @@ def gave_up(work: Work) -> str:
     return f"not placed within {work.give_up_ms} ms{again}: {counts}"
 
 
-def no_valid_node(request: PlacementRequested, index: int, decision: Decision) -> str:
-    """The sentence for a request that fits nowhere: the counts in order, and the nearest miss."""
+def no_valid_node(request: PlacementRequested, index: int, decision: Decision, is_known: Callable[[str], bool]) -> str:
+    """The sentence for a request that fits nowhere: the counts in order, the nearest miss, and which nodes it names that there are not."""
     if not decision.nodes_known:
         return f"no node for instance {index} of {request.count}: no node is known yet; ask again when a hypervisor has been audited"
     rejected = ", ".join(f"{each.filter} {each.rejected}" for each in decision.rejections if each.rejected)
     text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
     if index == 0 and request.count > 1 and has_home(request):
         text += f" (affinity: one node has to take all {request.count})"
-    miss = decision.nearest_miss
-    return text if miss is None else f"{text}; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
+    if (miss := decision.nearest_miss) is not None:
+        text += f"; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
+    named = dict.fromkeys((*request.forced_nodes, *request.requested_nodes))
+    unknown = [node_id for node_id in named if not is_known(node_id)]
+    return f"{text}; {listed(unknown, 'no node is known as')}" if unknown else text

@@ -333,7 +333,7 @@ class Placer:
             return []
         home = self._homes.to_leave(work)
         if home is None or work.homes >= ATTEMPTS_MAX:
-            return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision), now_ms)]
+            return [self._fail(work, "no-valid-node", no_valid_node(request, seat.index, decision, self.fleet.is_known), now_ms)]
         return self._homes.close(work, home, f"{self._claim_id(request, 0)}/home", now_ms)
 
     def _choose(self, work: Work, seat: Seat) -> tuple[Decision, ClaimItem]:

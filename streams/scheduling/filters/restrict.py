@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import host_of
 from streams.scheduling.options import Options
@@ -39,7 +41,7 @@ def forced_hosts(ask: Ask, _: Options) -> Check | None:
     if not ask.request.forced_hosts:
         return None
     names = frozenset(name.lower() for name in ask.request.forced_hosts)
-    text = _listed(ask.request.forced_hosts, "forced to host")
+    text = listed(ask.request.forced_hosts, "forced to host")
     return per_node(lambda room: None if host_of(room).lower() in names else text)
 
 
@@ -81,10 +83,11 @@ def moved(ask: Ask, _: Options) -> Check | None:
 def _only(node_ids: tuple[str, ...], verb: str) -> Check | None:
     if not node_ids:
         return None
-    names, text = frozenset(node_ids), _listed(node_ids, verb)
+    names, text = frozenset(node_ids), listed(node_ids, verb)
     return Check(lambda rooms: [r for r in rooms if r.node_id in names], lambda _: text)
 
 
-def _listed(names: tuple[str, ...], verb: str) -> str:
+def listed(names: Sequence[str], verb: str) -> str:
+    """What is said of so many names, the first of them in full."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return f"{verb} {', '.join(names[:NAMED_MAX])}{more}"

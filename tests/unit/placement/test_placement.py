@@ -113,6 +113,18 @@ def test_a_request_that_fits_nowhere_fails_at_once_with_counts_and_the_nearest_m
     assert said(here, CLAIMS, ClaimRequested) == []
 
 
+def test_a_failure_says_which_of_the_nodes_that_it_asks_for_nobody_knows() -> None:
+    here = hosts("n1")
+    here.request("one", requested_nodes=("n1", "n9", "n9"), vcpus=100)
+    here.request("all", forced_nodes=("n6", "n7", "n8", "n9"))
+
+    settle(here.scheduler())
+
+    messages = {result.request_id: result.message for result in said(here, RESULTS, PlacementFailed)}
+    assert messages["one"].endswith("; nearest n1: vcpus: 100 needed of 8; no node is known as n9")
+    assert messages["all"].endswith("; no node is known as n6, n7, n8 and 1 more")
+
+
 def test_several_instances_are_one_record_a_partition_and_one_result() -> None:
     here = hosts("n0", "n1", "n2", "n3", vcpus=1)
     here.request("r", count=4)
