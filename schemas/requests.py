@@ -53,7 +53,7 @@ class ServerGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="placement-requested"):
     """Somebody wants `count` instances placed, all or none. `instance_ids` may be left out: they follow from the request's id.
 
-    `forced_hosts` and `ignored_hosts` name compute services' hosts, in any case of letters; `…_nodes` name nodes, exactly. A move between
+    `…_hosts` name compute services' hosts, those that are forced or ignored in any case of letters; `…_nodes` name nodes. A move between
     cells (`cross_cell_move`) prefers the nodes of `preferred_cell`.
 
     A `resize` gives the whole new size of instances and stays on their node. A `migrate` leaves `source_node`, with a new size if the
@@ -82,6 +82,8 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     retry_nodes: tuple[NodeId, ...] = ()
     forced_hosts: tuple[Name, ...] = ()
     ignored_hosts: tuple[Name, ...] = ()
+    requested_hosts: tuple[Name, ...] = ()
+    retry_hosts: tuple[Name, ...] = ()
     preferred_cell: Text = ""
     cross_cell_move: bool = False
     numa: tuple[NumaWant, ...] = ()

@@ -80,17 +80,16 @@ def selected(vector: Vector) -> Mapping[str, Any]:
             node_id for name in names for node_id in ([each.node_id for each in rooms if each.node_id.partition("/")[2] == name] or [name])
         )
 
-    def wanted() -> tuple[str, ...]:
-        """The ids that a destination means: a node, or all nodes of a host, as a shadow reads Nova's request."""
+    def wanted() -> dict[str, Any]:
+        """What a destination names: a node, or a host with all of its nodes."""
         destination = asked.get("requested_destination") or asked.get("destination")
         if not destination:
-            return ()
+            return {}
         said = destination if isinstance(destination, Mapping) else dict(zip(("host", "node"), destination, strict=True))
         if "host" not in said:
-            return ()
-        if said.get("node"):
-            return (f"{said['host']}/{said['node']}",)
-        return tuple(each.node_id for each in rooms if each.node_id.partition("/")[0] == said["host"]) or (str(said["host"]),)
+            return {}
+        host, node = said["host"], said.get("node")
+        return {"requested_nodes": (f"{host}/{node}",)} if node else {"requested_hosts": (str(host),)}
 
     request = PlacementRequested(
         request_id="request",
@@ -98,7 +97,7 @@ def selected(vector: Vector) -> Mapping[str, Any]:
         ignored_hosts=tuple(asked.get("ignore_hosts") or ()),
         forced_hosts=tuple(asked.get("force_hosts") or ()),
         forced_nodes=ids(asked.get("force_nodes") or ()),
-        requested_nodes=wanted(),
+        **wanted(),
     )
     ask = ask_of(request, 0, seed=0)
     prepared = [(filter_, check) for filter_ in RESTRICTIONS if (check := filter_.prepare(ask)) is not None]

@@ -480,7 +480,9 @@ def _stats(vector: Given) -> Given:
     for prefix, field in fields.items():
         for value in {getattr(update, field) for update in updates}:
             answer[f"{prefix}_{value}"] = sum(getattr(state, field) == value for state in states)
-    return answer
+    # Nova's counts of what no update mentions are 0.
+    unmentioned = [name for name in vector.get("expect") or () if name.startswith(tuple(f"{prefix}_" for prefix in fields))]
+    return dict.fromkeys(unmentioned, 0) | answer
 
 
 def _placement_capacity(vector: Given) -> Given:

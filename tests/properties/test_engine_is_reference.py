@@ -271,6 +271,8 @@ class Cloud:
                 {"group": ServerGroup(group_id="g", policy="anti-affinity", max_per_node=2)},
                 {"forced_hosts": ("BLADE", "nowhere")},
                 {"ignored_hosts": ("blade",)},
+                {"requested_hosts": ("Blade", "nowhere")},
+                {"retry_hosts": ("Blade",), "retry_nodes": tuple(some[:1])},
                 {"cross_cell_move": True, "preferred_cell": "a"},
                 {"image": Image(image_id="apart")},
                 {"image": Image(properties={"hw_architecture": "x86_64", "disk_format": "raw"})},

@@ -29,7 +29,7 @@ def request_text(request: PlacementRequested) -> str:
     parts += [f"group {request.group.group_id} ({request.group.policy})"] if request.group is not None else []
     parts += [f"{request.action}"] if request.action != "create" else []
     parts += ["dry run"] if request.dry_run else []
-    for name in ("forced_nodes", "requested_nodes", "ignored_nodes", "traits_required", "traits_forbidden"):
+    for name in ("forced_nodes", "requested_nodes", "requested_hosts", "ignored_nodes", "traits_required", "traits_forbidden"):
         if values := getattr(request, name):
             parts.append(f"{name.replace('_', ' ')} {', '.join(values)}")
     for hint in ("same_host", "different_host"):

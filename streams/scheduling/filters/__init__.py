@@ -44,6 +44,7 @@ from streams.scheduling.filters.restrict import (
     ignored_hosts,
     moved,
     requested,
+    requested_hosts,
     tried,
     unusable,
 )
@@ -78,6 +79,7 @@ RESTRICTIONS: tuple[Filter, ...] = (
     Filter("forced-hosts", forced_hosts, once=True),
     Filter("forced-nodes", forced, once=True),
     Filter("requested-nodes", requested, once=True),
+    Filter("requested-hosts", requested_hosts, once=True),
     Filter(HELD_NODES, held),
     Filter("source-node", moved),
     Filter("group-home", forced_home),

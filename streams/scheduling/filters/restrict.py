@@ -55,6 +55,14 @@ def requested(ask: Ask, _: Options) -> Check | None:
     return _only(ask.request.requested_nodes, "requested on")
 
 
+def requested_hosts(ask: Ask, _: Options) -> Check | None:
+    """Nova's requested_destination with a host and no node: its nodes only, filtered like any other."""
+    if not ask.request.requested_hosts:
+        return None
+    names, text = frozenset(ask.request.requested_hosts), listed(ask.request.requested_hosts, "requested on host")
+    return per_node(lambda room: None if host_of(room) in names else text)
+
+
 def held(ask: Ask, _: Options) -> Check | None:
     """Where the request holds the instance already, as whoever answered it before left it."""
     return _only(tuple(sorted(ask.held_nodes)), "held already, by an earlier claim of this request, on") if ask.held_nodes else None
@@ -62,10 +70,10 @@ def held(ask: Ask, _: Options) -> Check | None:
 
 def tried(ask: Ask, _: Options) -> Check | None:
     """Nova's RetryFilter: not where it was tried before."""
-    if not ask.request.retry_nodes:
+    nodes, hosts = frozenset(ask.request.retry_nodes), frozenset(ask.request.retry_hosts)
+    if not nodes and not hosts:
         return None
-    names = frozenset(ask.request.retry_nodes)
-    return Check(lambda rooms: [r for r in rooms if r.node_id not in names], lambda _: "it was tried there before")
+    return per_node(lambda room: "it was tried there before" if room.node_id in nodes or (hosts and host_of(room) in hosts) else None)
 
 
 def moved(ask: Ask, _: Options) -> Check | None:

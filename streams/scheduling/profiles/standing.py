@@ -87,7 +87,8 @@ class Filtering:
             and not ask.held_nodes
             and request.action == "create"
             and not (request.forced_nodes or request.ignored_nodes or request.requested_nodes or request.retry_nodes)
-            and not (request.forced_hosts or request.ignored_hosts or hints.same_host or hints.different_host)
+            and not (request.forced_hosts or request.ignored_hosts or request.requested_hosts or request.retry_hosts)
+            and not (hints.same_host or hints.different_host)
         )
 
     def _names(self, ask: Ask) -> list[tuple[int, Filter, Check]]:
@@ -104,7 +105,7 @@ class Filtering:
             ordinals.update(view.on.get(instance_id, ()))
         if item.group is not None:
             ordinals.update(view.grouped.get(item.group.group_id, ()))
-        for host in (*request.forced_hosts, *request.ignored_hosts):
+        for host in (*request.forced_hosts, *request.ignored_hosts, *request.requested_hosts, *request.retry_hosts):
             ordinals.update(view.hosts.get(host.lower(), ()))
         named = [*request.ignored_nodes, *request.forced_nodes, *request.requested_nodes, *request.retry_nodes]
         if request.source_node:

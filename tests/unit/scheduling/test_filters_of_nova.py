@@ -372,6 +372,16 @@ def test_hosts_are_named_in_any_case_of_letters() -> None:
     assert ask(forced_hosts=("rack-1",)).item.forced
 
 
+def test_hosts_that_are_requested_or_were_tried_are_named_exactly_as_in_nova() -> None:
+    of_service = node(Hypervisor(service_host="Rack-1"))
+
+    assert why("requested-hosts", ask(requested_hosts=("Rack-1",)), of_service) is None
+    assert why("requested-hosts", ask(requested_hosts=("rack-1",)), of_service) == "requested on host rack-1"
+    assert why("RetryFilter", ask(retry_hosts=("Rack-1",)), of_service) == "it was tried there before"
+    assert why("RetryFilter", ask(retry_hosts=("rack-1",)), of_service) is None
+    assert not ask(requested_hosts=("Rack-1",)).item.forced
+
+
 def test_a_policy_gives_its_filters_its_options() -> None:
     policy = Policy(filters=("IoOpsFilter",), options=Options(max_io_ops_per_host=1))
 

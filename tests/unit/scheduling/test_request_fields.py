@@ -103,6 +103,8 @@ ACTS: dict[str, tuple[dict[str, Any], Policy, str]] = {
     "retry_nodes": ({"retry_nodes": ("a", "b")}, DEFAULT, "c"),
     "forced_hosts": ({"forced_hosts": ("HOST-B",)}, DEFAULT, "b"),
     "ignored_hosts": ({"ignored_hosts": ("host-a", "HOST-b")}, DEFAULT, "c"),
+    "requested_hosts": ({"requested_hosts": ("Host-A", "host-c"), "ignored_nodes": ("a",)}, DEFAULT, "c"),
+    "retry_hosts": ({"retry_hosts": ("Host-A", "host-b"), "retry_nodes": ("d",)}, DEFAULT, "c"),
     "preferred_cell": ({"preferred_cell": "cell1", "cross_cell_move": True},
                        structs.replace(DEFAULT, weighers=(Multiplied(weigher="CrossCellWeigher"),)), "a"),
     "numa": ({"numa": (NumaWant(cpus=(0,), memory_mib=1024),)}, DEFAULT, "b"),

@@ -231,6 +231,7 @@ def examples() -> Iterator[Any]:
         dry_run=True,
         ttl_ms=60_000,
     )
+    yield requests.PlacementRequested(request_id="r-3", flavor=requests.Flavor(vcpus=1), requested_hosts=("h1",), retry_hosts=("h2",))
     yield requests.PlacementCancelled(request_id="r-1", record_id="x-1", reason="no longer wanted")
     yield from results_examples()
     for finding in (findings.LeakSuspected, findings.LeakConfirmed, findings.LeakResolved):
