@@ -128,6 +128,23 @@ def test_a_text_cannot_ask_for_numbers_or_lists_that_no_record_and_no_memory_hol
     assert told in unusable(Flavor(vcpus=0, extra_specs=extra_specs), Image(), ALIASES)
 
 
+@pytest.mark.parametrize("key", ["resources:VGPU", "resources1:CUSTOM_FPGA", "resources_NET:NET_BW_EGR_KILOBIT_PER_SEC"])
+def test_what_no_node_counts_cannot_be_asked_for_by_amount(key: str) -> None:
+    asked = Flavor(vcpus=1, extra_specs={key: "1"})
+
+    assert unusable(asked, Image()) == (
+        f"{key}: only VCPU, PCPU, MEMORY_MB, DISK_GB are counted on nodes; leave it out, or name such nodes by a trait"
+    )
+    assert wants(asked, Image()).vcpus == 1, "whoever counts a guest that is there counts its CPUs"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("resources:MEMORY_MB", "512"), ("resources1:VGPU", "0"), ("resources:VGPU", "x"), ("quota:VGPU", "1")]
+)
+def test_what_is_counted_or_asks_for_nothing_can_be_used(key: str, text: str) -> None:
+    assert unusable(Flavor(vcpus=1, extra_specs={key: text}), Image()) == ""
+
+
 def test_a_guest_with_cells_has_as_many_cpus_as_a_hypervisor_gives_and_one_without_as_many_as_it_likes() -> None:
     assert wants(flavor(vcpus=1 << 40, trait__CUSTOM_A="required"), Image()) == (1 << 40, 0, ())
     with pytest.raises(WantsError, match="vcpus: expected at most 4096"):
