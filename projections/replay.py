@@ -19,6 +19,7 @@ from projections.observed import Observed
 from projections.projection import HistoryMissing, ProjectionError, Readable, for_a_fold
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
+from projections.whole import check_whole
 from schemas.codec import decode_keyed
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS, FOLDED, NODE_RESOURCES
@@ -153,6 +154,7 @@ def ends_of(log: Readable, until: Until, tell: Tell | None = None) -> dict[int, 
     count = log.topics().get(CLAIMS)
     if count is None:
         raise ProjectionError(f"this log has no topic {CLAIMS}, so there is no ledger to fold; `claimlog run` makes it")
+    check_whole(log)
     if until is None:
         return dict(log.ends(CLAIMS))
     if isinstance(until, int):

@@ -24,8 +24,7 @@ from projections.observed import Observed
 from projections.open_finding import OpenFinding
 from projections.replay import check_at_hand
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
-from schemas.claims import PartitionOpened
-from schemas.codec import decode
+from projections.whole import check_whole
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS, FOLDED
 from streams import collector
@@ -72,7 +71,8 @@ def state_at(
     asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
     Without `views`, since doubles span partitions, some of these may do: with `only` (and nothing `pending`) no others are there; with
     `firsts`, from which offset on `each` wants the steps of each, those are that have such steps, folded from a snapshot in front of them.
-    Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach,
+    Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach
+    and for a ledger that lacks a partition,
     AnswerIncomplete for one of another kind of answer, OffsetOutOfRange for history that is not at hand, and the fold's own errors.
     """
     stderr = sys.stderr if stderr is None else stderr
@@ -81,7 +81,7 @@ def state_at(
     there = log.topics()
     carried = {topic: log.committed(CARRIERS, topic) for topic in SOURCES if topic in there}
     sources = {topic: _ends(log, topic, at, tell) for topic in SOURCES}
-    every, behind = ends_at(log, at, tell), behind_of(carried if at is None else {}, sources)
+    every, behind = ends_at(log, at, tell, carried), behind_of(carried if at is None else {}, sources)
     ends = {number: end for number, end in every.items() if only is None or number in only}
     if firsts is not None:
         ends = {number: end for number, end in ends.items() if firsts[number] < end or number in behind}
@@ -116,9 +116,9 @@ def state_at(
     return state
 
 
-def ends_at(log: Log, at: Moment | None, tell: Tell) -> dict[int, int]:
+def ends_at(log: Log, at: Moment | None, tell: Tell, carried: Mapping[str, Mapping[int, int]] | None = None) -> dict[int, int]:
     """Where each partition of `claims` ends at that moment. Raises as `state_at`, but for what folding raises."""
-    partitions = ledger_partitions(log)
+    partitions = ledger_partitions(log, carried)
     if isinstance(at, Cut):
         check_cut(log, at, FOLDED)  # What else it names is read by other answers, and a copy of the ledger may not have it.
     ends = _ends(log, CLAIMS, at, tell)
@@ -193,20 +193,15 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
     return encoded(begun.ledger, rows), begun.doubles
 
 
-def ledger_partitions(log: Log) -> int:
-    """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations."""
+def ledger_partitions(log: Log, carried: Mapping[str, Mapping[int, int]] | None = None) -> int:
+    """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations, else as `check_whole`."""
     there = log.topics()
     known = [there[topic] for topic in FOLDED if topic in there]
     if not known:
         raise TopicMismatch(
             f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes them"
         )
-    # A file of JSON lines may lack the last partitions, so what the ledger says of itself comes first.
-    for number in range(there.get(CLAIMS, 0)):
-        if log.start(CLAIMS, number) == 0 and log.end(CLAIMS, number) > 0:
-            opened = decode(CLAIMS, log.read(CLAIMS, number, 0, 1)[0].value)
-            if isinstance(opened, PartitionOpened):
-                return max(opened.partitions, *known)
+    check_whole(log, carried)
     return max(known)
 
 
