@@ -9,6 +9,7 @@ from typing import NamedTuple
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.projection import HistoryMissing
+from projections.replay import check_at_hand
 from schemas.topics import CLAIMS, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -38,10 +39,16 @@ class Range(NamedTuple):
     until: Moment | None
 
     def check(self, log: Log, topics: Sequence[str]) -> None:
-        """Refuse cuts that are not of this log, or not of this much of `topics`. Raises WrongCut, HistoryMissing, UsageProblem."""
+        """Refuse cuts that are not of this log, or not of this much of `topics`, and times among what has left it.
+
+        Raises WrongCut, HistoryMissing, UsageProblem.
+        """
         for moment in (self.since, self.until):
             if isinstance(moment, Cut):
                 check_cut(log, moment, topics)
+            elif moment is not None and _has_left(log, topics):
+                ends = {number: at_time(log, CLAIMS, number, moment.time_ms) for number in range(log.topics().get(CLAIMS, 0))}
+                check_at_hand(log, ends, moment.time_ms)
         if self.since is not None and self.until is not None and _after(self.since, self.until):
             raise UsageProblem("--since is after --until, so there is nothing between them; exchange them")
 
@@ -72,6 +79,13 @@ class Range(NamedTuple):
         return not _before(self.since, topic, partition, offset, time_ms) and (
             self.until is None or _before(self.until, topic, partition, offset, time_ms)
         )
+
+
+def _has_left(log: Log, topics: Sequence[str]) -> bool:
+    """Whether some of these topics begin late. What leaves the log is that of all of them up to one moment, and `claims` knows which."""
+    there = log.topics()
+    ever = [topic for topic in topics if TOPICS[topic].kept == "ever"]
+    return any(log.start(topic, number) > 0 for topic in ever for number in range(there.get(topic, 0)))
 
 
 def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:

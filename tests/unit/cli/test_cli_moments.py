@@ -80,6 +80,30 @@ def test_events_say_where_what_is_at_hand_begins_and_a_cut_before_it_exits_6(tmp
     assert "set CLAIMLOG_ARCHIVE" in since.err
 
 
+@pytest.mark.parametrize("topic", ["claims", "hypervisor-audits"])
+def test_events_since_or_until_a_time_among_what_has_left_the_log_exit_6_and_those_after_it_are_all_there(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c00", {"i0": 1024})
+    among_ms = fleet.now_ms
+    fleet.audit("c00", {"i0": 2048})
+    fleet.run(capsys, "archive", str(tmp_path / "old"), "--below", "now")
+    after_ms = fleet.now_ms + 500
+    fleet.audit("c00", {"i0": 3072})
+    asked = ("events", "--topic", topic, "-o", "json")
+
+    since, until = fleet.run(capsys, *asked, "--since", str(among_ms)), fleet.run(capsys, *asked, "--until", str(among_ms))
+    after = fleet.run(capsys, *asked, "--since", str(after_ms))
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "old"))
+    whole = fleet.run(capsys, *asked, "--since", str(among_ms))
+
+    assert (since.code, since.out, until.code, until.out) == (6, "", 6, "")
+    assert "set CLAIMLOG_ARCHIVE" in since.err
+    assert (after.code, len(after.json["items"])) == (0, 1)
+    assert (whole.code, len(whole.json["items"])) == (0, 3)
+
+
 @pytest.mark.parametrize("verb", [*ASKED, ("timeline", "node/c00", "--until")])
 def test_a_time_before_the_first_record_is_said_to_be_one_and_said_once(tmp_path: Path, capsys: Capture, verb: tuple[str, ...]) -> None:
     fleet = FleetLog(tmp_path)
