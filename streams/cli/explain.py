@@ -20,6 +20,7 @@ from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFa
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.given.documents import code_vouched_for
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
     decision_item,
@@ -84,6 +85,7 @@ def explain(
     /,
     *,
     node: Annotated[str, Parameter(help="Why not this one: what each filter says of it at the decision's cut.", show_default=False)] = "",
+    by: Annotated[str, Parameter(help="Run code that the recorded policy and this one, a TOML file, both name.", show_default=False)] = "",
     at: MomentFlag = "now",
     log: LogFlag = None,
     show: Show = SHOW,
@@ -94,14 +96,18 @@ def explain(
 
     Leaks that would make room, and what became of its claims, are those known at --at; the decision itself has a moment of its own.
 
+    It is made again by the policy that it was made by. Code that this names is not run on the word of a log: it is if the policy that --by
+    names has it too.
+
     Exits 4 if the request could not be placed, 6 if it has no answer yet or the records that it was decided on are not at hand.
     """
+    trusted = code_vouched_for(by, "--by")
     with opened(log) as source:
         found, request, counting, instance_id = _found(source, subject)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
         cut = decided_at(source, counting)
-        reruns = Reruns(source, request)
+        reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
         now = _now(source, request, at)

@@ -2,24 +2,49 @@
 
 A filter's function gets the ask and the node's room and returns None or why not; a weigher's returns a number, larger is better. Of a class
 in Nova's style `host_passes(host_state, spec)` or `_weigh_object(host_state, spec)` is called: the host state has the facts of
-`scheduling.facts` as attributes, the spec is the request. All must be pure: a decision is made again to be explained.
+`scheduling.facts` as attributes, the spec is the request by the names of Nova's RequestSpec, and by our own. All must be pure: a decision
+is made again to be explained.
 
 A filter that raises, or answers what is no answer, rejects the node and says so in the evidence: one mistake in it must not end a
 scheduler. A weigher has no such way out: it raises CustomError, with its name and the node.
+
+A class that Nova would run once per request is asked of each node as it stood before the request's other instances. Nova asks it for the
+first one and never looks again at what it rejected; here each instance is decided by itself, and comes out the same when it is decided
+again alone, so every one of them is asked about what the first one met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-from projections.room import Room
+from msgspec.structs import replace
+
+from projections.node import Node
+from projections.room import Room, room, room_for
+from schemas.requests import Flavor, Hints, PlacementRequested
 from streams.scheduling.ask import Ask
-from streams.scheduling.custom_error import CustomError
-from streams.scheduling.facts import facts_of
+from streams.scheduling.custom_error import CustomError, NowhereError
+from streams.scheduling.facts import facts_of, host_of
+from streams.scheduling.image_properties import read
 from streams.scheduling.options import NUMBER_MAX
+
+REQUESTS_KEPT = 64
+"""Of so many requests the numbers of their instances are kept: each is asked about again for every one of up to a thousand instances."""
+
+Why = Callable[[Room], str | None]
+
+
+class CustomWeigher(NamedTuple):
+    """A weigher from outside: its figure of a node for an ask, its bounds (`minval`, `maxval`) if it has any, and its own multiplier."""
+
+    figure: Callable[[Ask], Callable[[Room], float]]
+    lowest: float | None = None
+    highest: float | None = None
+    multiplier: Callable[[Room], float] | None = None
 
 
 def is_custom(name: str) -> bool:
@@ -27,69 +52,314 @@ def is_custom(name: str) -> bool:
     return ":" in name or "." in name
 
 
-def custom_why(name: str) -> Callable[[Ask, Room], str | None]:
-    """The filter of that name, as a function that says why not. Raises CustomError."""
+def custom_why(name: str) -> Callable[[Ask], Why]:
+    """The filter of that name: made ready for an ask, it says of a node why not. Raises CustomError."""
     found = _found(name)
     if not isinstance(found, type):
-        return _careful(_function(found, name), name)
-    host_passes = _method(found, "host_passes", name)
+        function = _function(found, name)
+        return _careful(lambda ask: lambda room: function(ask, room), name)
+    made, host_passes = _made(found, "host_passes", name)
 
-    def passes(ask: Ask, room: Room) -> str | None:
-        return None if host_passes(_host_state(room), ask.request) else f"{found.__name__} does not let it pass"
+    def says_for(ask: Ask) -> Why:
+        spec_on = _spec(ask)
 
-    return _careful(passes, name)
+        def says(room: Room) -> str | None:
+            there = _before_others(room, ask) if _is_run_before(made, ask) else room
+            return None if host_passes(_host_state(there), spec_on(there)) else f"{found.__name__} does not let it pass"
 
+        return says
 
-def _careful(says: Callable[[Ask, Room], Any], name: str) -> Callable[[Ask, Room], str | None]:
-    def why(ask: Ask, room: Room) -> str | None:
-        try:
-            said = says(ask, room)
-        except Exception as error:
-            return f"{name} failed: {type(error).__name__}: {error}"
-        return said if said is None or isinstance(said, str) else f"{name} failed: expected None or why not, in words, got {said!r}"
-
-    return why
+    return _careful(says_for, name)
 
 
-def custom_raw(name: str) -> tuple[Callable[[Ask, Room], float], float | None, float | None]:
-    """The weigher of that name, and its bounds (`minval`, `maxval`) if it has any. Raises CustomError."""
+def _careful(says_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Callable[[Ask], Why]:
+    def why_for(ask: Ask) -> Why:
+        says = says_for(ask)
+
+        def why(room: Room) -> str | None:
+            try:
+                said = says(room)
+            except Exception as error:
+                return f"{name} failed: {type(error).__name__}: {error}"
+            return said if said is None or isinstance(said, str) else f"{name} failed: expected None or why not, in words, got {said!r}"
+
+        return why
+
+    return why_for
+
+
+def custom_weigher(name: str) -> CustomWeigher:
+    """The weigher of that name. Raises CustomError."""
     found = _found(name)
     if not isinstance(found, type):
-        return _finite(_function(found, name), name), getattr(found, "minval", None), getattr(found, "maxval", None)
-    weigh_object = _method(found, "_weigh_object", name)
+        function = _function(found, name)
+        figure = _finite(lambda ask: lambda room: function(ask, room), name)
+        return CustomWeigher(figure, _bound(found, "minval", name), _bound(found, "maxval", name))
+    made, weigh_object = _made(found, "_weigh_object", name)
 
-    def weight(ask: Ask, room: Room) -> float:
-        return float(weigh_object(_host_state(room), ask.request))
+    def weight_for(ask: Ask) -> Callable[[Room], Any]:
+        spec_on = _spec(ask)
+        return lambda room: weigh_object(_host_state(room), spec_on(room))
 
-    return _finite(weight, name), getattr(found, "minval", None), getattr(found, "maxval", None)
+    figure = _finite(weight_for, name)
+    return CustomWeigher(figure, _bound(made, "minval", name), _bound(made, "maxval", name), _own_multiplier(made, name))
 
 
-def _finite(weighs: Callable[[Ask, Room], Any], name: str) -> Callable[[Ask, Room], float]:
-    def raw(ask: Ask, room: Room) -> float:
-        try:
-            said = weighs(ask, room)
-        except Exception as error:
-            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {type(error).__name__}: {error}") from error
-        if not isinstance(said, (int, float)) or not abs(said) <= NUMBER_MAX:
-            raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a number up to {NUMBER_MAX:g}, got {said!r}")
+def _own_multiplier(made: Any, name: str) -> Callable[[Room], float] | None:
+    """Nova's `weight_multiplier(host_state)`, or the number that is there in its place."""
+    own = getattr(made, "weight_multiplier", None)
+    if own is None:
+        return None
+    return lambda room: _number(lambda: own(_host_state(room)) if callable(own) else own, f"{name}.weight_multiplier", room)
+
+
+def _finite(weighs_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Callable[[Ask], Callable[[Room], float]]:
+    def figure(ask: Ask) -> Callable[[Room], float]:
+        weighs = weighs_for(ask)
+        return lambda room: _number(lambda: weighs(room), name, room)
+
+    return figure
+
+
+def _number(says: Callable[[], Any], name: str, room: Room) -> float:
+    try:
+        said = says()
+    except Exception as error:
+        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {type(error).__name__}: {error}") from error
+    if not isinstance(said, (int, float)) or not abs(said) <= NUMBER_MAX:
+        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a number up to {NUMBER_MAX:g}, got {said!r}")
+    return said
+
+
+def _bound(found: Any, bound: str, name: str) -> float | None:
+    said = getattr(found, bound, None)
+    if said is None or (isinstance(said, (int, float)) and abs(said) <= NUMBER_MAX):
         return said
+    raise CustomError(f"{name!r}: {bound}: expected None or a number up to {NUMBER_MAX:g}, got {said!r}")
 
-    return raw
+
+def _is_run_before(made: Any, ask: Ask) -> bool:
+    """Whether Nova would run this filter for earlier instances of the request alone; one in company is asked about as the last of them."""
+    index = ask.index + len(ask.company)
+    run_for = getattr(made, "run_filter_for_index", None)
+    if callable(run_for):
+        return index > 0 and not run_for(index)
+    return index > 0 and bool(getattr(made, "run_filter_once_per_request", False))
 
 
-def _host_state(room: Room) -> SimpleNamespace:
-    facts = facts_of(room)
-    return SimpleNamespace(**facts, instances=dict.fromkeys(room.instances), aggregates=list(room.node.aggregates))
+def _before_others(there: Room, ask: Ask) -> Room:
+    """The node as it stood before the instances of the request that come before this one: neither laid over it nor held there."""
+    request, last = ask.request, ask.index + len(ask.company)
+    numbers = _numbers(request.request_id, request.instance_ids, request.count)
+
+    def is_other(instance_id: str) -> bool:
+        return instance_id != ask.instance_id and numbers.get(instance_id, last + 1) <= last
+
+    overlay = tuple([item for item in there.overlay if not is_other(item.instance_id)])
+    node = _node_without(there.node, request, frozenset(filter(is_other, there.node.claims.keys() & numbers.keys())))
+    if node is there.node and len(overlay) == len(there.overlay):
+        return there
+    before = room(node, there.partition, there.mark, overlay)
+    return before if there.lacks is None else room_for(before, ask.item, request.request_id)
+
+
+@lru_cache(maxsize=REQUESTS_KEPT)
+def _numbers(request_id: str, instance_ids: tuple[str, ...], count: int) -> Mapping[str, int]:
+    request = PlacementRequested(request_id=request_id, flavor=Flavor(), instance_ids=instance_ids, count=count)
+    return {request.instance(index): index for index in range(count)}
+
+
+def _node_without(node: Node, request: PlacementRequested, others: frozenset[str]) -> Node:
+    """The node without what this request holds for others of its instances, and without those that it created."""
+    held = {instance_id: [claim for claim in node.claims[instance_id] if claim.request_id != request.request_id] for instance_id in others}
+    gone = [each for each, left in held.items() if len(left) < len(node.claims[each])]
+    if not gone:
+        return node
+    claims, shown, io_claims = dict(node.claims), dict(node.shown), node.io_claims
+    for instance_id in gone:
+        io_claims += sum(claim.confirmed_ms is None for claim in held[instance_id])
+        io_claims -= sum(claim.confirmed_ms is None for claim in claims.pop(instance_id))
+        if held[instance_id]:
+            claims[instance_id] = held[instance_id]
+        elif request.action == "create":
+            shown.pop(instance_id, None)
+    uses, used, groups_of = dict(node.uses), list(node.used), dict(node.groups_of)
+    before = replace(node, claims=claims, shown=shown, uses=uses, used=used, groups_of=groups_of, io_claims=io_claims)
+    for instance_id in gone:
+        before.recount(instance_id)
+    return before
+
+
+class _Named(SimpleNamespace):
+    """Values by Nova's names, of which can be asked whether they are there, as of any object of Nova."""
+
+    def obj_attr_is_set(self, name: str) -> bool:
+        """Whether there is such a name, though it may be None; `in` asks the same."""
+        return hasattr(self, name)
+
+    __contains__ = obj_attr_is_set
+
+
+class _Over(_Named):
+    """One of our structs by Nova's names; whatever has no such name is the struct's own (`ours`)."""
+
+    ours: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "ours":  # Asked by copy and the like of what is not made yet.
+            raise AttributeError(name)
+        return getattr(self.ours, name)
+
+
+class _Properties(dict[str, str]):
+    """The properties of an image: as it has them, by today's names where it has old ones, and as attributes too."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__({**read(properties), **properties})
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the image has no property {name!r}; .get({name!r}) gives None then") from None
+
+    def to_dict(self) -> dict[str, str]:
+        """A copy of them."""
+        return dict(self)
+
+
+class _Spec(_Over):
+    """A request by the names of Nova's RequestSpec, as a node sees it."""
+
+    scheduler_hints: Mapping[str, list[str]]
+
+    def get_scheduler_hint(self, hint_name: str, default: Any = None) -> Any:
+        """The hint, the one value itself where it has no more; `default` if it was not given."""
+        values: Any = self.scheduler_hints.get(hint_name, default)
+        return values[0] if isinstance(values, list) and len(values) == 1 else values
+
+
+def _spec(ask: Ask) -> Callable[[Room], _Spec]:
+    """The spec of an ask as each node sees it: of its group and of the nodes it may go to, a node's room shows what concerns that node."""
+    request, flavor, limits = ask.request, ask.request.flavor, ask.request.limits
+    sizes = {
+        "memory_mb": flavor.memory_mib,
+        "vcpus": flavor.vcpus,
+        "root_gb": flavor.root_gib,
+        "ephemeral_gb": flavor.ephemeral_gib,
+        "swap": flavor.swap_mib,
+    }
+    disk_gb = None if limits is None or limits.disk_mib is None else limits.disk_mib // 1024
+    wants = [_Over(ours=want, alias_name=want.alias, spec=[dict(each) for each in want.specs]) for want in ask.item.pci]
+    tried = [(node, node) for node in request.retry_nodes] + [(host, None) for host in request.retry_hosts]
+    said = {
+        **sizes,
+        "ours": request,
+        "flavor": _Over(ours=flavor, **sizes, flavorid=flavor.name),
+        "image": _Over(ours=request.image, id=request.image.image_id, properties=_Properties(request.image.properties)),
+        "scheduler_hints": _hints(request.hints),
+        "num_instances": request.count,
+        "instance_uuid": ask.instance_id,
+        "ignore_hosts": [*request.ignored_hosts],
+        "force_hosts": [*request.forced_hosts],
+        "force_nodes": [*request.forced_nodes],
+        "retry": _Named(num_attempts=len(tried), hosts=[_host(*each) for each in tried]) if tried else None,
+        "limits": limits and _Over(ours=limits, vcpu=limits.vcpus, memory_mb=limits.memory_mib, disk_gb=disk_gb, numa_topology=None),
+        "numa_topology": None,
+        "pci_requests": _Named(requests=wants) if wants else None,
+        "requested_resources": [],
+        "is_bfv": request.boot_from_volume,
+    }
+    return lambda room: _Spec(**said, instance_group=_group(ask, room), requested_destination=_destination(request, room))
+
+
+def _hints(hints: Hints) -> dict[str, list[str]]:
+    several = {"same_host": [*hints.same_host], "different_host": [*hints.different_host]}
+    single = {"build_near_host_ip": hints.build_near_host_ip, "cidr": hints.cidr, "query": hints.query, **hints.other}
+    return {name: values for name, values in several.items() if values} | {name: [text] for name, text in single.items() if text}
+
+
+def _host(host: str | None, node: str | None) -> _Named:
+    return _Named(host=host, hypervisor_hostname=node, nodename=node)
+
+
+def _group(ask: Ask, room: Room) -> _Named | None:
+    """The server group: of its members those on this node, of its hosts this one if any are there, and those an affinity is bound to."""
+    group = ask.request.group
+    if group is None:
+        return None
+    members = sorted(room.members(group.group_id))
+    here = [host_of(room)] if members or room.node_id in ask.group_nodes else []
+    rules = {"max_server_per_host": group.max_per_node} if group.policy == "anti-affinity" else {}
+    return _Named(
+        uuid=group.group_id,
+        name=group.group_id,
+        policy=group.policy,
+        policies=[group.policy],
+        rules=rules,
+        max_server_per_host=group.max_per_node,
+        members=members,
+        hosts=here + sorted(ask.group_nodes - {room.node_id}),
+    )
+
+
+def _destination(request: PlacementRequested, room: Room) -> _Named | None:
+    """Where the request wants to go: this node if it is one of those named, else the first of them; None if it names none."""
+    nodes, hosts, cell = request.requested_nodes, request.requested_hosts, request.preferred_cell
+    if not (nodes or hosts or cell):
+        return None
+    host = host_of(room)
+    is_named = (not nodes or room.node_id in nodes) and (not hosts or host in hosts)
+    return _Named(
+        host=(host if is_named else next(iter(hosts), None)) if nodes or hosts else None,
+        node=(room.node_id if is_named else nodes[0]) if nodes else None,
+        cell=_Named(uuid=cell) if cell else None,
+        allow_cross_cell_move=request.cross_cell_move,
+    )
+
+
+class _HostState(SimpleNamespace):
+    """A node by the names of Nova's HostState. `limits` is there to be written to, and nobody reads what was: claims carry their own."""
+
+    _room: Room
+
+    @cached_property
+    def instances(self) -> dict[str, _Named]:
+        """The instances on the node and those on their way to it, in order of their ids, as sets have none; None wherever nobody says."""
+        return {instance_id: _instance(self._room, instance_id) for instance_id in sorted(self._room.instances)}
+
+
+def _host_state(room: Room) -> _HostState:
+    return _HostState(**facts_of(room), aggregates=list(room.node.aggregates), limits={}, _room=room)
+
+
+def _instance(room: Room, instance_id: str) -> _Named:
+    """What claims in flight, else those held, else the host itself say of it."""
+    laid = [item for item in room.overlay if item.instance_id == instance_id]
+    held, shown = room.node.claims.get(instance_id, []), room.node.shown.get(instance_id)
+    reports = [shown.report] if shown is not None else []
+    said: list[Any] = [*reversed(laid), *reversed(held), *reports]
+    properties = _Properties(reports[0].image_properties if reports else {})
+    return _Named(
+        uuid=instance_id,
+        project_id=next((each.project_id for each in said if each.project_id), None),
+        flavor=_Named(name=next((each.flavor for each in said if each.flavor), None)),
+        image_meta=_Named(properties=properties),
+        image_properties=properties,
+    )
 
 
 def _found(name: str) -> Any:
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     try:
-        return getattr(import_module(path), attribute)
+        module = import_module(path)
     except ImportError as error:
-        raise CustomError(f"{name!r}: {error}; expected module:function or module.Class that can be imported here") from None
-    except AttributeError:
-        raise CustomError(f"{name!r}: module {path} has no {attribute}") from None
+        raise NowhereError(name, f"{error}; expected module:function or module.Class that can be imported here") from None
+    except Exception as error:
+        raise NowhereError(name, f"importing {path!r} failed: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise NowhereError(name, f"module {path} has no {attribute}")
+    return getattr(module, attribute)
 
 
 def _function(found: Any, name: str) -> Any:
@@ -98,7 +368,13 @@ def _function(found: Any, name: str) -> Any:
     return found
 
 
-def _method(found: type, method: str, name: str) -> Any:
+def _made(found: type, method: str, name: str) -> tuple[Any, Any]:
+    """One of that class, and its method."""
     if not callable(getattr(found, method, None)):
-        raise CustomError(f"{name!r}: expected a class with {method}(host_state, spec)")
-    return getattr(found(), method)
+        also = "; filter_all looks at all nodes at once, here each is asked about by itself" if hasattr(found, "filter_all") else ""
+        raise CustomError(f"{name!r}: expected a class with {method}(host_state, spec){also}")
+    try:
+        made = found()
+    except Exception as error:
+        raise CustomError(f"{name!r}: expected a class that is made without arguments; {type(error).__name__}: {error}") from error
+    return made, getattr(made, method)

@@ -6,6 +6,7 @@ import tomllib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from schemas.claims import NODES_MAX
 from schemas.pinning import WantsError, known_aliases
 from streams.scheduling.custom import is_custom
-from streams.scheduling.custom_error import CustomError
+from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.filters import FILTERS, filters_of
 from streams.scheduling.options import NUMBER_MAX, setting
 from streams.scheduling.policy import POLICIES, Policy
@@ -22,6 +23,10 @@ from streams.scheduling.weighers import WEIGHERS, weigher_of
 
 class PolicyError(ValueError):
     """The policy cannot be used: the message names the place, what was expected and what is known."""
+
+
+class NotVouchedFor(PolicyError):
+    """A policy in the log names code of its own, and nobody who reads the log has said that it may be run."""
 
 
 def named(text: str, read: Callable[[str], str]) -> Policy:
@@ -69,10 +74,15 @@ def from_text(text: str, *, trusted: Collection[str] = ()) -> Policy:
         policy = msgspec.json.decode(text, type=Policy)
     except msgspec.DecodeError as error:
         raise PolicyError(f"{source}: {error}; it was written by another version of claimlog") from None
-    for name in (*policy.filters, *(each.weigher for each in policy.weighers)):
-        if is_custom(name) and name not in trusted:
-            raise PolicyError(f"{source}: it names code of its own, {name!r}, which is not run on the word of a log")
+    for name in sorted(code_named(policy)):
+        if name not in trusted:
+            raise NotVouchedFor(f"{source}: it names code of its own, {name!r}, which is not run on the word of a log")
     return checked(policy, source=source)
+
+
+def code_named(policy: Policy) -> frozenset[str]:
+    """The names in a policy that lead to code from outside."""
+    return frozenset(filter(is_custom, (*policy.filters, *(each.weigher for each in policy.weighers))))
 
 
 def checked(policy: Policy, *, source: str) -> Policy:
@@ -80,12 +90,9 @@ def checked(policy: Policy, *, source: str) -> Policy:
     policy = _own_names(policy)
     _known([name for name in policy.filters if not is_custom(name)], FILTERS, "filter", source)
     _known([each.weigher for each in policy.weighers if not is_custom(each.weigher)], WEIGHERS, "weigher", source)
-    try:
-        filters_of(policy)
-        for each in policy.weighers:
-            weigher_of(each.weigher)
-    except CustomError as error:
-        raise PolicyError(f"{source}: {error}") from None
+    _led(lambda: filters_of(policy), FILTERS, "filter", source)
+    for each in policy.weighers:
+        _led(partial(weigher_of, each.weigher), WEIGHERS, "weigher", source)
     for kind, names in (("filter", policy.filters), ("weigher", [each.weigher for each in policy.weighers])):
         twice = sorted({name for name in names if list(names).count(name) > 1})
         if twice:
@@ -135,6 +142,25 @@ def _check_options(policy: Policy, source: str) -> None:
 def _known(names: Iterable[str], known: Iterable[str], kind: str, source: str) -> None:
     for name in names:
         if name not in known:
-            close = get_close_matches(name, list(known), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise PolicyError(f"{source}: {kind} {name!r} is not known; known: {', '.join(known)}{hint}")
+            raise PolicyError(f"{source}: {kind} {name!r} is not known; known: {', '.join(known)}{_nearest(name, known)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _led(follow: Callable[[], object], known: Iterable[str], kind: str, source: str) -> None:
+    """Follow names to code from outside. One that leads nowhere may have been meant for a known one under a path of its own."""
+    try:
+        follow()
+    except NowhereError as error:
+        last = error.name.replace(":", ".").rpartition(".")[2]
+        hint = _nearest(last, known)
+        if last in known:
+            hint = f"; {last!r} is known by that name alone, write that"
+        elif last == "all_filters":  # Nova's word for whatever may be named, in another option.
+            hint = "; all of these may be named without it, write those that you want"
+        raise PolicyError(f"{source}: {kind} {error}; known: {', '.join(known)}{hint}") from None
+    except CustomError as error:
+        raise PolicyError(f"{source}: {kind} {error}") from None

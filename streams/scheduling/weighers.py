@@ -20,7 +20,7 @@ from streams.scheduling import raws
 from streams.scheduling.aggregates import override
 from streams.scheduling.ask import Ask
 from streams.scheduling.crowd import Crowd, Figures
-from streams.scheduling.custom import custom_raw
+from streams.scheduling.custom import custom_weigher
 from streams.scheduling.options import MULTIPLIER_SUFFIX, MULTIPLIERS, OPTIONS, Options
 from streams.scheduling.raws import Raw
 
@@ -32,7 +32,8 @@ class Weigher(Struct, frozen=True, gc=False):
     multiplier too; `raw` is the figure without an ask. With
     both bounds a weigher is absolute: what it says of a node does not depend on the others. `negated`: its multiplier counts against.
     `costly`: not worked out where its multiplier is 0. `of_groups`: it has something to say of members of a group only, and is left out,
-    of the evidence too, where an instance is in none of its kind.
+    of the evidence too, where an instance is in none of its kind. `own_multiplier`: what it says itself of a node's multiplier (Nova's
+    weight_multiplier), times the policy's.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Weigher(Struct, frozen=True, gc=False):
     negated: bool = False
     costly: bool = False
     of_groups: bool = False
+    own_multiplier: Callable[[Room], float] | None = None
 
 
 WEIGHERS: Mapping[str, Weigher] = {
@@ -85,7 +87,7 @@ def multiplier_of(weigher: str, default: float, aggregates: Iterable[Aggregate])
 class Column(Struct, gc=False):
     """One weigher's figures for all candidates: `raw` as they are, `bounded` within the weigher's own bounds.
 
-    `multipliers` has one for each candidate where aggregates override them.
+    `multipliers` has one for each candidate where aggregates override them, or the weigher has its own.
     """
 
     weigher: str
@@ -137,9 +139,11 @@ def weigh(
         if overridden and name in MULTIPLIERS:
             sign = -1.0 if weigher.negated else 1.0
             column.multipliers = [sign * multiplier_of(name, multiplier, room.node.aggregates) for room in rooms]
+        elif weigher.own_multiplier is not None:
+            column.multipliers = [multiplier * own for own in map(weigher.own_multiplier, rooms)]
         columns.append(column)
     active = [column for column in columns if column.span]
-    if len(active) == 3 and not overridden:
+    if len(active) == 3 and all(column.multipliers is None for column in active):
         scores = _sums_of_three(*active)
     else:
         for column in active:
@@ -156,12 +160,12 @@ def weigher_of(name: str) -> Weigher:
 
 @lru_cache(maxsize=64)
 def _custom(name: str) -> Weigher:
-    raw, lowest, highest = custom_raw(name)
+    custom = custom_weigher(name)
 
     def reads(ask: Ask | None, _: Options) -> Raw:
-        return raws.nothing if ask is None else lambda room: raw(ask, room)
+        return raws.nothing if ask is None else custom.figure(ask)
 
-    return Weigher(name, raws.nothing, lowest, highest, reads=reads)
+    return Weigher(name, raws.nothing, custom.lowest, custom.highest, reads=reads, own_multiplier=custom.multiplier)
 
 
 def read_by(weigher: Weigher, multiplier: float, ask: Ask | None, options: Options) -> Raw:

@@ -46,6 +46,13 @@ def policy_named(name: str, flag: str) -> Policy:
         raise UsageProblem(f"{flag}: {problem}") from None
 
 
+def code_vouched_for(name: str, flag: str) -> frozenset[str]:
+    """The names of code in the policy of that name, for which it vouches; none without one. Raises UsageProblem, which names `flag`."""
+    from streams.scheduling.loading import code_named
+
+    return code_named(policy_named(name, flag)) if name else frozenset()
+
+
 def read_toml(text: str, name: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
     """The document that messages call `name`. Raises UsageProblem."""
     try:

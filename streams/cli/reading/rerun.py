@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -20,9 +20,10 @@ from streams.cli.reading.answers import policy_text
 from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange
+from streams.scheduling.custom_error import CustomError
 from streams.scheduling.explain import CannotRerun, Laid, asked_again, named_in_log, rerun_on
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.loading import PolicyError, from_text
+from streams.scheduling.loading import NotVouchedFor, PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
 from streams.scheduling.overlay import Named
 from streams.scheduling.policy import DEFAULT, Policy
@@ -50,11 +51,15 @@ class Again(Struct, frozen=True, kw_only=True):
 
 
 class Reruns:
-    """Makes decisions of one request again; those of one cut share a fold."""
+    """Makes decisions of one request again; those of one cut share a fold.
 
-    def __init__(self, log: Log, request: PlacementRequested) -> None:
+    `trusted` are the names of code from outside that may be run if a policy in the log names them: whoever asks has named them too.
+    """
+
+    def __init__(self, log: Log, request: PlacementRequested, trusted: Collection[str] = ()) -> None:
         self._log = log
         self._request = request
+        self._trusted = trusted
         self._ledgers: dict[tuple[int, ...], list[Ledger]] = {}
         self._policies: dict[str, tuple[Policy, str]] = {}
         self._numbers: dict[str, int] = {}
@@ -73,7 +78,7 @@ class Reruns:
             policy, written = self._policy(decision)
             fleet = self.fleet(decision, self.folded(decision), policy)
             done = rerun_on(fleet, self._request, index, decision, policy, written)
-        except (CannotRerun, PolicyError, CutError, OffsetOutOfRange, AnswerIncomplete, ProjectionError) as problem:
+        except (CannotRerun, PolicyError, CustomError, CutError, OffsetOutOfRange, AnswerIncomplete, ProjectionError) as problem:
             if node:
                 raise AnswerIncomplete(f"the decision cannot be made again: {problem}") from None
             return Again(same=None, told=f"it cannot be made again: {problem}")
@@ -135,7 +140,10 @@ class Reruns:
             text = policy_text(self._log, decision.policy_digest)
             if text is None:
                 raise CannotRerun(f"the text of its policy {decision.policy_digest} is not at hand")
-            self._policies[decision.policy_digest] = (from_text(text), text)
+            try:
+                self._policies[decision.policy_digest] = (from_text(text, trusted=self._trusted), text)
+            except NotVouchedFor as problem:
+                raise NotVouchedFor(f"{problem}; a policy file that names it, given with --by, vouches for it") from None
         return self._policies[decision.policy_digest]
 
 

@@ -56,14 +56,14 @@ from streams.scheduling.policy import Policy
 class Filter(Struct, frozen=True, gc=False):
     """One filter, with the options of its policy.
 
-    `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `once`: what it reads of node and request stays as
-    it is while one request is placed (Nova's run_filter_once_per_request). `carried`: its limits travel with the claim.
+    `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `carried`: its limits travel with the claim. None is
+    marked as Nova's run_filter_once_per_request: what those filters read of a node does not change by the request's own claims, so asked
+    again for a later instance they say the same. Code from outside may say so of itself, and is held to it (`custom`).
     """
 
     name: str
     test: Callable[[Ask, Options], Check | None]
     amounts: bool = False
-    once: bool = False
     carried: bool = False
     options: Options = OPTIONS
 
@@ -73,13 +73,13 @@ class Filter(Struct, frozen=True, gc=False):
 
 
 RESTRICTIONS: tuple[Filter, ...] = (
-    Filter("request", unusable, once=True),
-    Filter("ignored-nodes", ignored, once=True),
-    Filter("ignored-hosts", ignored_hosts, once=True),
-    Filter("forced-hosts", forced_hosts, once=True),
-    Filter("forced-nodes", forced, once=True),
-    Filter("requested-nodes", requested, once=True),
-    Filter("requested-hosts", requested_hosts, once=True),
+    Filter("request", unusable),
+    Filter("ignored-nodes", ignored),
+    Filter("ignored-hosts", ignored_hosts),
+    Filter("forced-hosts", forced_hosts),
+    Filter("forced-nodes", forced),
+    Filter("requested-nodes", requested),
+    Filter("requested-hosts", requested_hosts),
     Filter(HELD_NODES, held),
     Filter("source-node", moved),
     Filter("group-home", forced_home),
@@ -89,28 +89,28 @@ RESTRICTIONS: tuple[Filter, ...] = (
 FILTERS: Mapping[str, Filter] = {
     filter_.name: filter_
     for filter_ in (
-        Filter("AllHostsFilter", lambda _ask, _options: None, once=True),
+        Filter("AllHostsFilter", lambda _ask, _options: None),
         Filter("RetryFilter", tried),
-        Filter("ComputeFilter", compute, once=True),
-        Filter("AvailabilityZoneFilter", availability_zone, once=True),
-        Filter("TraitsFilter", traits, once=True),
-        Filter("ComputeCapabilitiesFilter", compute_capabilities, once=True),
-        Filter("ImagePropertiesFilter", image_properties, once=True),
+        Filter("ComputeFilter", compute),
+        Filter("AvailabilityZoneFilter", availability_zone),
+        Filter("TraitsFilter", traits),
+        Filter("ComputeCapabilitiesFilter", compute_capabilities),
+        Filter("ImagePropertiesFilter", image_properties),
         Filter("ServerGroupAntiAffinityFilter", anti_affinity),
         Filter("ServerGroupAffinityFilter", affinity),
-        Filter("DifferentHostFilter", different_host, once=True),
-        Filter("SameHostFilter", same_host, once=True),
-        Filter("SimpleCIDRAffinityFilter", near_address, once=True),
-        Filter("IsolatedHostsFilter", isolated_hosts, once=True),
-        Filter("AggregateImagePropertiesIsolation", image_properties_isolation, once=True),
-        Filter("AggregateInstanceExtraSpecsFilter", instance_extra_specs, once=True),
-        Filter("AggregateMultiTenancyIsolation", tenancy_isolation, once=True),
+        Filter("DifferentHostFilter", different_host),
+        Filter("SameHostFilter", same_host),
+        Filter("SimpleCIDRAffinityFilter", near_address),
+        Filter("IsolatedHostsFilter", isolated_hosts),
+        Filter("AggregateImagePropertiesIsolation", image_properties_isolation),
+        Filter("AggregateInstanceExtraSpecsFilter", instance_extra_specs),
+        Filter("AggregateMultiTenancyIsolation", tenancy_isolation),
         Filter("TypeAffinityFilter", one_flavor),
-        Filter("AggregateTypeAffinityFilter", type_affinity, once=True),
-        Filter("isolate_aggregates", isolate_aggregates, once=True),
-        Filter("require_tenant_aggregate", require_tenant_aggregate, once=True),
-        Filter("require_image_type_support", require_image_type_support, once=True),
-        Filter("transform_image_metadata", transform_image_metadata, once=True),
+        Filter("AggregateTypeAffinityFilter", type_affinity),
+        Filter("isolate_aggregates", isolate_aggregates),
+        Filter("require_tenant_aggregate", require_tenant_aggregate),
+        Filter("require_image_type_support", require_image_type_support),
+        Filter("transform_image_metadata", transform_image_metadata),
         Filter("JsonFilter", json_query),
         Filter("MetricsFilter", metrics),
         Filter("IoOpsFilter", io_ops, carried=True),
@@ -145,12 +145,8 @@ def filters_of(policy: Policy) -> tuple[Filter, ...]:
 
 
 def _custom(name: str) -> Filter:
-    why = custom_why(name)
-
-    def test(ask: Ask, _: Options) -> Check:
-        return per_node(lambda room: why(ask, room))
-
-    return Filter(name, test)
+    why_for = custom_why(name)
+    return Filter(name, lambda ask, _: per_node(why_for(ask)))
 
 
 def reason(filter_: Filter, ask: Ask, room: Room) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
+from streams.scheduling.loading import from_toml
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
 from streams.scheduling.policy import text as text_of
@@ -479,3 +482,106 @@ def test_a_request_that_changed_hands_says_that_its_node_was_held_and_stays_ther
     assert f"chosen: {there}" in explained.out
     assert [each["chosen"] for each in unchanged] == [there]
     assert drained[0]["chosen"] in {"c01", "c02", "c03"} - {there}
+
+
+LOUD = """
+from pathlib import Path
+
+def not_in_a_loud_rack(ask, room):
+    return "its rack is loud" if room.node_id == "c03" else None
+
+def cool(ask, room):
+    return float(Path(__file__).with_name("c02.heat").read_text()) if room.node_id == "c02" else 1.0
+
+class EmptyFilter:
+    run_filter_once_per_request = True
+    def host_passes(self, host_state, spec_obj):
+        return not host_state.instances
+"""
+OWN = """
+filters = ["loud_racks:not_in_a_loud_rack", "loud_racks.EmptyFilter", "RamFilter"]
+
+[[weighers]]
+weigher = "RAMWeigher"
+
+[[weighers]]
+weigher = "loud_racks:cool"
+multiplier = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """A policy with code of its own, in a file; its module has the name of its test, since what is imported once stays."""
+    (tmp_path / f"{tmp_path.name}.py").write_text(LOUD)
+    (tmp_path / "c02.heat").write_text("2.0")
+    (tmp_path / "own.toml").write_text(OWN.replace("loud_racks", tmp_path.name))
+    sys.path.insert(0, str(tmp_path))
+    yield tmp_path / "own.toml"
+    sys.path.remove(str(tmp_path))
+
+
+def decided_by_code(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path, *flags: str) -> None:
+    """Request r1, decided by that policy in a process that has gone."""
+    assert fleet.run(capsys, "place", *flags, "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(policy=from_toml(own.read_text(), source="own"))
+    del sys.modules[own.parent.name]
+
+
+def test_code_that_the_recorded_policy_names_is_not_run_on_the_word_of_the_log(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+    own.with_name("other.toml").write_text('filters = ["json:loads"]')
+
+    said = [fleet.run(capsys, "explain", "r1", *by) for by in ((), ("--by", "pack"), ("--by", str(own.with_name("other.toml"))))]
+    of_node = fleet.run(capsys, "explain", "r1", "--node", "c03")
+
+    why = f"it names code of its own, '{own.parent.name}.EmptyFilter', which is not run on the word of a log"
+    how = "a policy file that names it, given with --by, vouches for it"
+    for each in said:
+        assert (each.code, "chosen: c02" in each.out) == (0, True)
+        assert f"it cannot be made again: the policy in the log: {why}; {how}\n" in each.out
+    assert (of_node.code, f"the decision cannot be made again: the policy in the log: {why}; {how}" in of_node.err) == (6, True)
+    assert own.parent.name not in sys.modules
+
+
+def test_code_that_the_recorded_policy_names_is_run_if_by_names_it_too(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    decided_by_code(fleet, capsys, own, "--memory", "1GiB", "--count", "2")
+    own.with_name("other.toml").write_text("alternates_max = 0\n" + own.read_text())
+
+    told = fleet.run(capsys, "explain", "r1", "--by", str(own), "--node", "c03")
+    (first, second) = fleet.run(capsys, "explain", "r1", "--by", str(own.with_name("other.toml")), "-o", "json").json["items"]
+
+    assert told.code == 0
+    assert told.out.count("made again, it gives the same choice") == 2
+    assert f"{own.parent.name}:not_in_a_loud_rack  3 -> 2  c03: its rack is loud" in told.out
+    assert told.out.count(f"{own.parent.name}:not_in_a_loud_rack  its rack is loud") == 2
+    assert f"{own.parent.name}:cool 2 (normalised 1.000, counted 5.000)" in told.out
+    assert [item["rerun"]["same"] for item in (first, second)] == [True, True]
+    assert [item["chosen"] for item in (first, second)] == ["c02", "c02"]
+    assert {"weigher": f"{own.parent.name}:cool", "chosen": "c01"} in first["without"]
+
+
+def test_a_by_that_cannot_be_used_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+
+    said = fleet.run(capsys, "explain", "r1", "--by", "nobody")
+
+    assert (said.code, said.out) == (2, "")
+    assert "--by: nobody: No such file" in said.err
+
+
+def test_code_that_fails_when_it_is_run_again_leaves_what_was_recorded(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+    own.with_name("c02.heat").unlink()
+
+    said = fleet.run(capsys, "explain", "r1", "--by", str(own))
+
+    assert said.code == 0
+    assert f"it cannot be made again: weigher '{own.parent.name}:cool' failed on node c02: FileNotFoundError" in said.out
+    assert "chosen: c02" in said.out

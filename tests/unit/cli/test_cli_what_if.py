@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from schemas.codec import decode
 from schemas.ids import instance_id
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import RESULTS
+from streams.scheduling.loading import from_toml
 from streams.scheduling.policy import DEFAULT, PACK, Policy, digest, text
 from tests.cli_log import FleetLog
 
@@ -221,6 +223,55 @@ def test_another_policy_is_tried_where_that_of_the_scheduler_names_code_of_its_o
     assert "names code of its own, 'json:loads', which is not run on the word of a log; name one with --by" in refused.err
     assert tried.json["summary"]["policy_source"] == "pack"
     assert tried.json["items"][0]["unchanged"] is None
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """A policy with code of its own, in a file; its module has the name of its test, since what is imported once stays."""
+    (tmp_path / f"{tmp_path.name}.py").write_text("def small(ask, room):\n    return -room.memory_mib_total\n")
+    (tmp_path / "own.toml").write_text(f'[[weighers]]\nweigher = "{tmp_path.name}:small"\n')
+    sys.path.insert(0, str(tmp_path))
+    yield tmp_path / "own.toml"
+    sys.path.remove(str(tmp_path))
+
+
+def decided_by_code(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    """Request r1, decided by that policy in a process that has gone."""
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--count", "2", "--request", "r1", "--wait", "0s").code == 0
+    fleet.schedule(policy=from_toml(own.read_text(), source="own"))
+    del sys.modules[own.parent.name]
+
+
+def test_a_policy_that_by_names_vouches_for_the_code_that_the_recorded_one_names_too(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    decided_by_code(fleet, capsys, own)
+    heavier = own.with_name("heavier.toml")
+    heavier.write_text(own.read_text() + "multiplier = -1\n")
+
+    as_it_is = chosen(fleet, capsys, "r1", "--by", str(own))
+    with_less = chosen(fleet, capsys, "r1", "--by", str(own), "--drain", "c02")
+    otherwise = chosen(fleet, capsys, "r1", "--by", str(heavier))
+    on_the_present = chosen(fleet, capsys, "--memory", "1GiB", "--by", str(heavier))
+
+    assert as_it_is == (0, ["c02", "c02"], ["c02", "c02"])
+    assert with_less == (0, ["c01", "c01"], ["c02", "c02"])
+    assert otherwise == (0, ["c01", "c01"], ["c02", "c02"])
+    assert on_the_present == (0, ["c01"], ["c02"])
+
+
+def test_code_that_only_the_log_names_is_not_run(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
+    decided_by_code(fleet, capsys, own)
+
+    said = [fleet.run(capsys, "what-if", "r1", *flags) for flags in ((), ("--by", "pack"))]
+    present = chosen(fleet, capsys, "--memory", "1GiB", "--by", "pack")
+
+    why = f"code of its own, '{own.parent.name}:small', which is not run on the word of a log; a policy file that names it, given with --by"
+    for each in said:
+        assert (each.code, why in each.err) == (6, True)
+        assert "--at now decides on the present" in each.err
+    assert present == (0, ["c02"], [None])
+    assert own.parent.name not in sys.modules
 
 
 def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
