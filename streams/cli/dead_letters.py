@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
 
 from schemas.codec import UNREADABLE_KINDS, Unreadable
-from schemas.topics import DEAD_LETTERS, TOPICS
+from schemas.topics import ANSWERED, DEAD_LETTERS, TOPICS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
@@ -18,17 +21,25 @@ from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.open_log import opened
+from streams.cli.reading.open_log import open_log, opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
+from streams.cli.writing import check_writable
 from streams.dead_letters import DeadLetter, read_letter, redrive
-from streams.log.base import Log, Message, Record, wall_clock_ms
+from streams.log.base import Log, Message, Partition, Record, TopicMismatch, wall_clock_ms
+from streams.log.partitioner import route
+from streams.topology import DERIVED_TOPICS
+
+if TYPE_CHECKING:
+    from streams.log.kafka_send import Batch
 
 app = App(name="dead-letters", help="Messages that count for nothing: what they are, why, and their way back.")
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 4 << 20
 """A letter may have half a MiB: of what is redriven so much is held at once, and appended at once."""
+# Longest sleep in one call; acknowledgements end it at once.
+WAIT_SECONDS = 0.5
 _POSITION = re.compile(r"(?P<topic>[\w.-]+)/(?P<partition>\d{1,9})@(?P<offset>\d{1,18})", re.ASCII)
 
 LetterName = Annotated[str, Parameter(help="Where the letter or its original stands: dead-letters/0@12, or claims/0@1204.")]
@@ -106,7 +117,10 @@ def redrive_(
         raise UsageProblem("name the letters to redrive, or pass --all")
     if topic is not None and not every:
         raise UsageProblem(f"--topic {topic}: it goes with --all; letters that are named are redriven whatever their topic")
-    with opened(log) as source:
+    # Dead letters are never archived, and only the log itself says who may write what.
+    with open_log(log, os.environ, sys.stdin.buffer) as source:
+        if not dry_run:
+            check_writable(source)
         _check_known(source, "topic", topic, TOPICS)
         letters_there: Iterable[Record]
         if every:
@@ -114,8 +128,11 @@ def redrive_(
         else:
             letters_there = [_letter(source, name) for name in letters]
         redriven = _Redriven(source, dry_run=dry_run)
-        for piece in _pieces(letters_there):
-            redriven.add(piece)
+        try:
+            for piece in _pieces(letters_there):
+                redriven.add(piece)
+        finally:
+            redriven.say_forbidden()
     if not redriven.letters:
         say("there is no letter to redrive")
     if redriven.copies:
@@ -137,33 +154,112 @@ def _pieces(letters: Iterable[Record]) -> Iterator[list[Record]]:
         yield piece
 
 
+class _Due(NamedTuple):
+    """A letter that can be redriven, and where its original goes."""
+
+    letter: Record
+    message: Message
+    place: Partition
+
+
 class _Redriven:
     """What becomes of letters, a piece of them at a time: how many there were, and how many could not be redriven or were copies."""
 
     def __init__(self, log: Log, *, dry_run: bool) -> None:
         self._log, self._dry_run = log, dry_run
         self._said: set[bytes] = set()
+        self._may_write: dict[str, bool] = {}
+        self._forbidden: Counter[str] = Counter()
         self.letters = self.refused = self.copies = 0
 
     def add(self, letters: Sequence[Record]) -> None:
-        """Append the originals of these letters at once, but for those that were appended before, and say where each stands now."""
-        messages: list[tuple[Record, Message]] = []
+        """Append the originals of these letters at once, but for those that were appended before, and say where each stands now.
+
+        Raises what the log raises, and then has said which of them are known to stand there.
+        """
+        pending: list[_Due] = []
+        there = self._log.topics()
         self.letters += len(letters)
         for record in letters:
-            message = redrive(record)
-            if isinstance(message, Unreadable):
+            due = self._due(record, there)
+            if isinstance(due, str):
                 self.refused += 1
-                say(f"{record.position}: cannot be redriven: {message.reason}")
-            elif (same := _same(message)) in self._said:
+                say(f"{record.position}: cannot be redriven: {due}")
+            elif (same := _same(due.message)) in self._said:
                 self.copies += 1  # Redriven before in vain: with each of its letters there would be twice as many after each try.
             else:
                 self._said.add(same)
-                messages.append((record, message))
-        offsets = [] if self._dry_run or not messages else self._log.append([message for _, message in messages])
-        for at, (record, message) in enumerate(messages):
-            number = self._log.partition(message.topic, message.key) if message.partition is None else message.partition
-            where = f"{message.topic}/{number}" + (" (dry run)" if self._dry_run else f"@{offsets[at]}")
-            print(f"{record.position} -> {where}")
+                pending.append(due)
+        if self._dry_run:
+            for due in pending:
+                print(f"{due.letter.position} -> {due.place} (dry run)")
+        elif pending:
+            self._append(pending)
+
+    def say_forbidden(self) -> None:
+        """What was left out because this user may not write it, and what to do about it."""
+        for topic, count in sorted(self._forbidden.items()):
+            if topic in {*DERIVED_TOPICS, ANSWERED}:
+                what = "nothing is missing: what stands there is derived, and claimlog writes it by itself"
+            else:
+                what = f"redrive what is left as a user that may: name it, or pass --all --topic {topic}"
+            left = f"{units.counted(count, 'letter')} not redriven, as this user may not write it"
+            say(f"{topic}: {left}; {what}; who may do what to which topic: docs/kafka.md")
+
+    def _due(self, record: Record, there: Mapping[str, int]) -> _Due | str:
+        """A letter's original and its place, or why it cannot be redriven: what the log would refuse takes others of its piece along."""
+        message = redrive(record)
+        if isinstance(message, Unreadable):
+            return message.reason
+        try:
+            (number,) = route([message], there)
+        except TopicMismatch as problem:
+            return str(problem)
+        if not self._is_allowed(message.topic):
+            self._forbidden[message.topic] += 1
+            return f"this user may not write {message.topic}"
+        return _Due(record, message, Partition(message.topic, number))
+
+    def _is_allowed(self, topic: str) -> bool:
+        if topic not in self._may_write:
+            may_write: Callable[[str], bool] | None = getattr(self._log, "may_write", None)
+            self._may_write[topic] = may_write is None or may_write(topic)
+        return self._may_write[topic]
+
+    def _append(self, pending: Sequence[_Due]) -> None:
+        """Append all, and say where each stands: also where the log fails halfway, as far as it has acknowledged them."""
+        begin: Callable[[Sequence[Message]], Batch] | None = getattr(self._log, "begin", None)
+        messages = [due.message for due in pending]
+        offsets: Sequence[int | None] = [None] * len(pending)
+        try:
+            if begin is None:
+                offsets = self._log.append(messages)
+            else:
+                batch = begin(messages)
+                try:
+                    while not batch.landed(WAIT_SECONDS):
+                        pass
+                finally:
+                    # Also when it is given up, of each partition those that were acknowledged stand in the log.
+                    streams = {place: iter(landing.offsets) for place, landing in batch.landings.items()}
+                    offsets = [next(streams[due.place], None) for due in pending]
+        finally:
+            _say_landed(pending, offsets)
+
+
+def _say_landed(pending: Sequence[_Due], offsets: Sequence[int | None]) -> None:
+    """One line for each original that the log has acknowledged, out at once, and what to do about the others."""
+    unheard: list[_Due] = []
+    for due, offset in zip(pending, offsets, strict=True):
+        if offset is None:
+            unheard.append(due)
+        else:
+            # Without an offset: its acknowledgement was lost with a leader, and one behind it was acknowledged.
+            print(f"{due.letter.position} -> {due.place}" + (f"@{offset}" if offset >= 0 else " (its offset was not told)"))
+    sys.stdout.flush()
+    if unheard:
+        which = f"{units.counted(len(unheard), 'letter')} without a line here, from {unheard[0].letter.position} on"
+        say(f"{which}: not acknowledged, each may stand in the log or not; redrive these and what follows again, as copies do no harm")
 
 
 def _same(message: Message) -> bytes:

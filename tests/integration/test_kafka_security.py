@@ -29,7 +29,7 @@ from projections import filed
 from schemas import topics
 from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import ANSWERED, AUDITS, CLAIMS, LIFECYCLE, REQUESTS, TOPICS
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, TOPICS
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
@@ -372,3 +372,29 @@ def test_snapshots_are_the_processors_and_who_archives_may_delete_what_is_moved(
     assert (refused.returncode, written.returncode, kept.returncode, moved.returncode) == (1, 0, 1, 0), (written.stderr, moved.stderr)
     assert "docs/kafka.md" in refused.stderr
     assert "docs/kafka.md" in kept.stderr
+
+
+def test_an_operator_redrives_what_it_may_and_hears_of_each_letter_that_it_may_not(secured: Secured) -> None:
+    garbage = {topic: b'{"garbage of": "%s"' % topic.encode() for topic in (NODE_RESOURCES, RESULTS, CLAIMS, REQUESTS)}
+    with KafkaLog.open(parse_settings(f"kafka://{secured.broker.address}/{PREFIX}?single-broker=true", {})) as log:
+        before = log.end(DEAD_LETTERS, 0)
+        log.append([Message(topic, b"any", value, (), 0) for topic, value in garbage.items()])
+        processor = secured.start("processor", "run", "--only", "processor", "--state", str(secured.folder / "state"))
+        until(lambda: log.end(DEAD_LETTERS, 0) == before + len(garbage), PATIENCE_SECONDS, "each is a dead letter")
+        assert processor.stop() == 0
+        letters = {record.value: str(record.position) for record in log.read(DEAD_LETTERS, 0, before)}
+        place = {topic: letters[value] for topic, value in garbage.items()}
+
+        for _ in range(2):
+            ends = {topic: log.end(topic, 0) for topic in garbage}
+            redriven = secured.run("operator", "dead-letters", "redrive", "--all")
+            lines = {f"{place[topic]} -> {topic}/0@{ends[topic]}" for topic in (CLAIMS, REQUESTS)}
+            assert (redriven.returncode, set(redriven.stdout.splitlines())) == (1, lines), redriven.stderr
+            assert [topic for topic in garbage if log.end(topic, 0) > ends[topic]] == [CLAIMS, REQUESTS]
+            for topic in (NODE_RESOURCES, RESULTS):
+                assert f"{place[topic]}: cannot be redriven: this user may not write {topic}\n" in redriven.stderr
+            assert "FATAL" not in redriven.stderr
+        end = log.end(RESULTS, 0)
+        rest = secured.run("scheduler", "dead-letters", "redrive", "--all", "--topic", RESULTS)
+
+        assert (rest.returncode, rest.stdout) == (0, f"{place[RESULTS]} -> {RESULTS}/0@{end}\n"), rest.stderr
