@@ -94,7 +94,8 @@ def explain(
 
     Every filter's word on every node is in -o wide and -o json; the table names the first few nodes that each filter rejected.
 
-    Leaks that would make room, and what became of its claims, are those known at --at; the decision itself has a moment of its own.
+    Leaks that would make room, and what became of its claims, are those known at --at, whose cut the answer has; the decision itself has a
+    moment of its own.
 
     It is made again by the policy that it was made by. Code that this names is not run on the word of a log: it is if the policy that --by
     names has it too.
@@ -106,7 +107,6 @@ def explain(
         found, request, counting, instance_id = _found(source, subject)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
-        cut = decided_at(source, counting)
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
@@ -114,10 +114,11 @@ def explain(
         if show.in_words:
             for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
-            say(str(cut))
+            say(str(now.state.cut))
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
-            show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=_summary(found, request, counting)))
+            summary = _summary(found, request, counting) | {"decided_on": str(decided_at(source, counting))}
+            show.write(Answer(columns=COLUMNS, items=items, cut=now.state.cut, summary=summary))
     failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
     return Exit.UNPLACEABLE if failed else Exit.DONE
 

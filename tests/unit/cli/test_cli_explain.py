@@ -129,6 +129,18 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     assert room in fleet.run(capsys, "explain", "r1", "--at", cut).out
 
 
+def test_the_cut_of_an_answer_gives_the_same_answer_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(fleet, capsys, "placed", "--memory", "1GiB")
+    fleet.audit("c02", {})
+
+    first = fleet.run(capsys, "explain", "placed", "-o", "json")
+    again = fleet.run(capsys, "explain", "placed", "-o", "json", "--at", first.json["cut"])
+
+    assert first.json["items"][0]["outcomes"]
+    assert again.out == first.out
+    assert first.json["summary"]["decided_on"] != first.json["cut"]
+
+
 def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
     fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
