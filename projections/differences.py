@@ -310,8 +310,13 @@ def counted_apart(node: Node, shown: Shown, word: Tracked) -> ObservedAmounts | 
     """
     if node.complete_ms <= shown.event_ms:
         return None
-    cpus, memory_mib = _less(_cpus(shown.amounts), _cpus(word.amounts)), _less(shown.amounts[2], word.amounts[2])
+    cpus, memory_mib = apart(shown.amounts, word.amounts)
     return (cpus, 0, memory_mib, 0) if cpus or memory_mib else None
+
+
+def apart(shown: ObservedAmounts, counted: ObservedAmounts) -> tuple[int, int]:
+    """By how much more is shown than counted, in CPUs and in MiB; 0 where that is not known."""
+    return _less(_cpus(shown), _cpus(counted)), _less(shown[2], counted[2])
 
 
 def _cpus(amounts: ObservedAmounts) -> int | None:

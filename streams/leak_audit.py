@@ -47,8 +47,9 @@ class LeakAudit:
     def silences(self, ledger: Ledger, now_ms: int, interval_ms: int) -> list[Message]:
         """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
 
-        A withdrawn node is told only so that what is still claimed there is confirmed to be stranded, as are members that a group left on
-        a dead one.
+        More are said only where they make or confirm a finding that nothing else would, as no record touches such a node: of a claim past
+        its deadline that nothing confirmed, of members that a group left, and of what is still claimed on a withdrawn node. However many
+        claims wait for it, that is at most one in three times `interval_ms`.
 
         `now_ms` is compared with append times, so it must be the clock of whoever stamps them, and the ledger must be folded to the
         end of its partition. Saying one again changes nothing.
@@ -64,10 +65,11 @@ class LeakAudit:
             if is_active and node.silent_since_ms is None:
                 found.append(_message(_silence(node, 1, heard_ms), ledger.partition))
                 continue
+            is_due = is_active and silent_ms >= 2 * limit_ms
             looks: tuple[int, ...] = ()
-            if is_active and silent_ms >= 2 * limit_ms and self._is_to_confirm(node_id, now_ms):
+            if is_due and self._is_to_confirm(node_id, now_ms):
                 looks = (2, 2 + silent_ms // limit_ms)
-            elif self._is_stranded(node_id, now_ms):
+            elif self._is_stranded(node_id, now_ms) or (is_due and self._is_overdue(node, now_ms)):
                 looks = (2 + silent_ms // limit_ms,)
             words = (_silence(node, look, heard_ms) for look in looks)
             found += [_message(word, ledger.partition) for word in words if word.record_id not in ledger.remembered][:1]
@@ -83,6 +85,15 @@ class LeakAudit:
         findings = self.leaks.open.get(node_id, {}).values()
         waiting = [each for each in findings if each.record.kind in STRANDED and not each.confirmed]
         return any(each.not_before_ms <= now_ms for each in waiting)
+
+    def _is_overdue(self, node: Node, now_ms: int) -> bool:
+        """Whether a claim that nothing confirmed has passed its deadline and is not found yet, or what was found waits to be confirmed."""
+        if not node.io_claims:
+            return False  # Every claim is confirmed: nearly all nodes that fall silent are so.
+        findings = self.leaks.open.get(node.node_id, {}).values()
+        found = {each.record.claim_id: each for each in findings if each.record.kind == "expired-claim"}
+        overdue = [found.get(claim.claim_id) for claim in node.held() if claim.confirmed_ms is None and claim.deadline_ms < now_ms]
+        return any(each is None or (not each.confirmed and each.not_before_ms <= now_ms) for each in overdue)
 
 
 def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:

@@ -306,6 +306,23 @@ def test_a_reservation_that_nobody_ever_used(world: World) -> None:
     mended(world)
 
 
+def test_a_reservation_on_a_host_that_died_meanwhile(world: World) -> None:
+    claimed(world, "r", "never", H3)
+    world.away.add(H3)
+    for _ in range(35):
+        world.audited(1)
+        world.ticked()
+
+    assert world.found() == {("expired-claim", H3, "r"): amounts(SMALL), ("silent-node", H3, ""): {}}
+    assert changes(world, world.finding("expired-claim")) == ["claim-requested", "node-silent", "node-silent"]
+
+    released(world, "r", H3)
+    world.away.clear()
+    world.audited(1)
+
+    mended(world)
+
+
 def test_a_stranded_claim_is_confirmed_by_one_word_of_the_timer(world: World) -> None:
     claimed(world, "c", "a", H1)
     world.audited()

@@ -283,3 +283,160 @@ def test_a_member_left_on_a_node_that_is_silent_is_confirmed_by_a_word_of_its_ow
 
     records = fold(ledger, audit, observed, Written(5, START_MS + 230_000, word.key, word.value))
     assert (LeakConfirmed, "stranded-member") in [(type(record), record.kind) for record in records]
+
+
+class Timer:
+    """`n1`, audited at second 0, its ledger and leak audit, and the timer: it looks every 10 s, where an audit is due every 60 s."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.history.audit({}, at_s=0)
+        self.ledger, self.audit, self.observed = all_folded(self.history)
+        self.said_s: list[int] = []
+        """When it said a word."""
+
+    def until(self, end_s: int) -> list[tuple[int, str, str]]:
+        """What is found, in which second: of the records written meanwhile, and of the timer's words up to `end_s`."""
+        found = self._folded()
+        for now_s in range(self.history.now_s // 10 * 10 + 10, end_s + 1, 10):
+            words = self.audit.silences(self.ledger, START_MS + now_s * 1000, 60_000)
+            for word in words:
+                self.history.append(word.key, word.value, now_s)
+                self.said_s.append(now_s)
+            found += self._folded()
+        self.history.now_s = end_s
+        return found
+
+    def _folded(self) -> list[tuple[int, str, str]]:
+        records: list[FindingRecord] = []
+        for written in self.history.records[self.ledger.next_offset :]:
+            records += fold(self.ledger, self.audit, self.observed, written)
+        return [((each.time_ms - START_MS) // 1000, type(each).__name__, each.claim_id or each.kind) for each in records]
+
+
+@pytest.fixture
+def timer() -> Timer:
+    """`c` is granted for 10 minutes at second 5, and no audit comes any more."""
+    timer = Timer()
+    timer.history.claim("c", "i", 4, at_s=5, ttl_s=600)
+    return timer
+
+
+SILENT = [(180, "LeakSuspected", "silent-node"), (360, "LeakConfirmed", "silent-node")]
+EXPIRED = [(610, "LeakSuspected", "c"), (1820, "LeakConfirmed", "c")]
+DAY_S = 86_400
+
+
+def test_a_claim_past_its_deadline_is_found_and_confirmed_on_a_node_that_fell_silent_by_one_word_each(timer: Timer) -> None:
+    found = timer.until(DAY_S)
+
+    assert found == SILENT + EXPIRED
+    assert timer.said_s == [180, 360, 610, 1820]
+    expired = timer.audit.open_findings()[0]
+    assert (expired.kind, expired.since_ms, expired.held) == ("expired-claim", START_MS + 605_000, Resources(memory_mib=4))
+
+
+def test_a_claim_shorter_than_the_silence_is_found_and_confirmed_by_the_two_words_on_the_node() -> None:
+    timer = Timer()
+    timer.history.claim("c", "i", 4, at_s=5, ttl_s=60)
+
+    found = timer.until(DAY_S)
+
+    assert found == [(180, "LeakSuspected", "c"), SILENT[0], (360, "LeakConfirmed", "c"), SILENT[1]]
+    assert timer.said_s == [180, 360]
+
+
+def test_an_overdue_claim_whose_guest_starts_or_that_is_given_back_is_resolved_and_no_more_is_said(timer: Timer) -> None:
+    timer.history.claim("d", "j", 4, at_s=5, ttl_s=600)
+    found = timer.until(1000)
+    timer.history.event("started", "i", at_s=1001, size=4)
+    timer.history.release("d", at_s=1002, reason="failed")
+
+    resolved = timer.until(DAY_S)
+
+    assert found[2:] == [(610, "LeakSuspected", "c"), (610, "LeakSuspected", "d")]
+    assert resolved == [(1001, "LeakResolved", "c"), (1002, "LeakResolved", "d")]
+    assert timer.said_s == [180, 360, 610]
+
+
+def test_a_renewed_claim_is_found_again_only_after_its_new_deadline(timer: Timer) -> None:
+    timer.until(1000)
+    timer.history.renew("c", at_s=1001, ttl_s=600)
+
+    found = timer.until(DAY_S)
+
+    assert found == [(1001, "LeakResolved", "c"), (1610, "LeakSuspected", "c"), (2820, "LeakConfirmed", "c")]
+    assert timer.said_s == [180, 360, 610, 1610, 2820]
+
+
+def test_an_overdue_claim_on_a_node_that_is_withdrawn_becomes_a_stranded_one(timer: Timer) -> None:
+    timer.until(1000)
+    timer.history.configure(status="withdrawn", reason="scrapped", at_s=1001)
+
+    found = timer.until(DAY_S)
+
+    assert found == [
+        (1001, "LeakResolved", "c"),
+        (1001, "LeakResolved", "silent-node"),
+        (1001, "LeakSuspected", "c"),
+        (1020, "LeakConfirmed", "c"),
+    ]
+    assert [finding.kind for finding in timer.audit.open_findings()] == ["stranded-claim"]
+    assert timer.said_s == [180, 360, 610, 1020]
+
+
+def test_a_node_that_was_withdrawn_before_the_deadline_is_told_nothing_of_it(timer: Timer) -> None:
+    timer.history.configure(status="withdrawn", reason="scrapped", at_s=10)
+
+    found = timer.until(DAY_S)
+
+    assert found == [(10, "LeakSuspected", "c"), (180, "LeakConfirmed", "c")]
+    assert timer.said_s == [180]
+
+
+def test_an_overdue_claim_on_a_node_that_comes_back_goes_by_evidence(timer: Timer) -> None:
+    found = timer.until(1000)
+    for at_s in range(1020, 2000, 60):
+        timer.history.audit({}, at_s=at_s)
+        found += timer.until(at_s + 59)
+
+    assert found == [*SILENT, EXPIRED[0], (1020, "LeakResolved", "silent-node"), (1620, "LeakResolved", "c")]
+    assert timer.said_s == [180, 360, 610]
+    assert list(timer.ledger.claims) == []
+
+
+def test_a_node_that_falls_silent_again_is_told_of_the_same_claim_in_words_of_their_own(timer: Timer) -> None:
+    timer.until(1000)
+    timer.history.audit({}, at_s=1020)
+
+    found = timer.until(DAY_S)
+
+    assert found == [
+        (1020, "LeakResolved", "silent-node"),
+        (1200, "LeakSuspected", "silent-node"),
+        (1380, "LeakConfirmed", "silent-node"),
+        (1820, "LeakConfirmed", "c"),
+    ]
+    assert timer.said_s == [180, 360, 610, 1200, 1380, 1820]
+
+
+def test_claims_that_become_overdue_one_after_another_share_their_words() -> None:
+    timer = Timer()
+    for number in range(60):
+        timer.history.claim(f"c{number}", f"i{number}", 0, at_s=5 + number, ttl_s=600 + 10 * number)
+
+    found = timer.until(DAY_S)
+
+    suspected = [record for record in found if record[1:] == ("LeakSuspected", "c59")]
+    assert len([record for record in found if record[1] == "LeakConfirmed"]) == 61
+    assert 0 < suspected[0][0] - (5 + 59 + 600 + 590) <= 180
+    assert len(timer.said_s) == len({at_s // 180 for at_s in timer.said_s})
+
+
+def test_two_hosts_tell_of_an_overdue_claim_in_the_same_bytes(timer: Timer) -> None:
+    timer.until(600)
+
+    (one,) = timer.audit.silences(timer.ledger, START_MS + 610_000, 60_000)
+    (other,) = LeakAudit(0, timer.audit.leaks).silences(timer.ledger, START_MS + 640_000, 60_000)
+
+    assert one == other
