@@ -36,7 +36,7 @@ from streams.leak_audit import finding_messages
 from streams.log.base import ClockMs, Headers, Log, LogDamaged, Message, Partition, Record, wall_clock_ms
 from streams.metrics import Metrics
 from streams.snapshot_writer import write_snapshot
-from streams.tables import RECOVERY_SECONDS, Tables
+from streams.tables import RECOVERY_SECONDS, Loading, Tables
 
 BATCH_RECORDS = 2000
 """As in `engines`: one transaction of derived records and one table batch for so many."""
@@ -127,8 +127,14 @@ class Folder:
         return done + waiting + len(left)
 
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
-        """See `Engine`."""
-        return {Partition(topics.CLAIMS, number): self.folds[number].ledger.next_offset for number in partitions if number in self.folds}
+        """See `Engine`. The watchdog asks too, from its own thread."""
+        folds = self.folds.copy()
+        return {Partition(topics.CLAIMS, number): folds[number].ledger.next_offset for number in partitions if number in folds}
+
+    @property
+    def loading(self) -> Loading | None:
+        """The table that is being loaded just now."""
+        return self._tables.loading
 
     def close(self) -> None:
         """Close the tables."""

@@ -2,7 +2,8 @@
 
 A table holds nothing that the log does not, so none is worth waiting for without end. One that is damaged is discarded at once. One that
 another process holds is waited for until the deadline, then left to it: the next one is `claims-0+1` beside `claims-0`, the highest
-number counts. One whose loading outlasted the deadline has been marked by the watchdog, which ended that process, and is discarded now.
+number counts. They are loaded one after the other, and each has the whole deadline: one whose loading outlasted it has been marked by the
+watchdog, which ended that process, and is discarded now.
 While RocksDB opens a table no other thread of Python runs, the watchdog's neither, and damage may have it turn for ever or crash (a list
 of files with something behind its end): then a timer of the system's ends the process, and a table that none of the last two starts got
 loaded is discarded.
@@ -18,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from projections.rocks import RocksTable, is_held, make_folder
 from projections.table import TableDamaged, TableError, TableInUse
 from schemas.topics import CLAIMS
@@ -29,6 +32,18 @@ _STDERR: Final = 2
 _LOADING, _OVERDUE = ".loading", ".overdue"
 STARTS_MAX: Final = 2
 """So many that ended while they loaded a table are enough: the first may have been killed by somebody."""
+
+
+class Loading(Struct, frozen=True):
+    """A table that is being loaded, and since when by the clock of its `Tables`."""
+
+    partition: int
+    since_seconds: float
+
+    @property
+    def name(self) -> str:
+        """As people know it."""
+        return f"{CLAIMS}-{self.partition}"
 
 
 class Tables:
@@ -44,11 +59,22 @@ class Tables:
     ) -> None:
         self._directory, self._tell, self.deadline_seconds, self.seconds = directory, tell, deadline_seconds, seconds
         self._waiting: dict[int, float] = {}
+        self.loading: Loading | None = None
+        """Replaced, never changed: another thread reads it."""
         self.discarded = 0
         """How many were given up for new ones."""
 
     def opened(self, partition: int) -> RocksTable | None:
         """The partition's table, marked as being loaded until `loaded`; None while another process has it. Raises TableError."""
+        self.loading, table = Loading(partition, self.seconds()), None
+        try:
+            table = self._opened(partition)
+        finally:
+            if table is None:
+                self.loading = None
+        return table
+
+    def _opened(self, partition: int) -> RocksTable | None:
         overdue, loading = self._marker(partition, _OVERDUE), self._marker(partition, _LOADING)
         starts = _count(loading)
         folder, marks = self._folders(partition)[-1], partition not in self._waiting
@@ -98,6 +124,7 @@ class Tables:
 
     def loaded(self, partition: int) -> None:
         """Its rows were read in time."""
+        self.loading = None
         self._marker(partition, _LOADING).unlink(missing_ok=True)
 
     def left(self, partition: int) -> None:
@@ -180,9 +207,12 @@ def _number(folder: Path) -> int:
 
 
 def mark_overdue(directory: Path) -> list[str]:
-    """Mark the tables that are being loaded now, so that the next start discards them; returns their names. For another thread."""
-    marked = []
-    for loading in sorted(directory.glob(f"{CLAIMS}-*{_LOADING}")):
-        loading.replace(loading.with_suffix(_OVERDUE))
-        marked.append(loading.stem)
-    return marked
+    """Mark the table that is being loaded now, so that the next start discards it; returns its name, if there is one. For another thread.
+
+    There is one at a time, and it has the newest marker: others were left by starts that ended, of partitions that are not loaded here yet.
+    """
+    with suppress(FileNotFoundError):  # Loaded after all, while it was looked for.
+        for loading in sorted(directory.glob(f"{CLAIMS}-*{_LOADING}"), key=lambda marker: marker.stat().st_mtime_ns)[-1:]:
+            loading.replace(loading.with_suffix(_OVERDUE))
+            return [loading.stem]
+    return []

@@ -9,13 +9,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
+from streams.measured import Measured
 from streams.metrics import Health
 from streams.runner import UNREACHABLE_SECONDS_MAX, Engine
-from streams.tables import RECOVERY_SECONDS
+from streams.tables import RECOVERY_SECONDS, Loading
 
 LOOK_SECONDS: Final = 1.0
 GROUP: Final = "stream-processor"
@@ -23,6 +24,20 @@ GROUP: Final = "stream-processor"
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """An engine with tables. What it says here it knows by heart: another thread asks, while it has its first turn."""
+
+    @property
+    def loading(self) -> Loading | None:
+        """The table that is being loaded just now."""
+        ...
+
+    def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
+        """Where the folds stand whose tables are loaded."""
+        ...
 
 
 class Share:
@@ -46,6 +61,14 @@ class Share:
                 positions[place] = min(offset, positions.get(place, offset))
         self.positions = positions
         return self.owned
+
+    def loads(self) -> tuple[Loading | None, Mapping[Partition, int]]:
+        """The table that is being loaded, and where the others' folds stand; for another thread, in the middle of a turn too."""
+        for engine in self.engines:
+            inner = engine.engine if isinstance(engine, Measured) else engine
+            if isinstance(inner, Loads):
+                return inner.loading, inner.waits(self.owned)
+        return None, {}
 
     def release(self) -> None:
         """Nothing is held: who has the partitions is Faust's word."""
@@ -87,9 +110,9 @@ class Watchdog:
 
     `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
     answered. `give_up` is called with the reason, and must end the process; `out_of_reach` the same, where that is the log.
-    `recovery_seconds` is how long the first turn may take, which loads the tables; then `overdue` marks those that are still being loaded,
-    for the next start to make anew, and returns their names. `in_touch` says whether the group's client knows who keeps the group: one that
-    knows brokers only that are gone never finds out.
+    `recovery_seconds` is how long each table may be loaded; then `overdue` marks it, for the next start to make anew, and returns its name.
+    So long, and no less than `stall_seconds`, the first turn may get on with nothing. `in_touch` says whether the group's client knows who
+    keeps the group: one that knows brokers only that are gone never finds out. `seconds` only runs, and is the clock of the tables.
     """
 
     def __init__(
@@ -106,7 +129,9 @@ class Watchdog:
         overdue: Callable[[], Sequence[str]] = tuple,
         in_touch: Callable[[], bool] = lambda: True,
         out_of_reach: Callable[[str], None] | None = None,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._seconds = seconds
         self._recovery_seconds, self._overdue = recovery_seconds, overdue
         self._share, self._joining_since, self._open_log, self._health = share, joining_since, open_log, health
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
@@ -114,7 +139,8 @@ class Watchdog:
         self._stopped = threading.Event()
         self._in_touch, self._apart_since = in_touch, math.inf
         self._watched: Share | None = None
-        self._began = self._said = 0.0
+        self._began = self._said = self._moved = 0.0
+        self._folded: Mapping[Partition, int] = {}
         self._standstill = Standstill(stall_seconds)
 
     def start(self) -> None:
@@ -151,7 +177,7 @@ class Watchdog:
         """Engines meet the same, and say when it is the end. A worker in reserve has none, and nobody else would tell its supervisor."""
         self._tell(f"watchdog: {problem}")
         self._give_time()
-        now = time.monotonic()
+        now = self._seconds()
         if self._share() is not None:
             self._failing_since = math.inf
             return
@@ -169,7 +195,7 @@ class Watchdog:
             self._apart_since = math.inf
             return
         log.committed(GROUP, STREAM_PARTITIONS)
-        now = time.monotonic()  # An answer that took its time came from a broker that was not there before.
+        now = self._seconds()  # An answer that took its time came from a broker that was not there before.
         self._apart_since = min(self._apart_since, now)
         if now - self._apart_since > JOIN_SECONDS:
             apart = f"the group was out of reach for {now - self._apart_since:.0f} s, though the log answers"
@@ -186,10 +212,23 @@ class Watchdog:
 
     def _give_time(self) -> None:
         """Engines have all their time from now on. While the log is out of reach they cannot get on, and once it is back not at once."""
-        self._began, self._standstill, self._apart_since = time.monotonic(), Standstill(self._stall_seconds), math.inf
+        self._began = self._moved = self._seconds()
+        self._standstill, self._apart_since = Standstill(self._stall_seconds), math.inf
+
+    def _late(self, now: float, loading: Loading | None, share: Share, folded: Mapping[Partition, int]) -> str | None:
+        """What took too long: one table, or the first turn, of which nobody sees more than that tables are loaded and records folded."""
+        if loading is not None or folded != self._folded:
+            self._moved, self._folded = now, folded
+        if loading is not None and (took := now - max(loading.since_seconds, self._began)) > self._recovery_seconds:
+            tables = ", ".join(self._overdue())
+            made_anew = f"; {tables} will be made anew from the newest snapshot or the log" if tables else ""
+            return f"{loading.name} is not loaded after {took:.0f} s; start this worker again{made_anew}"
+        if not share.positions and now - self._moved > max(self._recovery_seconds, self._stall_seconds):
+            return f"the engines have not got on in their first turn for {now - self._moved:.0f} s; start this worker again"
+        return None
 
     def _look(self, log: Log) -> None:
-        now, share, joining_since = time.monotonic(), self._share(), self._joining_since()
+        now, share, joining_since = self._seconds(), self._share(), self._joining_since()
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"
             self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")
@@ -206,15 +245,19 @@ class Watchdog:
         positions = share.positions
         topics = sorted({place.topic for place in positions} | {CLAIMS})
         ends = {Partition(topic, number): end for topic in topics for number, end in log.ends(topic).items()}
-        if not positions and now - self._began > self._recovery_seconds:
-            tables = ", ".join(self._overdue())
-            made_anew = f"; {tables} will be made anew from the newest snapshot or the log" if tables else ""
-            self._give_up(f"the engines have not made a turn in {now - self._began:.0f} s; start this worker again{made_anew}")
+        loading, folded = share.loads()
+        late = self._late(now, loading, share, folded)
+        if late is not None:
+            self._give_up(late)
+        if loading is not None:
+            # Whoever loads a table cannot get on meanwhile; how long that may take is judged above.
+            self._standstill = Standstill(self._stall_seconds)
+            self._health.turned()
         stands = self._standstill.judge(now, positions, ends)
         if stands is not None:
             self._give_up(f"an engine stands still: {stands}; start this worker again")
         self._judge_touch(log)
-        self._health.doing = recovery(positions, ends, share.owned)
+        self._health.doing = recovery(positions or folded, ends, share.owned)
         if not self._health.ready and now - max(self._said, self._began) > RECOVERY_SAYS_SECONDS:
             self._said = now
             self._tell(f"recovering: {self._health.doing}")

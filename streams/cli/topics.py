@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_checkable
 
 from cyclopts import App, Parameter
 from msgspec import Struct
@@ -15,6 +15,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
@@ -38,6 +39,16 @@ COLUMNS = [
 ]
 
 
+TIMES_OF_WRITERS: Final = (
+    "records have the times of their writers' clocks (message.timestamp.type=CreateTime): where one of those is wrong, claims are "
+    "confirmed, and expire, too early or too late"
+)
+TIMES_OF_BROKERS: Final = (
+    "kafka-configs.sh --alter --topic PREFIX.TOPIC --add-config message.timestamp.type=LogAppendTime, for each, unless this is a mirror "
+    "or a restored archive; `claimlog copy` does so itself when it is done"
+)
+
+
 @runtime_checkable
 class Configured(Protocol):
     """A log whose topics have settings of their own: Kafka."""
@@ -52,6 +63,7 @@ class Missing(Struct, frozen=True):
 
     topic: str
     says: str
+    is_of_mirrors: bool = False
 
     def __str__(self) -> str:
         return f"topic {self.topic!r}: {self.says}"
@@ -102,7 +114,8 @@ def check(
 
 def _told(log: Log, show: Show) -> int:
     found: dict[str, list[str]] = {}
-    for difference in differences(log):
+    compared = differences(log)
+    for difference in compared:
         found.setdefault(difference.topic, []).append(str(difference).partition(": ")[2])
     counts = log.topics()
     items: list[dict[str, Any]] = [
@@ -117,7 +130,10 @@ def _told(log: Log, show: Show) -> int:
         for topic in TOPICS.values()
     ]
     show.write(Answer(columns=COLUMNS, items=items))
-    return Exit.FINDINGS if found else Exit.DONE
+    mirrored = of_mirrors(compared)
+    if mirrored:
+        say(f"{', '.join(mirrored)}: {TIMES_OF_WRITERS}; {TIMES_OF_BROKERS}")
+    return Exit.FINDINGS if len(compared) > len(mirrored) else Exit.DONE
 
 
 def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
@@ -125,6 +141,11 @@ def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
     first = [] if CLAIMS not in there or log.start(CLAIMS, 0) else log.read(CLAIMS, 0, 0, 1)
     opening = decode(CLAIMS, first[0].value) if first else None
     return opening.partitions if isinstance(opening, PartitionOpened) else there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
+
+
+def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:
+    """The topics that are as only a mirror or a restored archive is meant to be."""
+    return [difference.topic for difference in compared if difference.is_of_mirrors]
 
 
 def differences(log: Log) -> Sequence[Difference | Missing]:

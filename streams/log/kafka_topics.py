@@ -52,8 +52,12 @@ class Difference(Struct, frozen=True):
     setting: str
     expected: str
     found: str
+    is_of_mirrors: bool = False
+    """Whether a mirror, or a restored archive, has to have it so: people are told, nothing is refused."""
 
     def __str__(self) -> str:
+        if self.is_of_mirrors:
+            return f"topic {self.topic!r}: {self.setting} is {self.found}, which is for mirrors"
         if self.setting == MISSING:
             return f"topic {self.topic!r}: missing; {self.expected}"
         return f"topic {self.topic!r}: {self.setting} is {self.found}, not {self.expected}"
@@ -74,15 +78,19 @@ def wanted(spec: TopicSpec, *, single_broker: bool) -> dict[str, str]:
 
 
 def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_broker: bool) -> list[Difference]:
-    """Where the settings of a topic would lose records or make them unreadable; stricter ones and a larger room are fine."""
+    """Where the settings of a topic would lose records, make them unreadable or give them the times of writers' clocks.
+
+    Stricter ones and a larger room are fine.
+    """
     differences = []
     for setting, expected in wanted(spec, single_broker=single_broker).items():
         value = found.get(setting, "")
         at_least = setting in {IN_SYNC_MIN, "max.message.bytes"}
-        # A mirror or a restored archive keeps the original times (CreateTime).
-        fine = setting == TIMESTAMPS or (int(value or 0) >= int(expected) if at_least else value == expected)
+        fine = int(value or 0) >= int(expected) if at_least else value == expected
         if not fine:
-            differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set"))
+            # A mirror or a restored archive keeps the original times (CreateTime), and nothing of its own says that it is one.
+            of_mirrors = setting == TIMESTAMPS
+            differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set", of_mirrors))
     return differences
 
 
@@ -156,7 +164,7 @@ class Catalog:
             time.sleep(0.02)
 
     def _refuse_differences(self, specs: Sequence[TopicSpec]) -> None:
-        differences = self.differences(specs)
+        differences = [difference for difference in self.differences(specs) if not difference.is_of_mirrors]
         if differences:
             hint = f" (a single broker is meant? add ?{SINGLE_BROKER} to the address)" if not self._settings.single_broker else ""
             raise TopicMismatch(f"{self._settings.place}: {'; '.join(map(str, differences))}{hint}")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
 from producers.load import Fleet
@@ -14,8 +15,10 @@ from schemas import topics
 from streams.cli.doctor import cluster as checks_cluster
 from streams.cli.main import run
 from streams.cli.produce.publishing import message
-from streams.log.base import Log, Partition
+from streams.log.base import Log, Partition, TopicSpec
 from streams.log.kafka_health import Cluster, Members
+from streams.log.kafka_topics import TIMESTAMPS, Difference, wanted
+from tests.cli_log import FleetLog
 from tests.faults.harness import until
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
 
@@ -71,6 +74,70 @@ def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: P
     assert behind["schedulers on"][0] == "warn"
     assert (refused, thin["settings"][0]) == (3, "fail")
     assert "replication is 1, not 3 or more" in thin["settings"][1]
+
+
+def verb(here: SharedSite, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, str], str]:
+    """The exit code, what was found of each topic, and what was said beside."""
+    capsys.readouterr()
+    code = run([*words, "-o", "json", "--log", here.spec])
+    printed = capsys.readouterr()
+    return code, {item["topic"]: item["found"] for item in json.loads(printed.out)["items"]}, printed.err
+
+
+def test_topics_with_the_times_of_writers_are_told_with_what_follows_and_what_to_do_and_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_writers = (topics.AUDITS, topics.CLAIMS)
+    with shared_site(tmp_path) as here:
+        admin, made = AdminClient({"bootstrap.servers": here.settings.bootstrap}), []
+        for name in of_writers:
+            config = {key: value for key, value in wanted(TopicSpec(name, 2), single_broker=True).items() if key != TIMESTAMPS}
+            made.append(NewTopic(here.settings.topic(name), 2, 1, config=config))
+        for future in admin.create_topics(made).values():
+            future.result()
+
+        applied = verb(here, capsys, "topics", "apply", "--ledger-partitions", "2", "--request-partitions", "2")
+        checked = verb(here, capsys, "topics", "check")
+        code, found = doctor(here, capsys, "--quick")
+
+    said = (
+        "hypervisor-audits, claims: records have the times of their writers' clocks (message.timestamp.type=CreateTime): where one of "
+        "those is wrong, claims are confirmed, and expire, too early or too late"
+    )
+    mended = "kafka-configs.sh --alter --topic PREFIX.TOPIC --add-config message.timestamp.type=LogAppendTime"
+    for exited, each, err in (applied, checked):
+        differ = {topic: what for topic, what in each.items() if what != "as needed"}
+        assert (exited, differ) == (0, dict.fromkeys(of_writers, "message.timestamp.type is CreateTime, which is for mirrors"))
+        assert err.startswith(f"{said}; {mended}, for each, unless this is a mirror or a restored archive")
+    assert (code, found["settings"][0], found["times"]) == (0, "ok", ("warn", said))
+
+
+def test_a_copy_made_by_claimlog_is_not_told_to_have_the_times_of_writers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    with shared_site(tmp_path) as here:
+        copied = fleet.run(capsys, "copy", here.spec)
+        checked = verb(here, capsys, "topics", "check")
+        _, found = doctor(here, capsys, "--quick")
+
+    assert copied.code == 0, copied.err
+    assert (checked[0], set(checked[1].values()), checked[2]) == (0, {"as needed"}, "")
+    assert "times" not in found
+    assert found["settings"][0] == "ok"
+
+
+def test_topics_with_the_times_of_writers_are_counted_where_they_are_many_beside_what_is_wrong() -> None:
+    compared = [Difference(name, TIMESTAMPS, "LogAppendTime", "CreateTime", is_of_mirrors=True) for name in topics.TOPICS]
+    compared.append(Difference(topics.CLAIMS, "partitions", "4", "3"))
+
+    checks = [checks_cluster.settings(compared), *checks_cluster.times(compared)]
+
+    assert [(check.status, check.says.partition(": ")[0]) for check in checks] == [
+        ("fail", "topic 'claims'"),
+        ("warn", f"{', '.join(list(topics.TOPICS)[:3])} and {len(topics.TOPICS) - 3} more"),
+    ]
+    assert "partitions is 3, not 4" in checks[0].says
+    assert "CreateTime" not in checks[0].says
 
 
 @pytest.mark.parametrize(

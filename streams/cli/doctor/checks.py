@@ -222,7 +222,7 @@ def findings(state: State) -> Check:
     found = state.findings()
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in found)
     if not found:
-        return Check("ok", "findings", "claims, life cycles and audits agree")
+        return Check("ok", "findings", "none is open")
     return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from schemas.topics import REQUESTS, STREAM_PARTITIONS
 from streams.cli.doctor.checks import Check
 from streams.cli.printed.units import counted
-from streams.cli.topics import differences
+from streams.cli.topics import TIMES_OF_BROKERS, TIMES_OF_WRITERS, Missing, differences, of_mirrors
 from streams.engines import WATCHERS
 from streams.log.base import Log, Partition
 from streams.log.kafka_settings import REPLICAS
@@ -18,6 +18,7 @@ from streams.scheduler import GROUP as SCHEDULERS
 
 if TYPE_CHECKING:
     from streams.log.kafka_health import Cluster, Members
+    from streams.log.kafka_topics import Difference
 
 WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
@@ -52,7 +53,9 @@ def of_cluster(log: Log) -> Iterator[Check]:
     """Settings, workers and schedulers; nothing for a log that has none of these."""
     if not isinstance(log, Clustered):
         return
-    yield settings(log)
+    compared = differences(log)
+    yield settings(compared)
+    yield from times(compared)
     workers, schedulers, *places_kept = log.members([WORKERS, f"{SCHEDULERS}.{REQUESTS}.lease", *PLACES_KEPT])
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
@@ -86,13 +89,20 @@ def offsets(found: Cluster) -> Iterator[Check]:
         yield Check("warn", "groups kept", said, fix)
 
 
-def settings(log: Log) -> Check:
+def settings(compared: Sequence[Difference | Missing]) -> Check:
     """The topics are as a ledger needs them."""
-    wrong = [str(difference) for difference in differences(log)]
+    wrong = [str(difference) for difference in compared if not difference.is_of_mirrors]
     if wrong:
         more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
         return Check("fail", "settings", f"{'; '.join(wrong[:NAMED_MAX])}{more}", "claimlog topics check")
     return Check("ok", "settings", "topics are as a ledger needs them")
+
+
+def times(compared: Sequence[Difference | Missing]) -> Iterator[Check]:
+    """Nothing where the brokers' clocks are the records' times."""
+    mirrored = of_mirrors(compared)
+    if mirrored:
+        yield Check("warn", "times", f"{_named(mirrored)}: {TIMES_OF_WRITERS}", TIMES_OF_BROKERS)
 
 
 def namesakes(schedulers: Members) -> Iterator[Check]:
@@ -130,6 +140,6 @@ def strangers(groups: Sequence[Members]) -> Iterator[Check]:
             yield Check("fail", "groups", said, fix)
 
 
-def _named(places: Sequence[Partition]) -> str:
+def _named(places: Sequence[Partition | str]) -> str:
     more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
     return f"{', '.join(map(str, places[:NAMED_MAX]))}{more}"

@@ -22,9 +22,8 @@ from schemas import topics
 from streams import fold as fold_module
 from streams.folder import Folder
 from streams.log.base import Log, LogUnreachable
-from streams.metrics import Health, Metrics
+from streams.metrics import Metrics
 from streams.tables import Tables, mark_overdue
-from streams.watchdog import Share, Watchdog
 from tests.unit.streams.test_folder import ALL, World, claim, folded
 
 DEADLINE_SECONDS = 300.0
@@ -292,22 +291,17 @@ def test_a_table_whose_loading_hung_is_made_anew_by_the_next_start(world: World)
     assert [path.name for path in world.path.iterdir()] == ["claims-0"]
 
 
-def test_the_watchdog_ends_a_process_whose_tables_do_not_load_and_marks_them(world: World) -> None:
-    kept(world, Seconds())
-    hanging = Tables(world.path, world.said.append).opened(0)
-    share, reasons = Share(ALL), list[str]()
-    dog = Watchdog(
-        lambda: share, lambda: None, lambda: world.log, Health(lambda: 0.0), world.said.append, reasons.append,
-        stall_seconds=60, recovery_seconds=-1.0, overdue=lambda: mark_overdue(world.path),
-    )  # fmt: skip
+def test_what_an_earlier_start_left_half_loaded_is_not_marked_with_the_table_that_hangs(world: World) -> None:
+    for partition in (0, 2, 1):
+        tables = Tables(world.path, world.said.append)
+        table = tables.opened(partition)
+        assert table is not None
+        table.close()
 
-    dog._look(world.log)
+    marked = mark_overdue(world.path)
 
-    assert hanging is not None
-    hanging.close()
-    assert len(reasons) == 1
-    assert reasons[0].endswith("start this worker again; claims-0 will be made anew from the newest snapshot or the log")
-    assert (world.path / "claims-0.overdue").exists()
+    files = sorted(path.name for path in world.path.iterdir() if path.is_file())
+    assert (marked, files) == (["claims-1"], ["claims-0.loading", "claims-1.overdue", "claims-2.loading"])
 
 
 def test_a_table_far_behind_a_snapshot_is_begun_at_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

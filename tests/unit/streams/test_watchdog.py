@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
+from projections.ledger import Ledger
+from projections.ledger_table import LedgerTable
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
+from streams.folder import Folder
 from streams.log.base import LogError, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
-from streams.metrics import Health
+from streams.measured import Measured
+from streams.metrics import Health, Metrics
+from streams.tables import Loading, mark_overdue
+from streams.topology import open_ledger
 from streams.watchdog import Share, Standstill, Watchdog, recovery
 
 CLAIMS_0, CLAIMS_1 = Partition("claims", 0), Partition("claims", 1)
@@ -77,6 +86,162 @@ def test_a_recovery_says_of_each_partition_what_it_has_what_it_needs_and_what_re
     said = recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0})
 
     assert said == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
+
+
+class Seconds:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Ended(Exception):
+    """What ended the process."""
+
+
+def ended(reason: str) -> Never:
+    raise Ended(reason)
+
+
+FOUR = frozenset(range(4))
+DEADLINE_SECONDS = 300.0
+
+
+class Worker:
+    """A folder of four partitions, whose tables take the given seconds to load while the watchdog looks every ten."""
+
+    def __init__(self, log: MemoryLog, folder: Path) -> None:
+        self.log, self.path, self.clock, self.said = log, folder, Seconds(), list[str]()
+        self.discarded = 0.0
+
+    def start(self, takes: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A start and its first turn. Raises Ended if the watchdog ends it."""
+        share, metrics, waits, load = Share(FOUR), Metrics("test"), list(takes), LedgerTable.load
+        folder = Folder(self.log, self.path, "p1", metrics, self.said.append, recovery_seconds=DEADLINE_SECONDS, seconds=self.clock)
+        share.engines = [Measured(folder, self.log, metrics)]
+        dog = Watchdog(
+            lambda: share, lambda: None, lambda: self.log, Health(self.clock), self.said.append, ended,
+            stall_seconds=60.0, recovery_seconds=DEADLINE_SECONDS, overdue=lambda: mark_overdue(self.path), seconds=self.clock,
+        )  # fmt: skip
+
+        def slowly(table: LedgerTable, tell: Callable[[str], None]) -> Ledger | None:
+            until = self.clock.now + waits.pop(0)
+            while self.clock.now < until:
+                dog._look(self.log)
+                self.clock.now += 10
+            return load(table, tell)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerTable, "load", slowly)
+            try:
+                folder.turn(share.partitions())
+                share.partitions()
+                dog._look(self.log)
+            finally:
+                self.discarded = metrics.registry.get_sample_value("claimlog_states_discarded_total") or 0.0
+                folder.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """One whose tables have all of the log."""
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=4, request_partitions=1)
+    worker = Worker(log, tmp_path / "state")
+    worker.start([0, 0, 0, 0], monkeypatch)
+    return worker
+
+
+def markers(worker: Worker) -> list[str]:
+    return sorted(path.name for path in worker.path.iterdir() if path.is_file())
+
+
+def test_tables_that_each_load_in_time_are_kept_however_long_all_of_them_take(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.start([290, 290, 290, 290], monkeypatch)
+    worker.start([0, 0, 0, 0], monkeypatch)
+
+    assert (worker.discarded, markers(worker)) == (0, [])
+    assert not any("discarded" in said for said in worker.said)
+
+
+def test_only_the_table_that_takes_too_long_itself_ends_the_process_and_is_made_anew(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = worker.path / "claims-3.loading"
+    killed.write_text("1")
+    os.utime(killed, (0, 0))
+
+    with pytest.raises(Ended) as raised:
+        worker.start([290, 290, 5_000], monkeypatch)
+
+    made_anew = "claims-2 will be made anew from the newest snapshot or the log"
+    assert str(raised.value) == f"claims-2 is not loaded after 310 s; start this worker again; {made_anew}"
+    assert markers(worker) == ["claims-2.overdue", "claims-3.loading"]
+    worker.start([0, 0, 0, 0], monkeypatch)
+    assert [said.partition(": ")[0].rpartition("/")[2] for said in worker.said if "discarded" in said] == ["claims-2"]
+    assert (worker.discarded, markers(worker)) == (1, [])
+
+
+class Loads(Standing):
+    """The same with tables, of which one is being loaded or none."""
+
+    loading: Loading | None = None
+
+
+@pytest.mark.parametrize(("deadline_seconds", "limit_seconds"), [(1.0, 60.0), (DEADLINE_SECONDS, DEADLINE_SECONDS)])
+def test_a_first_turn_lasts_as_long_as_it_gets_on_and_ends_the_process_when_it_does_not(
+    deadline_seconds: float, limit_seconds: float
+) -> None:
+    log, clock, given_up, health = MemoryLog(), Seconds(), list[str](), Health(lambda: 0.0)
+    log.create([TopicSpec(CLAIMS, 1)])
+    log.append([Message(CLAIMS, b"n1", b"{}")] * 20)
+    share, engine = Share(frozenset({0})), Loads({CLAIMS_0: 0})
+    share.engines = [engine]
+    dog = Watchdog(
+        lambda: share, lambda: None, lambda: log, health, print, given_up.append,
+        stall_seconds=60.0, recovery_seconds=deadline_seconds, seconds=clock,
+    )  # fmt: skip
+
+    for folded in range(1, 20):
+        clock.now += limit_seconds - 1
+        engine.positions = {CLAIMS_0: folded}
+        dog._look(log)
+    getting_on, doing = list(given_up), health.doing
+    clock.now += limit_seconds + 1
+    dog._look(log)
+
+    assert (getting_on, doing) == ([], "claims/0 has 19 of 20, 1 remain")
+    assert given_up == [f"the engines have not got on in their first turn for {limit_seconds + 1:.0f} s; start this worker again"]
+
+
+def test_engines_that_wait_for_a_table_in_a_later_turn_do_not_stand_still_and_have_their_time_afterwards() -> None:
+    log, clock, given_up = MemoryLog(), Seconds(), list[str]()
+    log.create([TopicSpec(CLAIMS, 2)])
+    log.append([Message(CLAIMS, b"n1", b"{}", partition=0)])
+    share, engine = Share(frozenset({0, 1})), Loads({})
+    share.engines, share.positions = [engine], {CLAIMS_0: 0}
+    dog = Watchdog(
+        lambda: share, lambda: None, lambda: log, Health(clock), print, given_up.append,
+        stall_seconds=60.0, recovery_seconds=DEADLINE_SECONDS, seconds=clock,
+    )  # fmt: skip
+
+    dog._look(log)
+    engine.loading = Loading(1, clock.now)
+    for _ in range(29):
+        clock.now += 10
+        dog._look(log)
+    engine.loading = None
+    clock.now += 59
+    dog._look(log)
+    before = list(given_up)
+    clock.now += 2
+    dog._look(log)
+
+    assert before == []
+    assert [said.partition(" for")[0] for said in given_up] == ["an engine stands still: claims/0 has stood at 0"]
 
 
 def test_engines_have_all_their_time_once_a_log_that_was_out_of_reach_is_back() -> None:
