@@ -12,7 +12,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
 from schemas.results import OutcomeKind
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.node.verb import claim_item
@@ -24,6 +24,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
+from streams.cli.watching import watchable
 from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.log.base import Log, Message, Position
 from streams.operator import release as release_message
@@ -52,6 +53,7 @@ _LIKE = dict.fromkeys([*(column.name for column in COLUMNS), *RESOURCES, "grante
 
 
 @app.command(name="list")
+@watchable
 def list_(
     *,
     node: Annotated[str | None, Parameter(help="Only those on this node.", show_default=False)] = None,
@@ -60,7 +62,7 @@ def list_(
     state: Annotated[ClaimStates, Parameter(help="overdue: unconfirmed after its deadline.")] = "held",
     at: MomentFlag = "now",
     log: LogFlag = None,
-    show: Show = SHOW,
+    show: Live = LIVE,
 ) -> int:
     """The claims held at a moment, oldest first."""
     for flag, name in (("--node", node), ("--instance", instance), ("--request", request)):

@@ -27,6 +27,7 @@ from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
+from streams.cli.watching import check_grows
 from streams.dead_letters import read_letter
 from streams.log.base import Log, Partition, Record, is_stand_in, wall_clock_ms
 
@@ -83,6 +84,8 @@ def events(
         raise UsageProblem("-o json is one document, and a watch has no end: -o jsonl prints an object a line, as records come")
     if watch and show.sort:
         raise UsageProblem("--sort and --watch do not go together: records are printed as they come")
+    if watch:
+        check_grows(log)
     now_ms = wall_clock_ms()
     within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
     subject = _subject(about)

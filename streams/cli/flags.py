@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, TextIO
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.printed.output import Answer, Format, Style, check_asked, write
@@ -32,6 +33,12 @@ LogFlag = Annotated[
     ),
 ]
 MomentFlag = Annotated[str, Parameter(allow_leading_hyphen=True, help=f"One of: {GRAMMAR}.")]
+INTERVAL_SECONDS = 2.0
+"""As `watch` has it: long enough to read a table, and what a fleet reports comes by the minute."""
+WATCH_HELP = (
+    f"Ask again every {INTERVAL_SECONDS:g} s until interrupted: on a terminal a table takes the place of the last one, elsewhere it "
+    "follows after an empty line; -o json prints a document a line."
+)
 
 
 @Parameter(name="*")
@@ -66,3 +73,19 @@ class Show:
 
 
 SHOW = Show()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Live(Show):
+    """As `Show`, of an answer that can be watched: its verb is `streams.cli.watching.watchable`."""
+
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help=WATCH_HELP)] = False
+    interval: Annotated[float | None, Parameter(show_default=False, help="With --watch: so many seconds instead.")] = None
+
+    def style(self, out: TextIO) -> Style:
+        """As of `Show`; documents that follow each other are one a line."""
+        return replace(super().style(out), compact=self.watch)
+
+
+LIVE = Live()

@@ -80,6 +80,8 @@ Common to them:
   --at, --since, --until
                       2026-11-21T10:42:07Z, 2026-11-21, -2h, unix seconds or milliseconds, now, or the cut:... of any answer
   -o FORMAT           table, wide, json (one document with cut and items), jsonl, value; -c COLUMN and --sort [-]COLUMN choose
+  -w, --watch         nodes, node show, claims list, leaks, timeline, capacity, doctor: the answer again every 2 s
+                      (--interval SECONDS) until interrupted; events: the records as they come
   --version           print the version
 
 Exit codes: 0 done, 1 error, 2 usage, 3 findings, 4 cannot be placed, 5 log unreachable, 6 answer incomplete, 130 interrupted

@@ -8,18 +8,20 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from schemas.results import NodeResources, ResourceRow
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.watching import watchable
 
 VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
 
 
-def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
+@watchable
+def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Live = LIVE) -> int:
     """Every node: limit, reported, tracked, claimed, gap, free, and how old the last audit is.
 
     reported is what the last complete audit lists, tracked what life-cycle events add up to, claimed what held claims keep.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
-from streams.cli.exits import exit_of
+from streams.cli.exits import Exit, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import policy_named
 from streams.cli.given.units_in import whole
@@ -111,7 +111,7 @@ def run(
     # All is read before a log is made: how many partitions its topics have never changes.
     chosen = _policy(policy, engine) if _places(log, only, policy, engine) else None
     with ExitStack() as stack:
-        opened, stopped = _opened(stack, log, timing)
+        opened, asked = _opened(stack, log, timing)
         _open_ledger(opened, ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic, loads=True)
         if metrics is not None:
@@ -120,8 +120,8 @@ def run(
             print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
-            _workers_share(opened, home, name or "", series, health, timing, pace, stopped, only=only, until_idle=until_idle)
-            return 0
+            _workers_share(opened, home, name or "", series, health, timing, pace, partial(bool, asked), only=only, until_idle=until_idle)
+            return _code(asked)
         engines: list[Engine] = []
         if only != "scheduler":
             engines += _processor(opened, state or _state_folder(log), process, series, timing, pace)
@@ -130,8 +130,8 @@ def run(
             engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
-        host.run(stopped, until_idle=until_idle)
-    return 0
+        host.run(partial(bool, asked), until_idle=until_idle)
+    return _code(asked)
 
 
 def _places(log: str | None, only: Only | None, policy: Path | None, engine: str) -> bool:
@@ -262,18 +262,18 @@ def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def _opened(stack: ExitStack, log: str | None, clock: Clock) -> tuple[Log, Callable[[], bool]]:
-    """The log, and what says whether this process shall end. Then a log that is away is not waited for much longer."""
+def _opened(stack: ExitStack, log: str | None, clock: Clock) -> tuple[Log, list[int]]:
+    """The log, and the signals that ask this process to end, once they come. Then a log that is away is not waited for much longer."""
     hurried: list[Callable[[], None]] = []
-    stopped = _stopped_by_signals(stack, hurried)
+    asked = _stopped_by_signals(stack, hurried)
     opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=clock.wall_ms))
     hurry = getattr(opened, "hurry", None)
     if hurry is not None:
         hurried.append(hurry)
-    return opened, stopped
+    return opened, asked
 
 
-def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]]) -> Callable[[], bool]:
+def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]]) -> list[int]:
     """SIGTERM and SIGINT end the process after the present turn; the handler takes note, and whoever waits for brokers is `hurried`."""
     asked: list[int] = []
 
@@ -284,7 +284,12 @@ def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]])
 
     for number in (signal.SIGTERM, signal.SIGINT):
         stack.callback(signal.signal, number, signal.signal(number, note))
-    return lambda: bool(asked)
+    return asked
+
+
+def _code(asked: list[int]) -> Exit:
+    """How a process ends that did as it was asked: SIGTERM is how its supervisor ends it (0), and SIGINT interrupts as it does any verb."""
+    return Exit.INTERRUPTED if asked[:1] == [signal.SIGINT] else Exit.DONE
 
 
 def _version() -> str:

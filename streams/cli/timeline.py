@@ -17,7 +17,7 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, RESULTS
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.moments import moment
 from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
@@ -31,13 +31,15 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
+from streams.cli.watching import watchable
 from streams.log.base import Log, wall_clock_ms
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 
 
-def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Show = SHOW) -> int:
+@watchable
+def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Live = LIVE) -> int:
     """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
 
     Of a request those are told that made one to its instances, on every node, from its first claim on. Amounts are the use of the node: of

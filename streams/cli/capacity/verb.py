@@ -15,7 +15,7 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli.capacity.flavors import asked_for, from_file
 from streams.cli.changing import CHANGING, Changing, as_of
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, sized
@@ -25,6 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.watching import watchable
 from streams.placement.checks import unkept
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.fleet import Fleet
@@ -38,6 +39,7 @@ FlavorsFile = Annotated[
 ]
 
 
+@watchable
 def capacity_verb(
     flavors: FlavorsFile = "",
     /,
@@ -46,7 +48,7 @@ def capacity_verb(
     changing: Changing = CHANGING,
     at: MomentFlag = "now",
     log: LogFlag = None,
-    show: Show = SHOW,
+    show: Live = LIVE,
 ) -> int:
     """How many more of each flavor fit, each flavor by itself, by zone and by node, and what runs out first.
 

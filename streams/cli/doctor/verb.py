@@ -17,13 +17,14 @@ from streams.cli.doctor.checks import Check
 from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.producers import producers
 from streams.cli.exits import Exit
-from streams.cli.flags import SHOW, LogFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
+from streams.cli.watching import watchable
 from streams.cli.writing import check_writable
 from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
 
@@ -35,11 +36,12 @@ COLUMNS = [
 ]
 
 
+@watchable
 def doctor(
     *,
     quick: Annotated[bool, Parameter(negative=(), help="Leave out what reads the whole log: checksums, findings, digests.")] = False,
     log: LogFlag = None,
-    show: Show = SHOW,
+    show: Live = LIVE,
 ) -> int:
     """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log cannot be opened.
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, Parameter
 from msgspec.structs import asdict
 
+from projections.differences import apart as amounts_apart
+from projections.rules import SKEW_MS
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
 from streams.cli.exits import Exit
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
@@ -24,7 +26,9 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.reading.held import counted_by, held_by
 from streams.cli.reading.open_log import opened
+from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.watching import watchable
 from streams.healing import OpenRecord, mends
 
 app = App(name="leaks")
@@ -55,6 +59,7 @@ ExplainFlag = Annotated[
 
 
 @app.default
+@watchable
 def leaks(
     *,
     node: NodeFlag = (),
@@ -67,7 +72,7 @@ def leaks(
     log: LogFlag = None,
     at: MomentFlag = "now",
     jobs: JobsFlag = None,
-    show: Show = SHOW,
+    show: Live = LIVE,
 ) -> int:
     """Every open finding: suspected by one look, confirmed by a later audit. Exits 3 if there is any.
 
@@ -75,8 +80,8 @@ def leaks(
     not, and the command that mends it, if there is one. With --heal each has the event that would make up for the missing one, as far as
     one can, and --yes writes it; the newest report of the host is looked at first.
     """
-    if heal and (explain or at != "now"):
-        raise UsageProblem("--heal is about the present and prints what it does: leave out --explain and --at")
+    if heal and (explain or at != "now" or show.watch):
+        raise UsageProblem("--heal is about the present and prints what it does: leave out --explain, --at and --watch")
     if yes and not heal:
         raise UsageProblem("--yes goes with --heal")
     if report_age is not None and not heal:
@@ -100,6 +105,8 @@ def leaks(
     if hidden:
         say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
     told = summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)
+    if not found and len(known) == hidden:
+        told = apart_text(apart_on(state, node or state.node_ids()), hidden=hidden) or told
     if heal:
         with opened(log) as source:
             code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
@@ -147,6 +154,35 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
         "held": dict(zip(RESOURCES, held_by(findings), strict=True)),
         "counted": dict(zip(RESOURCES, counted_by(findings), strict=True)),
     }
+
+
+def apart_on(state: State, names: Iterable[str]) -> dict[str, bool]:
+    """The nodes where tracked and reported differ in CPUs or memory and no finding is open; True where an audit has yet to judge it.
+
+    That is where a guest was last told of no earlier than the last complete audit, within the skew, or is on its way. Disk is left out and
+    CPUs count together, as in a finding: what an owner asked for need not be what a host has. So are withdrawn nodes: nobody audits them.
+    """
+    found: dict[str, bool] = {}
+    for node_id in names:
+        ledger = state.ledger_of(node_id)
+        if ledger is None or ledger.nodes[node_id].status == "withdrawn" or state.leaks[ledger.partition].open.get(node_id):
+            continue
+        node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
+        if view.reported is None or not any(amounts_apart(view.reported, view.tracked_amounts())):
+            continue
+        words = [*(view.tracked or {}).values(), *view.left.values()]
+        last_ms = max([*(word.event_ms for word in words), *view.departed.values()], default=-1)
+        found[node_id] = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
+    return found
+
+
+def apart_text(nodes: Mapping[str, bool], *, hidden: int) -> str:
+    """What is said in place of "all agree" where nothing is found and views of these nodes differ; empty where none do."""
+    nothing, unjudged = "nothing else found" if hidden else "nothing found", sum(nodes.values())
+    if unjudged:
+        whose = "its" if unjudged == 1 else "their"
+        return f"{nothing} yet; tracked and reported differ on {units.counted(unjudged, 'node')}: {whose} next audits will tell"
+    return f"{nothing}, though tracked and reported differ on {units.counted(len(nodes), 'node')}: see `claimlog nodes`" if nodes else ""
 
 
 def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0) -> str:

@@ -14,7 +14,7 @@ from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.nodes import node_item
 from streams.cli.printed import units
@@ -25,6 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
+from streams.cli.watching import watchable
 from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.operator import configure
 
@@ -36,7 +37,8 @@ NewFlag = Annotated[bool, Parameter(name="--new", negative=(), help="The node ha
 
 
 @app.command
-def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", output: Show = SHOW) -> int:
+@watchable
+def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", output: Live = LIVE) -> int:
     """One node: its settings, the arithmetic of what is free, the claims held there and what is wrong with it."""
     with opened(log) as source:
         state = state_at(source, moment_of(at))

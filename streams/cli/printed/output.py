@@ -84,13 +84,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Style(Struct, frozen=True, kw_only=True):
-    """How the asker wants it; `colour` when stdout is a terminal that nobody told to be plain (NO_COLOR)."""
+    """How the asker wants it; `colour` when stdout is a terminal that nobody told to be plain (NO_COLOR), `compact` a document a line."""
 
     format: Format = "table"
     columns: tuple[str, ...] = ()
     sort: str = ""
     headers: bool = True
     colour: bool = False
+    compact: bool = False
 
 
 def item_of(record: Struct) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     columns = _columns(answer.columns, style)
     match style.format:
         case "json":
-            out.write(_document(answer, [_chosen(item, style.columns) for item in items]))
+            out.write(_document(answer, [_chosen(item, style.columns) for item in items], compact=style.compact))
         case "jsonl":
             out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
         case "value":
@@ -171,7 +172,7 @@ def table(
     cells = [[printable(column.cell(item)) for column in columns] for item in items]
     lines = [[printable(column.heading) for column in columns], *cells] if headers else cells
     widths = [0] * len(columns) if widths is None else widths
-    widths[:] = [max([least, *(_width(line[place]) for line in lines)]) for place, least in enumerate(widths)]
+    widths[:] = [max([least, *(text_width(line[place]) for line in lines)]) for place, least in enumerate(widths)]
     padded = [[_pad(text, widths[place], right=columns[place].right) for place, text in enumerate(line)] for line in lines]
     if colour:
         _paint(padded, columns, items, headers=headers)
@@ -187,12 +188,13 @@ def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[I
                 line[place] = f"{_RED}{line[place]}{_PLAIN}"
 
 
-def _document(answer: Answer, items: list[Item]) -> str:
+def _document(answer: Answer, items: list[Item], *, compact: bool) -> str:
     document: dict[str, Any] = {"cut": None if answer.cut is None else str(answer.cut)}
     if answer.summary is not None:
         document["summary"] = answer.summary
     document["items"] = items
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    encoded = msgspec.json.encode(document)
+    return (encoded if compact else msgspec.json.format(encoded, indent=2)).decode() + "\n"
 
 
 def _checked(style: Style, answer: Answer, first: Item | None) -> Style:
@@ -261,12 +263,13 @@ def _raw(value: object) -> str:
             return msgspec.json.encode(value).decode()
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(part) else 1 + (unicodedata.east_asian_width(part) in "WF") for part in text)
 
 
 def _pad(text: str, width: int, *, right: bool) -> str:
-    space = " " * (width - _width(text))
+    space = " " * (width - text_width(text))
     return space + text if right else text + space

@@ -190,3 +190,79 @@ def test_where_all_that_is_found_is_ignored_nothing_is_said_of_kinds_or_places(f
         0, "2 findings more, ignored by the operator: --ignored shows them", "nothing else found"
     )  # fmt: skip
     assert elsewhere.err.splitlines()[-1] == "nothing found of that kind or there; open in all: 2 findings"
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> FleetLog:
+    """On c01 `i-1` of 2 GiB is claimed, has arrived and was audited; nothing runs on c02."""
+    sound = FleetLog(tmp_path)
+    sound.audit("c01")
+    sound.audit("c02")
+    sound.claim("r1/0/s-1.1", "i-1", "c01", memory_mib=2048)
+    sound.lived("c01", "i-1", 2048)
+    sound.now_ms += 60_000
+    sound.audit("c01", {"i-1": 2048})
+    return sound
+
+
+def last_words(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """What `leaks` says when it finds nothing."""
+    said = fleet.run(capsys, "leaks", *flags)
+    assert said.code == 0
+    return said.err.splitlines()[-1]
+
+
+AGREE = "nothing found: claims, life cycles and audits agree"
+
+
+def test_a_gap_that_no_audit_could_judge_yet_is_an_open_question_until_the_next_one(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = last_words(sound, capsys)
+    sound.claim("r2/0/s-1.2", "i-2", "c02", memory_mib=512)
+    sound.lived("c02", "i-2", 512)
+    sound.audit("c02")  # A second later, and without it: clocks may differ by more.
+    gap = sound.run(capsys, "nodes", "c02", "-o", "json").json["items"][0]["memory_mib"]["gap"]
+    one, elsewhere, healed = last_words(sound, capsys), last_words(sound, capsys, "--node", "c01"), last_words(sound, capsys, "--heal")
+    sound.lived("c01", "i-1", 2048, InstanceDeleted)
+    two = last_words(sound, capsys)
+    sound.now_ms += 60_000
+    sound.audit("c01")
+    sound.audit("c02", {"i-2": 512})
+
+    assert (before, gap, elsewhere) == (AGREE, 512, AGREE)
+    assert one == healed == "nothing found yet; tracked and reported differ on 1 node: its next audits will tell"
+    assert two == "nothing found yet; tracked and reported differ on 2 nodes: their next audits will tell"
+    assert last_words(sound, capsys) == AGREE
+
+
+def test_an_open_question_that_the_next_audit_answers_badly_becomes_a_finding(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    sound.claim("r2/0/s-1.2", "i-2", "c02", memory_mib=512)
+    sound.lived("c02", "i-2", 512)
+    sound.audit("c02")
+    sound.now_ms += 60_000
+    sound.audit("c02")
+
+    said = sound.run(capsys, "leaks", "-o", "json")
+
+    assert (said.code, said.json["summary"]["findings"], said.json["items"][0]["kind"]) == (3, 1, "orphan-claim")
+
+
+def test_a_gap_that_no_audit_will_ever_judge_is_not_said_to_wait_for_one(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    sound.claim("r2/0/s-1.2", "silent", "c01", memory_mib=256)
+    for _ in range(2):
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048, "silent": 256})  # Its life cycle says nothing of it; its claim is as audited.
+
+    assert last_words(sound, capsys) == "nothing found, though tracked and reported differ on 1 node: see `claimlog nodes`"
+
+
+def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    sound.audit("c02", {"ghost": 512})
+    (ghost,) = sound.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split()
+    sound.run(capsys, "leaks", "ignore", ghost, "--reason", "known")
+    ignored = last_words(sound, capsys)
+    sound.lived("c01", "i-1", 2048, InstanceDeleted)
+
+    assert ignored == "nothing else found"
+    assert last_words(sound, capsys) == "nothing else found yet; tracked and reported differ on 1 node: its next audits will tell"

@@ -139,6 +139,19 @@ def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to
     assert 'claimlog_projection_offset{partition="0"} 1.0' in text
 
 
+@pytest.mark.parametrize("only", [(), ("--only", "scheduler")], ids=["both", "scheduler"])
+def test_a_running_process_that_is_interrupted_ends_in_order_too_but_with_130(only: tuple[str, ...], tmp_path: Path) -> None:
+    process = started(tmp_path / "ledger.sqlite", "--metrics", "0", *only)
+    assert process.stderr is not None
+    process.stderr.readline()
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(30) == 130
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
 def test_a_process_leaves_nothing_open_that_python_would_warn_of(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-X", "dev", "-m", "streams.cli.main", "run", "--until-idle", "--metrics", "0"]
 
