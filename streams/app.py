@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import signal
-import ssl
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,9 +23,10 @@ from typing import Any, Final, TextIO
 import faust
 
 from schemas.topics import STREAM_PARTITIONS
+from streams.app_security import address_family, resolve_only, security
 from streams.log.base import Log, LogUnreachable
 from streams.log.kafka import KafkaLog
-from streams.log.kafka_settings import KafkaSettings, SettingsProblem
+from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Health
 from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
 from streams.seldom import Seldom
@@ -204,6 +205,7 @@ class FaustHost:
             loop.call_soon_threadsafe(stop.set)
 
         app = self._app(ended)
+        _resolve(app, address_family(self.settings.options))
         self._watchdog.start()
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._live(app))]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -239,7 +241,9 @@ class FaustHost:
     def _meant(self, problem: BaseException) -> BaseException:
         """Faust's client of Kafka has errors of its own; one that would pass means that no broker answered it."""
         if type(problem).__module__.startswith("aiokafka.") and getattr(problem, "retriable", False):
-            return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check that the brokers run")
+            asked = self.settings.options.get("security.protocol", "plaintext").lower()
+            check = "that the brokers run" if asked == "plaintext" else "that the brokers run, the certificates and the SASL settings"
+            return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check {check}")
         return problem
 
     def _app(self, ended: Callable[[], None]) -> faust.App:
@@ -348,28 +352,15 @@ def _say_seldom(err: TextIO) -> None:
 
 def _credentials(options: Mapping[str, str]) -> Any:
     """The settings of librdkafka for TLS and SASL as Faust takes them; None for plain text. Raises SettingsProblem."""
-    protocol = options.get("security.protocol", "plaintext").lower()
-    if protocol not in {"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"}:
-        raise SettingsProblem(f"security.protocol={protocol}: known are plaintext, ssl, sasl_plaintext and sasl_ssl")
-    context = _tls(options) if protocol.endswith("ssl") else None
-    if not protocol.startswith("sasl"):
-        return None if context is None else faust.SSLCredentials(context)
-    mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms", "GSSAPI"))
-    if mechanism not in {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}:
-        raise SettingsProblem(f"sasl.mechanism={mechanism}: the stream processor's workers can do PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
-    user, password = options.get("sasl.username"), options.get("sasl.password")
-    return faust.SASLCredentials(username=user, password=password, ssl_context=context, mechanism=mechanism)
+    asked = security(options)
+    if asked.mechanism is None:
+        return None if asked.tls is None else faust.SSLCredentials(asked.tls)
+    return faust.SASLCredentials(username=asked.username, password=asked.password, ssl_context=asked.tls, mechanism=asked.mechanism)
 
 
-def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.get("ssl.ca.location"))
-        if "ssl.certificate.location" in options:
-            context.load_cert_chain(options["ssl.certificate.location"], options.get("ssl.key.location"), options.get("ssl.key.password"))
-    except OSError as problem:
-        raise SettingsProblem(f"ssl.ca.location, ssl.certificate.location, ssl.key.location: {problem}") from None
-    if options.get("ssl.endpoint.identification.algorithm") == "none":
-        context.check_hostname = False
-    if options.get("enable.ssl.certificate.verification") == "false":
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+def _resolve(app: faust.App, family: socket.AddressFamily) -> None:
+    """Have both loops that Faust connects in, its own and that of its thread, take a broker's addresses of this family only."""
+    if family is not socket.AF_UNSPEC:
+        consumer: Any = app.consumer
+        for loop in (asyncio.get_running_loop(), consumer._thread.thread_loop):  # noqa: SLF001 - Faust says nothing of it
+            resolve_only(loop, family)
