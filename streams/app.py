@@ -122,8 +122,9 @@ class FaustHost:
     `home` is the worker's own directory, locked by `streams.worker_directory`, and `worker_id` what that gave. `make_engines` is called in
     the engines' thread with their log, anew for each assignment. `partitions` is how many `stream-partitions` has. With `until_idle` the
     worker ends when nothing is left to do in its share. `stall_seconds` is how long engines may stand still while there is work,
-    `recovery_seconds` how long their first turn may take. `stopped` says whether a signal came before `run` listens for them itself,
-    `exit_code` with what a process that hangs ends that something had ended before.
+    `recovery_seconds` how long each table may be loaded. `asked` has the signals that came before `run` listens for them itself, and gets
+    those that come then; `asked_code` is the exit code of one that ends as they ask, `exit_code` of one that hangs after something had
+    ended it.
     """
 
     def __init__(
@@ -139,10 +140,11 @@ class FaustHost:
         until_idle: bool = False,
         stall_seconds: float = 60.0,
         recovery_seconds: float = RECOVERY_SECONDS,
-        stopped: Callable[[], bool] = lambda: False,
+        asked: list[int] | None = None,
+        asked_code: Callable[[list[int]], int] = lambda _: 0,
         exit_code: Callable[[BaseException], int] = lambda _: 1,
     ) -> None:
-        self._stopped, self._exit_code = stopped, exit_code
+        self._asked, self._asked_code, self._exit_code = [] if asked is None else asked, asked_code, exit_code
         self.settings, self.home, self.worker_id, self.partitions = settings, home, worker_id, partitions
         self.make_engines, self.health, self.err, self.until_idle = make_engines, health, err, until_idle
         self._current: _EngineThread | None = None
@@ -195,9 +197,14 @@ class FaustHost:
     async def _run(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def asked_to_end(number: int) -> None:
+            self._asked.append(number)
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        if self._stopped():
+            loop.add_signal_handler(number, asked_to_end, number)
+        if self._asked:
             # Until here, which takes seconds on a busy machine, somebody else took note of signals.
             stop.set()
 
@@ -225,7 +232,7 @@ class FaustHost:
         elif self._failure is None:
             # The engines have ended as they should. Leaving is all that is left, and Python would wait for Faust's thread for good.
             self.tell(f"Faust does not end: others have these partitions once the group misses this worker, after {SESSION_SECONDS:.0f} s")
-            os._exit(0)
+            os._exit(self._asked_code(self._asked))
         self._watchdog.stop()
 
     async def _live(self, app: faust.App) -> None:

@@ -120,7 +120,7 @@ def run(
             print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             home = state or _state_folder(log)
-            _workers_share(opened, home, name or "", series, health, timing, pace, partial(bool, asked), only=only, until_idle=until_idle)
+            _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
             return _code(asked)
         engines: list[Engine] = []
         if only != "scheduler":
@@ -175,7 +175,7 @@ def _workers_share(
     health: Health,
     clock: Clock,
     pace: Pace,
-    stopped: Callable[[], bool],
+    asked: list[int],
     *,
     only: Only | None,
     until_idle: bool,
@@ -200,7 +200,7 @@ def _workers_share(
         try:
             FaustHost(
                 settings, home, worker_id, partitions, engines, health, sys.stderr,
-                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, stopped=stopped, exit_code=exit_of,
+                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, asked=asked, asked_code=_code, exit_code=exit_of,
             ).run()  # fmt: skip
         except SettingsProblem as problem:
             raise UsageProblem(str(problem)) from None

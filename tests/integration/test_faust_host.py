@@ -249,4 +249,4 @@ def test_a_second_worker_on_the_same_directory_is_refused(site: Site) -> None:
     assert "another worker has this directory" in second.said()
     assert first.running is not None
     first.running.send_signal(signal.SIGINT)
-    assert first.ended(PATIENCE_SECONDS) == 0
+    assert first.ended(PATIENCE_SECONDS) == 130
