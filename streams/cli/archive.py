@@ -23,7 +23,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import identified
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
-from streams.cli.snapshot import ensure_snapshot, every_step
+from streams.cli.snapshot import ensure_snapshot
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition, wall_clock_ms
 from streams.reconciler import CARRIERS, SOURCES
@@ -59,7 +59,7 @@ def archive_verb(
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
         verified = dict(limits)
-        state = cache(partial(state_at, history, each=every_step, pending=False))
+        state = cache(partial(state_at, history, from_the_first=True, pending=False))
         with Progress("verify", None) as progress:
             for partition, offset in wanted.items():
                 if partition.topic == CLAIMS:

@@ -16,8 +16,6 @@ from cyclopts import App, Parameter
 
 from projections.companions import Doubles, all_rows, taken
 from projections.ledger import Ledger
-from projections.ledger_state import Step
-from projections.observed import Observed
 from projections.projection import ProjectionError
 from projections.replay import cut_at, ends_of, fold
 from projections.snapshots import Listed, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
@@ -29,6 +27,7 @@ from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
+from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
@@ -94,16 +93,17 @@ def list_(
 
 
 @app.command(name="write")
-def write_(*, partition: PARTITIONS_FLAG = (), log: LogFlag = None) -> int:
+def write_(*, partition: PARTITIONS_FLAG = (), log: LogFlag = None, jobs: JobsFlag = None) -> int:
     """Write a snapshot of each partition as it is now, folded from the first record and read back; views and findings are in it.
 
     Where the newest includes every record already it is verified instead; where one is damaged, a new one replaces all. History that was
     archived is read with CLAIMLOG_ARCHIVE; without it nothing is written and the exit code is 6.
     """
+    apart = Apart(Source(log), jobs_of(jobs))
     with opened(log) as source:
         check_writable(source)
         ends = _chosen(source, partition)
-        state = cache(partial(state_at, source, each=every_step, pending=False))
+        state = cache(partial(state_at, source, from_the_first=True, pending=False, apart=apart))
         with Progress("fold", None) as progress:
             for number, end in ends.items():
                 if not end:
@@ -147,10 +147,6 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
     if written is None or encoded(written) != encoded(ledger):
         raise ProjectionError(f"{place}: the snapshot just written reads back differently; nothing else was done. Run `claimlog doctor`")
     return ledger.next_offset
-
-
-def every_step(ledger: Ledger, observed: Observed, step: Step) -> None:
-    """Asks for every step, so that the fold begins at the first record."""
 
 
 def _chosen(log: Log, partitions: Sequence[int]) -> dict[int, int]:

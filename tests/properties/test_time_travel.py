@@ -14,7 +14,7 @@ from schemas.topics import CLAIMS
 from streams.cli.given.timegrammar import Instant
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
-from streams.cli.snapshot import ensure_snapshot, every_step
+from streams.cli.snapshot import ensure_snapshot
 from streams.log.base import Log, Message, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.topology import own_key
@@ -33,7 +33,7 @@ def answer(state: State) -> tuple[object, ...]:
 
 def snapshot(log: Log) -> None:
     """As `claimlog snapshot` writes them."""
-    whole = partial(state_at, log, each=every_step, pending=False, stderr=io.StringIO())
+    whole = partial(state_at, log, from_the_first=True, pending=False, stderr=io.StringIO())
     for number, end in log.ends(CLAIMS).items():
         ensure_snapshot(log, number, end, lambda _: None, whole)
 

@@ -141,11 +141,12 @@ class State(Struct, kw_only=True):
                 if step is not None:
                     yield step
 
-    def fold(self, log: Log, partition: int, until: int, added: Added) -> None:
-        """As `follow`, in less time, for who asks for the state alone: no step is told, and no digest of the ledger is kept."""
+    def fold(self, log: Log, partition: int, until: int, added: Added, *, keeps_digest: bool = False) -> None:
+        """As `follow`, in less time, for who asks for the state alone: no step is told, nor a digest kept that nobody is to publish."""
         ledger, read = self.ledgers[partition], for_a_fold(log)
         self._check_at_hand(log, ledger, until)
-        ledger.hash_no_more()
+        if not keeps_digest:
+            ledger.hash_no_more()
         observed, has_views, apply = self.observed[partition], self.has_views, ledger.apply
         look, audit, doubles, watched = observed.apply, self.leaks[partition].apply, self.doubles.apply, self.doubles.watched
         while (at := ledger.next_offset) < until:

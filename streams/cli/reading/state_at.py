@@ -58,6 +58,7 @@ def state_at(
     stderr: TextIO | None = None,
     now_ms: int | None = None,
     apart: Apart | None = None,
+    from_the_first: bool = False,
     begun: State | None = None,
     tell: Tell | None = None,
     only: Collection[int] | None = None,
@@ -67,8 +68,9 @@ def state_at(
 
     `each` sees every record's step, those laid on the end included, `each_laid` those alone. With `pending` False nothing is laid on the
     end. Progress and what an answer includes beyond the ledger are said on `stderr`; `tell`, else `stderr` too, hears of snapshots passed
-    over. The fold begins at the newest ones, unless `each` wants every step, or goes on with an earlier state of the same log, `begun`; who
-    asks for claims and settings only needs no `views`. With `apart` a long fold is shared by processes; the state is the same.
+    over. The fold begins at the newest ones, unless `each` wants every step or what is folded is to be published (`from_the_first`), or
+    goes on with an earlier state of the same log, `begun`; who asks for claims and settings only needs no `views`. With `apart` a long fold
+    is shared by processes; the state is the same.
     Without `views`, since doubles span partitions, some of these may do: with `only` (and nothing `pending`) no others are there; with
     `firsts`, from which offset on `each` wants the steps of each, those are that have such steps, folded from a snapshot in front of them.
     Raises TopicMismatch for a log without ledger, WrongCut for a cut of another log, HistoryMissing for one that this log does not reach
@@ -85,10 +87,11 @@ def state_at(
     ends = {number: end for number, end in every.items() if only is None or number in only}
     if firsts is not None:
         ends = {number: end for number, end in ends.items() if firsts[number] < end or number in behind}
-    from_snapshots = (each is None or firsts is not None) and CLAIMS in there
+    needs_not_all = (each is None or firsts is not None) and CLAIMS in there
+    from_snapshots = needs_not_all and not from_the_first
     begins = {} if begun is None else begun_at(begun)
-    if apart is not None and from_snapshots and not begins:
-        begins = _folded_apart(log, ends, apart, views=views, stderr=stderr, tell=tell)
+    if apart is not None and needs_not_all and not begins:
+        begins = _folded_apart(log, ends, apart, views=views, from_snapshots=from_snapshots, stderr=stderr, tell=tell)
     with Progress("load", sum(ends.values()), stderr) as progress:
         for number, end in ends.items():
             if number not in begins:
@@ -100,7 +103,7 @@ def state_at(
     with Progress("fold", total, stderr) as progress, collector.calmed():
         for number, end in ends.items():
             if each is None:
-                state.fold(log, number, end, progress.add)
+                state.fold(log, number, end, progress.add, keeps_digest=from_the_first)
                 continue
             for step in state.follow(log, number, end):
                 progress.add()
@@ -155,7 +158,9 @@ def _newest_doubles(begun: Mapping[int, Begun]) -> dict[str, OpenFinding]:
     return max(kept, key=lambda doubles: doubles.changes).open if kept else {}
 
 
-def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: bool, stderr: TextIO, tell: Tell) -> dict[int, Begun]:
+def _folded_apart(
+    log: Log, ends: Mapping[int, int], apart: Apart, *, views: bool, from_snapshots: bool, stderr: TextIO, tell: Tell
+) -> dict[int, Begun]:
     """Partitions folded to their ends by processes of their own; none where that does not pay.
 
     Doubles span partitions, and what is said of one depends on the moment it is looked at. So partitions that hold an instance twice
@@ -163,8 +168,8 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
     """
     tasks = []
     for number, end in ends.items():
-        snapshot = newest_offset(log, number) if apart.jobs > 1 else 0
-        tasks.append(Task(number, end, end - snapshot if snapshot <= end else end, (len(ends), views)))
+        snapshot = newest_offset(log, number) if apart.jobs > 1 and from_snapshots else 0
+        tasks.append(Task(number, end, end - snapshot if snapshot <= end else end, (len(ends), views, from_snapshots)))
     if not apart.pays(tasks):
         return {}
     with Progress("fold", sum(task.records for task in tasks), stderr) as progress:
@@ -176,7 +181,7 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
     if views:
         homes = DoubleClaims({number: each.ledger for number, each in begun.items()}).shared()
         for number in {partition_of(node_id.encode(), len(ends)) for nodes in homes.values() for node_id in nodes}:
-            begun[number] = _begun(log, number, len(ends), ends[number], views=views, from_snapshots=True, tell=tell)
+            begun[number] = _begun(log, number, len(ends), ends[number], views=views, from_snapshots=from_snapshots, tell=tell)
         for each in begun.values():
             if each.doubles is not None:
                 each.doubles.open = {name: finding for name, finding in each.doubles.open.items() if name in homes}
@@ -185,10 +190,10 @@ def _folded_apart(log: Log, ends: Mapping[int, int], apart: Apart, *, views: boo
 
 def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[bytes, Doubles | None]:
     """In another process: a partition folded to its end, as bytes, and the doubles of the snapshot that it began at."""
-    partitions, views = task.options
-    begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=True, tell=tell)
+    partitions, views, from_snapshots = task.options
+    begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=from_snapshots, tell=tell)
     state = _state({task.partition: begun}, {task.partition: task.end}, partitions, has_views=views)
-    state.fold(log, task.partition, task.end, added)
+    state.fold(log, task.partition, task.end, added, keeps_digest=not from_snapshots)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
     return encoded(begun.ledger, rows), begun.doubles
 

@@ -14,7 +14,10 @@ from projections.state import STATE_VERSION
 from schemas.codec import encode, key_of
 from schemas.results import SnapshotChunk
 from schemas.topics import CLAIMS, SNAPSHOTS
+from streams.cli.main import run
+from streams.cli.reading import apart
 from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
 from tests.cli_log import PARTITIONS, FleetLog, Said
 
 Capture = pytest.CaptureFixture[str]
@@ -34,6 +37,24 @@ def chunks(fleet: FleetLog, number: int, end: int, chunk_bytes: int = 1 << 20) -
 
 def publish(fleet: FleetLog, found: list[SnapshotChunk]) -> None:
     fleet.log.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), chunk.partition) for chunk in found])
+
+
+def test_a_snapshot_that_several_processes_fold_is_the_one_that_one_folds(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "RECORDS_MIN", 1)
+    fleet = fleet_of_four(tmp_path)
+    fleet.claim("r/0/s-1.1", "gone", "c00", memory_mib=512)
+    copy = f"sqlite:{tmp_path / 'copy.db'}"
+    fleet.run(capsys, "copy", copy)
+
+    assert fleet.run(capsys, "snapshot", "write", "--jobs", "1").code == 0
+    assert run(["snapshot", "write", "--jobs", "2", "--log", copy]) == 0
+
+    with SqliteLog.open(tmp_path / "copy.db") as other:
+        one, two = ([[each.value for each in log.read(SNAPSHOTS, n, 0)] for n in range(PARTITIONS)] for log in (fleet.log, other))
+    assert one == two
+    assert all(one)
 
 
 def says(said: Said) -> list[tuple[int, int, str]]:
