@@ -262,7 +262,7 @@ def newest_chunk(log: Readable, partition: int, tell: Tell | None = None) -> Sna
 
 
 def damaged_at(log: Readable, partition: int) -> str:
-    """The first place in a partition of `ledger-snapshots` that cannot be read back; empty if there is none.
+    """The first place in a partition of `ledger-snapshots` that cannot be read back, or that no reader takes; empty if there is none.
 
     Ask last: a log may serve nothing beyond damage that it has met.
     """
@@ -271,6 +271,9 @@ def damaged_at(log: Readable, partition: int) -> str:
     try:
         at, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
         while at < end and (records := log.read(SNAPSHOTS, partition, at, CHUNKS_AT_ONCE)):
+            for record in records:
+                if not isinstance(decode(SNAPSHOTS, record.value), SnapshotChunk):
+                    return f"{SNAPSHOTS}/{partition}@{record.offset}"
             at = records[-1].offset + 1
     except RecordsDamaged as problem:
         return str(getattr(problem, "position", None) or f"{SNAPSHOTS}/{partition}")

@@ -183,7 +183,7 @@ def snapshots(log: Log, *, quick: bool) -> Check:
         if (chunk := newest_chunk(log, number, damaged.append)) is not None:
             newest[number] = chunk.offset
         if not quick and (place := damaged_at(log, number)) and not any(said.startswith(f"{place} ") for said in damaged):
-            damaged.append(f"{place}: the bytes are not what was written; nobody needs this snapshot while the newest is sound")
+            damaged.append(f"{place}: no snapshot, or not as it was written; nobody needs it while the newest is sound")
     if damaged:
         fix = "`claimlog snapshot write` writes new ones from the ledger and drops what is damaged"
         return Check("fail", "snapshots", "; ".join(damaged), fix)

@@ -103,6 +103,20 @@ def test_what_was_true_at_a_cut_is_told_again_from_the_snapshots_written_there(t
     assert sorted(behind) == [0, 1], "the audit came after one of them"
 
 
+def test_what_is_no_snapshot_is_dropped_by_the_next_one_and_nobody_is_told_of_it_any_more(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of_four(tmp_path)
+    fleet.run(capsys, "snapshot", "write")
+    fleet.log.append([Message(SNAPSHOTS, b"0", b"somebody else's", partition=0)])
+
+    told = fleet.run(capsys, "doctor")
+    written = fleet.run(capsys, "snapshot", "write")
+    after = fleet.run(capsys, "snapshot", "list")
+
+    assert "`claimlog snapshot write` writes new ones from the ledger and drops what is damaged" in told.out
+    assert written.out.splitlines()[0].endswith("is written and read back")
+    assert (after.code, after.err.count("passed over")) == (0, 0)
+
+
 def test_one_that_is_not_what_the_log_gives_is_found_and_exits_3(tmp_path: Path, capsys: Capture) -> None:
     fleet = fleet_of_four(tmp_path)
     end = fleet.log.end(CLAIMS, 0)
