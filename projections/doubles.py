@@ -91,6 +91,11 @@ class DoubleClaims:
         records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
         return [record for record in records if record is not None]
 
+    def look_at_all(self) -> None:
+        """Look once more at all that is held twice, and at what was: which partition was folded last makes no difference then."""
+        for instance_id in sorted(self._homes.keys() | self.open.keys()):
+            self._look(instance_id)
+
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
         """Every unresolved double, by instance."""
         return [self.open[instance_id].record for instance_id in sorted(self.open)]

@@ -163,9 +163,10 @@ class FaustHost:
             health,
             self.tell,
             self._give_up,
-            stall_seconds=stall_seconds,
+            # An engine that waits for an answer of brokers says so after this patience only.
+            stall_seconds=max(stall_seconds, 2 * settings.patience_ms / 1000),
             recovery_seconds=recovery_seconds,
-            overdue=lambda: mark_overdue(home),
+            overdue=lambda partition: mark_overdue(home, partition),
             in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
             out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )

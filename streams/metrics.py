@@ -150,12 +150,20 @@ class Health:
         """What keeps it from being ready."""
         self.waits = False
         """Whether it can only wait for a log that is full or out of reach. Who waits says itself when that has lasted too long."""
+        self.troubles = 0
+        """How often the loop came to such a log: who waits tries again and again, and who hangs does not."""
 
     def lacks(self) -> str:
         """What keeps the process from being ready now; nothing if it is."""
         if self.waits:
             return "waiting for a log that is full or out of reach"
         return "" if self.ready else self.doing
+
+    def met_trouble(self) -> None:
+        """The loop came round to a log that is full or out of reach."""
+        self.ready, self.waits = False, True
+        self.troubles += 1
+        self.turned()
 
     def turned(self) -> None:
         """The loop came round once more."""

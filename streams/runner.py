@@ -123,8 +123,7 @@ class Host:
             waits = "waiting for room" if isinstance(trouble, LogFull) else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
             self._tell(f"{waits}: {trouble}")
         self._trouble = trouble
-        self._health.ready, self._health.waits = False, True
-        self._health.turned()
+        self._health.met_trouble()
         if isinstance(trouble, LogUnreachable) and now - self._since > UNREACHABLE_SECONDS_MAX:
             raise trouble
         self._log.wait({}, PAUSE_SECONDS)

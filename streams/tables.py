@@ -206,13 +206,14 @@ def _number(folder: Path) -> int:
     return int(number) if "+" in folder.name else 0
 
 
-def mark_overdue(directory: Path) -> list[str]:
-    """Mark the table that is being loaded now, so that the next start discards it; returns its name, if there is one. For another thread.
+def mark_overdue(directory: Path, partition: int) -> list[str]:
+    """Mark a table that is being loaded, so that the next start discards it; returns its name, or none if it is loaded after all.
 
-    There is one at a time, and it has the newest marker: others were left by starts that ended, of partitions that are not loaded here yet.
+    For another thread.
     """
-    with suppress(FileNotFoundError):  # Loaded after all, while it was looked for.
-        for loading in sorted(directory.glob(f"{CLAIMS}-*{_LOADING}"), key=lambda marker: marker.stat().st_mtime_ns)[-1:]:
-            loading.replace(loading.with_suffix(_OVERDUE))
-            return [loading.stem]
-    return []
+    loading = directory / f"{CLAIMS}-{partition}{_LOADING}"
+    try:
+        loading.replace(loading.with_suffix(_OVERDUE))
+    except FileNotFoundError:
+        return []
+    return [loading.stem]

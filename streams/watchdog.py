@@ -110,7 +110,8 @@ class Watchdog:
 
     `share` gives the present assignment's share, None without one; `joining_since` when the group was last asked for one, None once it
     answered. `give_up` is called with the reason, and must end the process; `out_of_reach` the same, where that is the log.
-    `recovery_seconds` is how long each table may be loaded; then `overdue` marks it, for the next start to make anew, and returns its name.
+    `recovery_seconds` is how long each table may be loaded; then `overdue` marks that of its partition, for the next start to make anew,
+    and returns its name.
     So long, and no less than `stall_seconds`, the first turn may get on with nothing. `in_touch` says whether the group's client knows who
     keeps the group: one that knows brokers only that are gone never finds out. `seconds` only runs, and is the clock of the tables.
     """
@@ -126,7 +127,7 @@ class Watchdog:
         *,
         stall_seconds: float,
         recovery_seconds: float = RECOVERY_SECONDS,
-        overdue: Callable[[], Sequence[str]] = tuple,
+        overdue: Callable[[int], Sequence[str]] = lambda _: (),
         in_touch: Callable[[], bool] = lambda: True,
         out_of_reach: Callable[[str], None] | None = None,
         seconds: Callable[[], float] = time.monotonic,
@@ -139,6 +140,7 @@ class Watchdog:
         self._stopped = threading.Event()
         self._in_touch, self._apart_since = in_touch, math.inf
         self._watched: Share | None = None
+        self._troubles = health.troubles
         self._began = self._said = self._moved = 0.0
         self._folded: Mapping[Partition, int] = {}
         self._standstill = Standstill(stall_seconds)
@@ -220,7 +222,7 @@ class Watchdog:
         if loading is not None or folded != self._folded:
             self._moved, self._folded = now, folded
         if loading is not None and (took := now - max(loading.since_seconds, self._began)) > self._recovery_seconds:
-            tables = ", ".join(self._overdue())
+            tables = ", ".join(self._overdue(loading.partition))
             made_anew = f"; {tables} will be made anew from the newest snapshot or the log" if tables else ""
             return f"{loading.name} is not loaded after {took:.0f} s; start this worker again{made_anew}"
         if not share.positions and now - self._moved > max(self._recovery_seconds, self._stall_seconds):
@@ -232,8 +234,9 @@ class Watchdog:
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"
             self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")
-        if share is not self._watched or self._health.waits:
-            self._watched = share
+        if share is not self._watched or self._health.troubles != self._troubles:
+            # Each trouble gives time once: an engine that hangs after one meets no other.
+            self._watched, self._troubles = share, self._health.troubles
             self._give_time()
         if share is None or not share.positions:
             # No loop turns in reserve, nor while the group is asked or tables are loaded; how long that may take is judged here alone.

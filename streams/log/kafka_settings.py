@@ -107,9 +107,15 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
             raise SettingsProblem(f"{shown or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
-    options = _from_file(environ) | _from_environment(environ)
-    options |= {key: value or "true" for key, value in parse_qsl(query, keep_blank_values=True)}
-    options |= dict(_pair(text, "-X") for text in given)
+    options: dict[str, str] = {}
+    for said in (
+        _from_file(environ),
+        _from_environment(environ),
+        {key: value or "true" for key, value in parse_qsl(query, keep_blank_values=True)},
+        dict(_pair(text, "-X") for text in given),
+    ):
+        # What was said last stands last: a setting may have two names (`sasl.mechanism`), and clients take the later one.
+        options = {key: value for key, value in options.items() if key not in said} | said
     single_broker = _flag(options.pop(SINGLE_BROKER, options.pop("single.broker", "false")))
     patience_ms = _milliseconds(options)
     wrong = sorted(FIXED & options.keys())

@@ -108,6 +108,8 @@ def state_at(
             for step in state.follow(log, number, end):
                 progress.add()
                 each(state.ledgers[number], state.observed[number], step)
+    if views:
+        state.doubles.look_at_all()
     state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in (every | state.ends).items()}
     if pending:

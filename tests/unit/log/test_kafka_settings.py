@@ -27,6 +27,16 @@ def test_what_is_said_nearer_to_the_command_wins(tmp_path: Path) -> None:
     assert settings.options == {"client.rack": "flag", "linger.ms": "4", "socket.timeout.ms": "5", "retries": "3"}
 
 
+def test_of_two_names_of_a_setting_the_one_that_was_said_last_stands_last(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.conf"
+    file.write_text("sasl.mechanisms=PLAIN\n")
+    environ = {"CLAIMLOG_KAFKA_CONFIG": str(file), "CLAIMLOG_KAFKA_SASL_MECHANISM": "SCRAM-SHA-256"}
+
+    settings = parse_settings("kafka://b:9092", environ, ["sasl.mechanisms=SCRAM-SHA-512"])
+
+    assert list(settings.options.items()) == [("sasl.mechanism", "SCRAM-SHA-256"), ("sasl.mechanisms", "SCRAM-SHA-512")]
+
+
 def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("p=ss word\n")

@@ -106,6 +106,26 @@ def test_a_double_that_is_gone_is_watched_no_more_and_says_after_which_record() 
     assert (doubles.watched, doubles.shared(), doubles.open) == ({}, {}, {})
 
 
+def test_a_look_at_all_finds_what_no_later_record_was_looked_at_for_and_lets_go_of_what_is_over() -> None:
+    ledger = Ledger(0, 1)
+    history = held_twice("i")
+    for written in history.records:
+        ledger.apply(*written)
+    doubles = DoubleClaims({0: ledger})
+    before = doubles.open_findings()
+
+    doubles.look_at_all()
+
+    assert before == []
+    assert [(type(found), found.instance_id) for found in doubles.open_findings()] == [(LeakSuspected, "i")]
+    history.release("i on a", reason="migrated", at_s=200, node="a")
+    step = ledger.apply(*history.records[-1])
+    assert step is not None
+    later = DoubleClaims({0: ledger}, doubles.open)
+    later.look_at_all()
+    assert later.open_findings() == []
+
+
 def test_doubles_are_told_by_instance_whichever_came_first() -> None:
     doubles, said = looked(held_twice("j", "i"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -278,7 +279,7 @@ def test_a_table_whose_loading_hung_is_made_anew_by_the_next_start(world: World)
     tables = Tables(world.path, world.said.append)
     hanging = tables.opened(0)
 
-    marked = mark_overdue(world.path)
+    marked = mark_overdue(world.path, 0)
 
     assert hanging is not None
     hanging.close()
@@ -287,7 +288,7 @@ def test_a_table_whose_loading_hung_is_made_anew_by_the_next_start(world: World)
     assert (marked, discarded(again), stands_as_the_log_says(again, world)) == (["claims-0"], 1, True)
     assert "loading it took longer than 300 s the last time" in world.said[-1]
     again.close()
-    assert mark_overdue(world.path) == []
+    assert mark_overdue(world.path, 0) == []
     assert [path.name for path in world.path.iterdir()] == ["claims-0"]
 
 
@@ -298,7 +299,8 @@ def test_what_an_earlier_start_left_half_loaded_is_not_marked_with_the_table_tha
         assert table is not None
         table.close()
 
-    marked = mark_overdue(world.path)
+    os.utime(world.path / "claims-2.loading")  # As of a clock that was set back since.
+    marked = mark_overdue(world.path, 1)
 
     files = sorted(path.name for path in world.path.iterdir() if path.is_file())
     assert (marked, files) == (["claims-1"], ["claims-0.loading", "claims-1.overdue", "claims-2.loading"])

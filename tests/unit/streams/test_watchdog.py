@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -124,7 +125,7 @@ class Worker:
         share.engines = [Measured(folder, self.log, metrics)]
         dog = Watchdog(
             lambda: share, lambda: None, lambda: self.log, Health(self.clock), self.said.append, ended,
-            stall_seconds=60.0, recovery_seconds=DEADLINE_SECONDS, overdue=lambda: mark_overdue(self.path), seconds=self.clock,
+            stall_seconds=60.0, recovery_seconds=DEADLINE_SECONDS, overdue=partial(mark_overdue, self.path), seconds=self.clock,
         )  # fmt: skip
 
         def slowly(table: LedgerTable, tell: Callable[[str], None]) -> Ledger | None:
@@ -252,15 +253,33 @@ def test_engines_have_all_their_time_once_a_log_that_was_out_of_reach_is_back() 
     share.positions = {CLAIMS_0: 0}
     watchdog = Watchdog(lambda: share, lambda: None, lambda: log, health, print, given_up.append, stall_seconds=0.0)
 
-    health.waits = True
-    watchdog._look(log)
-    watchdog._look(log)
+    for _ in range(2):
+        health.met_trouble()
+        watchdog._look(log)
     waiting = list(given_up)
-    health.waits = False
     watchdog._look(log)
 
     assert waiting == []
     assert [said.partition(" has")[0] for said in given_up] == ["an engine stands still: claims/0"]
+
+
+def test_an_engine_that_hangs_after_a_trouble_is_ended_as_any_other_though_nobody_says_that_the_trouble_is_over() -> None:
+    log, health, given_up = MemoryLog(), Health(time.monotonic), list[str]()
+    log.create([TopicSpec(CLAIMS, 1)])
+    log.append([Message(CLAIMS, b"n1", b"{}")])
+    share, clock = Share(frozenset({0})), iter(range(0, 1_000, 20))
+    share.positions = {CLAIMS_0: 0}
+    watchdog = Watchdog(
+        lambda: share, lambda: None, lambda: log, health, print, given_up.append, stall_seconds=60.0, seconds=lambda: next(clock)
+    )
+
+    watchdog._look(log)
+    health.met_trouble()
+    for _ in range(8):
+        watchdog._look(log)
+
+    assert health.waits
+    assert [said.partition(" for")[0] for said in given_up[:1]] == ["an engine stands still: claims/0 has stood at 0"]
 
 
 def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
