@@ -33,10 +33,10 @@ def check_whole(log: Readable, carried: Mapping[str, Mapping[int, int]] | None =
     ends = log.ends(CLAIMS) if CLAIMS in topics else {}
     opened = opened_partitions(log)
     empty = [number for number in range(max(opened, len(ends))) if not ends.get(number)]
-    if empty and opened:
+    if empty and opened and max(ends.values()) > 1:  # Else it is being made: each partition has its first record alone.
         raise HistoryMissing(_lacking(empty[0], f"the ledger has {opened} partitions"))
     if ends and not empty:
-        return
+        return  # Also one that was opened anew after its records were lost: that is another ledger, which begins.
     for topic in FOLLOWS:
         said = log.ends(topic) if topic in topics else {}
         for number, end in said.items():

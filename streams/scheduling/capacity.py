@@ -38,7 +38,7 @@ CLOSED = frozenset(
         "AllHostsFilter", "RetryFilter", "ComputeFilter", "AvailabilityZoneFilter", "TraitsFilter",
         "ImagePropertiesFilter", "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter", "DifferentHostFilter", "SameHostFilter",
         "SimpleCIDRAffinityFilter", "IsolatedHostsFilter", "AggregateImagePropertiesIsolation", "AggregateInstanceExtraSpecsFilter",
-        "AggregateMultiTenancyIsolation", "TypeAffinityFilter", "AggregateTypeAffinityFilter", "isolate_aggregates",
+        "AggregateMultiTenancyIsolation", "AggregateTypeAffinityFilter", "isolate_aggregates",
         "require_tenant_aggregate", "require_image_type_support", "transform_image_metadata", "MetricsFilter", "IoOpsFilter",
         "AggregateIoOpsFilter", "NumInstancesFilter", "AggregateNumInstancesFilter", "CoreFilter", "RamFilter", "DiskFilter",
         "AggregateCoreFilter", "AggregateRamFilter", "AggregateDiskFilter", "NUMATopologyFilter", "PciPassthroughFilter",

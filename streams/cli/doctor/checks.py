@@ -110,7 +110,7 @@ def ledger_opened(log: Log) -> Check:
         opened = decode(CLAIMS, records[0].value) if records else None
         if not isinstance(opened, PartitionOpened):
             what = "its first record is not partition-opened" if records else "it is empty"
-            fix = "`claimlog run` opens an empty partition; any other is no ledger"
+            fix = "`claimlog run` opens an empty partition of a ledger that begins; had it records, restore them. Any other is no ledger"
             return Check("fail", "ledger", f"{place} is not opened: {what}", fix)
         if (opened.partition, opened.partitions) != (number, count):
             said = f"opened as partition {opened.partition} of {opened.partitions}, it is {number} of {count}"

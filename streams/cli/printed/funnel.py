@@ -29,7 +29,8 @@ def request_text(request: PlacementRequested) -> str:
     parts += [f"group {request.group.group_id} ({request.group.policy})"] if request.group is not None else []
     parts += [f"{request.action}"] if request.action != "create" else []
     parts += ["dry run"] if request.dry_run else []
-    for name in ("forced_nodes", "requested_nodes", "requested_hosts", "ignored_nodes", "traits_required", "traits_forbidden"):
+    named = [f"{word}_{what}" for word in ("forced", "requested", "ignored", "retry") for what in ("nodes", "hosts")]
+    for name in (*named, "traits_required", "traits_forbidden"):
         if values := getattr(request, name):
             parts.append(f"{name.replace('_', ' ')} {', '.join(values)}")
     for hint in ("same_host", "different_host"):

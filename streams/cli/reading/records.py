@@ -10,6 +10,7 @@ from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.projection import HistoryMissing
 from projections.replay import check_at_hand
+from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -46,9 +47,12 @@ class Range(NamedTuple):
         for moment in (self.since, self.until):
             if isinstance(moment, Cut):
                 check_cut(log, moment, topics)
-            elif moment is not None and _has_left(log, topics):
-                ends = {number: at_time(log, CLAIMS, number, moment.time_ms) for number in range(log.topics().get(CLAIMS, 0))}
-                check_at_hand(log, ends, moment.time_ms)
+        if _has_left(log, topics):
+            if isinstance(self.since, Instant):
+                _check_none_left_since(log, self.since.time_ms)
+            if isinstance(self.until, Instant):
+                ends = {number: at_time(log, CLAIMS, number, self.until.time_ms) for number in range(log.topics().get(CLAIMS, 0))}
+                check_at_hand(log, ends, self.until.time_ms)
         if self.since is not None and self.until is not None and _after(self.since, self.until):
             raise UsageProblem("--since is after --until, so there is nothing between them; exchange them")
 
@@ -86,6 +90,16 @@ def _has_left(log: Log, topics: Sequence[str]) -> bool:
     there = log.topics()
     ever = [topic for topic in topics if TOPICS[topic].kept == "ever"]
     return any(log.start(topic, number) > 0 for topic in ever for number in range(there.get(topic, 0)))
+
+
+def _check_none_left_since(log: Log, time_ms: int) -> None:
+    """Raises HistoryMissing where a record that has left the log is surely as new: the newest snapshot of what left says how new."""
+    for number in range(log.topics().get(CLAIMS, 0)):
+        start = log.start(CLAIMS, number)
+        left = load_newest(log, number, at_most=start) if start > 0 else None
+        if left is not None and left.time_ms >= time_ms:
+            among = f"records since that moment are among those below {start}, which have left the log"
+            raise HistoryMissing(f"{CLAIMS}/{number}: {among}; {ARCHIVED}")
 
 
 def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_log import START_MS, FleetLog
+from tests.cli_log import PARTITIONS, START_MS, FleetLog
 
 Capture = pytest.CaptureFixture[str]
 ASKED = (("nodes", "--at"), ("leaks", "--at"), ("diff", "--at"), ("replay", "--until"))
@@ -102,6 +102,24 @@ def test_events_since_or_until_a_time_among_what_has_left_the_log_exit_6_and_tho
     assert "set CLAIMLOG_ARCHIVE" in since.err
     assert (after.code, len(after.json["items"])) == (0, 1)
     assert (whole.code, len(whole.json["items"])) == (0, 3)
+
+
+def test_events_since_a_time_after_what_left_the_log_are_all_there_though_no_snapshot_ends_where_it_left(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c00", {"i0": 1024})
+    fleet.now_ms += 60_000
+    pause = str(fleet.now_ms - 30_000)
+    fleet.audit("c00", {"i0": 2048})
+    fleet.run(capsys, "archive", str(tmp_path / "old"), "--below", pause)
+
+    since = fleet.run(capsys, "events", "--topic", "claims", "-o", "json", "--since", pause)
+    until = fleet.run(capsys, "events", "--topic", "claims", "-o", "json", "--until", pause)
+
+    assert sum(fleet.log.start("claims", number) for number in range(PARTITIONS)) > 0
+    assert (since.code, len(since.json["items"])) == (0, 1)
+    assert until.code == 6
 
 
 @pytest.mark.parametrize("verb", [*ASKED, ("timeline", "node/c00", "--until")])

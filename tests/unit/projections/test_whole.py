@@ -23,10 +23,12 @@ def opening(number: int, partitions: int = 2) -> Message:
 
 def test_a_ledger_that_was_just_made_and_a_log_of_observations_alone_are_whole() -> None:
     made, fresh, observed = a_log(CLAIMS, NODE_RESOURCES), a_log(CLAIMS, NODE_RESOURCES), a_log(AUDITS)
+    half = a_log(CLAIMS, NODE_RESOURCES)
     made.append([opening(0), opening(1)])
+    half.append([opening(1)])
     observed.append([Message(AUDITS, b"n", b"{}")])
 
-    for log in (made, fresh, observed):
+    for log in (made, half, fresh, observed):
         check_whole(log)
 
     assert (opened_partitions(made), opened_partitions(fresh), opened_partitions(observed)) == (2, 0, 0)
@@ -35,7 +37,7 @@ def test_a_ledger_that_was_just_made_and_a_log_of_observations_alone_are_whole()
 @pytest.mark.parametrize("there", [0, 1])
 def test_a_partition_that_the_ledger_speaks_of_and_that_has_nothing_is_missed(there: int) -> None:
     log = a_log(CLAIMS)
-    log.append([opening(there)])
+    log.append([opening(there), Message(CLAIMS, b"n", b"{}", partition=there)])
 
     with pytest.raises(HistoryMissing, match=rf"^claims/{1 - there}: there is nothing, but the ledger has 2 partitions\. "):
         check_whole(log)
@@ -43,7 +45,7 @@ def test_a_partition_that_the_ledger_speaks_of_and_that_has_nothing_is_missed(th
 
 def test_partitions_behind_the_last_that_this_copy_has_are_missed_too() -> None:
     log = a_log(CLAIMS, partitions=1)
-    log.append([opening(0, partitions=3)])
+    log.append([opening(0, partitions=3), Message(CLAIMS, b"n", b"{}", partition=0)])
 
     with pytest.raises(HistoryMissing, match=r"^claims/1: there is nothing, but the ledger has 3 partitions"):
         check_whole(log)
