@@ -60,6 +60,15 @@ def test_the_least_of_what_amounts_limits_and_groups_leave_is_how_many_fit(reque
     assert (found.fits, found.tried, found.nodes_known) == (expected[0], False, 1)
 
 
+@pytest.mark.parametrize(("name", "fits"), [("small", 8), ("", 1)])
+def test_a_node_for_one_flavor_takes_as_many_of_it_as_fit_and_one_without_a_name(name: str, fits: int) -> None:
+    request = PlacementRequested(request_id="r", flavor=Flavor(name=name, memory_mib=1024))
+
+    found = capacity(fleet(), request, Policy(filters=("RamFilter", "TypeAffinityFilter")))
+
+    assert (found.fits, found.tried) == (fits, True)
+
+
 def test_what_a_policy_limits_counts_as_well() -> None:
     policy = Policy(filters=("NumInstancesFilter", "IoOpsFilter"), options=Options(max_instances_per_host=7, max_io_ops_per_host=4))
 
