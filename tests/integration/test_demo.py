@@ -42,10 +42,10 @@ def shape(line: str) -> str:
     """A line without what differs between two runs: amounts, times, ids, zones, how many leaks, and which schedulers it was."""
     line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", line)
     line = re.sub(r"\bs\d( and s\d)?\b", "SCHEDULER", line)
-    line = re.sub(r"\b(\d+(ms|s|m)\b ?)+", "AGO ", line)
+    line = re.sub(r"\b((\d+(ms|[smh]))+\b ?)+", "AGO ", line)
     line = re.sub(r"\d[\d,.:TZ-]*( [MGT]iB)?", "0", line)
     line = re.sub(r"\b(east|west)\b", "ZONE", line).replace("without them", "without it")
-    return " ".join(re.sub(r"\b(claim|leak)s\b", r"\1", line).split())
+    return " ".join(re.sub(r"\b(claim|leak|vCPU)s\b", r"\1", line).split())
 
 
 def test_what_the_readme_shows_of_the_demo_is_what_it_prints(story: tuple[Path, str]) -> None:
