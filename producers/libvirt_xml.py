@@ -306,9 +306,8 @@ def _nova(root: ET.Element) -> ET.Element | None:
 
 
 def _project(nova: ET.Element) -> str:
-    """The project's id. Anybody may write metadata: what no record can say is none of Nova's, and must not cost the host its audit."""
-    said = next((element.get("uuid", "") for element in nova.iter() if element.tag.endswith("}project")), "")
-    return said if len(said) <= TEXT_CHARACTERS_MAX else ""
+    """The project's id."""
+    return _sayable(next((element.get("uuid", "") for element in nova.iter() if element.tag.endswith("}project")), ""))
 
 
 def _flavor(nova: ET.Element) -> ET.Element | None:
@@ -316,9 +315,13 @@ def _flavor(nova: ET.Element) -> ET.Element | None:
 
 
 def _flavor_name(nova: ET.Element) -> str:
-    """The flavor's name; none where no record can say it, as for the project."""
+    """The flavor's name."""
     flavor = _flavor(nova)
-    said = "" if flavor is None else flavor.get("name", "")
+    return "" if flavor is None else _sayable(flavor.get("name", ""))
+
+
+def _sayable(said: str) -> str:
+    """Anybody may write metadata: what no record can say is none of Nova's, and must not cost the host its audit."""
     return said if len(said) <= TEXT_CHARACTERS_MAX else ""
 
 

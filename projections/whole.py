@@ -23,8 +23,8 @@ def opened_partitions(log: Readable) -> int:
     return 0
 
 
-def check_whole(log: Readable, carried: Mapping[str, Mapping[int, int]] | None = None) -> None:
-    """Raises HistoryMissing where a partition of `claims` has nothing, and something at hand says that it had.
+def check_whole(log: Readable, carried: Mapping[str, Mapping[int, int]] | None = None) -> int:
+    """`opened_partitions`. Raises HistoryMissing where a partition of `claims` has nothing, and something at hand says that it had.
 
     That is the number of partitions in the ledger's own words, what follows from `claims`, or that observations were `carried` there: up
     to which offset, by topic and partition.
@@ -36,7 +36,7 @@ def check_whole(log: Readable, carried: Mapping[str, Mapping[int, int]] | None =
     if empty and opened and max(ends.values()) > 1:  # Else it is being made: each partition has its first record alone.
         raise HistoryMissing(_lacking(empty[0], f"the ledger has {opened} partitions"))
     if ends and not empty:
-        return  # Also one that was opened anew after its records were lost: that is another ledger, which begins.
+        return opened  # Also one that was opened anew after its records were lost: that is another ledger, which begins.
     for topic in FOLLOWS:
         said = log.ends(topic) if topic in topics else {}
         for number, end in said.items():
@@ -46,6 +46,7 @@ def check_whole(log: Readable, carried: Mapping[str, Mapping[int, int]] | None =
         for number, offset in offsets.items():
             if offset and not ends.get(number):
                 raise HistoryMissing(_lacking(number, f"{topic}/{number} was carried there up to {offset}"))
+    return opened
 
 
 def _lacking(number: int, why: str) -> str:

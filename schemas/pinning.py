@@ -26,7 +26,7 @@ MIGRATABLE = "live_migratable"
 CPUS_MAX = 4096
 """Most CPUs that KVM gives one guest; a guest's own CPUs are listed one by one, and a text must not make lists without end."""
 
-KEPT = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+COUNTED = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 """Placement's classes of what nodes count."""
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
 YES = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -108,15 +108,15 @@ def unusable(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> str:
         devices(flavor, image, aliases)
     except WantsError as error:
         return str(error)
-    return unkept(flavor)
+    return uncounted(flavor)
 
 
-def unkept(flavor: Flavor) -> str:
+def uncounted(flavor: Flavor) -> str:
     """What extra specs ask for by amount that is counted on no node (`resources:VGPU`), and what to do; empty if there is nothing."""
     for key, text in flavor.extra_specs.items():
-        name = re.sub(r"^resources[a-zA-Z0-9_-]{0,64}:", "", key)
-        if name not in {key, *KEPT} and (_whole(text) or 0) > 0:
-            return f"{key}: only {', '.join(KEPT)} are counted on nodes; leave it out, or name such nodes by a trait"
+        group = re.match(r"resources[a-zA-Z0-9_-]{0,64}:", key)
+        if group is not None and key[group.end() :] not in COUNTED and (_whole(text) or 0) > 0:
+            return f"{key}: only {', '.join(COUNTED)} are counted on nodes; leave it out, or name such nodes by a trait"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -80,10 +80,11 @@ class Changing:
         said += [f"{each.count} {'node' if each.count == 1 else 'nodes'} like {each.like} added" for each in map(_added, self.add)]
         return said + ([f"by policy {self.by}"] if self.by else [])
 
-    def policy(self, log: Log, by_ms: int | None = None) -> ChosenBy:
+    def policy(self, log: Log, by_ms: int | None = None, trusted: Collection[str] = ()) -> ChosenBy:
         """The policy to choose by, and where it is from: `--by`, else that of the scheduler that started last, else the default.
 
-        `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. Raises UsageProblem.
+        `by_ms` is the moment that is asked about, if that is not the present: who started later decided nothing then. `trusted` are the
+        names of code that a policy in the log may lead to. Raises UsageProblem.
         """
         if self.by:
             return ChosenBy(policy_named(self.by, "--by"), self.by)
@@ -91,7 +92,7 @@ class Changing:
         if started is None:
             none = f"the default, as no scheduler {'had' if then else 'has'} started here{then}{not_at_hand(log, RESULTS)}"
             return ChosenBy(DEFAULT, none)
-        return ChosenBy(_of(started.event), f"that of {started.event.owner}, which started last{then}", started.position)
+        return ChosenBy(_of(started.event, trusted), f"that of {started.event.owner}, which started last{then}", started.position)
 
 
 CHANGING = Changing()
@@ -107,9 +108,9 @@ def as_of(log: Log, ledgers: Sequence[Ledger], changes: Changes) -> Changes:
     return replace(changes, named=tuple(name for name in changes.named if name not in later))
 
 
-def _of(started: SchedulerStarted) -> Policy:
+def _of(started: SchedulerStarted, trusted: Collection[str]) -> Policy:
     try:
-        return from_text(started.policy)
+        return from_text(started.policy, trusted=trusted)
     except PolicyError as problem:
         raise UsageProblem(f"{RESULTS}: the policy of {started.owner} cannot be used: {problem}; name one with --by") from None
 

@@ -240,9 +240,7 @@ class _Redriven:
                     while not batch.landed(WAIT_SECONDS):
                         pass
                 finally:
-                    # Also when it is given up, of each partition those that were acknowledged stand in the log.
-                    streams = {place: iter(landing.offsets) for place, landing in batch.landings.items()}
-                    offsets = [next(streams[due.place], None) for due in pending]
+                    offsets = batch.acknowledged()  # Also when it is given up.
         finally:
             _say_landed(pending, offsets)
 

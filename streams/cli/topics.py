@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_check
 from cyclopts import App, Parameter
 from msgspec import Struct
 
-from schemas.claims import PartitionOpened
-from schemas.codec import decode
+from projections.whole import opened_partitions
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
@@ -138,9 +137,7 @@ def _told(log: Log, show: Show) -> int:
 
 def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
     """How many the ledger was opened with; where that is not at hand, how many there are."""
-    first = [] if CLAIMS not in there or log.start(CLAIMS, 0) else log.read(CLAIMS, 0, 0, 1)
-    opening = decode(CLAIMS, first[0].value) if first else None
-    return opening.partitions if isinstance(opening, PartitionOpened) else there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
+    return opened_partitions(log) or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
 
 
 def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:

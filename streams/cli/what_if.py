@@ -28,7 +28,7 @@ from streams.cli.printed.funnel import decision_item, funnel_lines, matrix_lines
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import asked, newest_start, not_at_hand, request_of_instance, started_by
+from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
@@ -39,7 +39,7 @@ from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
-from streams.scheduling.loading import PolicyError, from_text
+from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import DEFAULT as ENGINE_DEFAULT
 from streams.scheduling.what_if import OWNER, Basis, BasisOf, CannotChange, Changes, Outcome, change, counted, decide
@@ -204,7 +204,12 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     moment = moment_of(at)
     state = state_at(log, moment, views=False)
     ledgers = list(state.ledgers.values())
-    own = _policy_then(log, started_by(log, moment, state.as_of_ms), changing)
+    own, trusted = None, code_vouched_for(changing.by, "--by")
+    try:
+        own = CHANGING.policy(log, started_by(log, moment, state.as_of_ms), trusted)
+    except UsageProblem:
+        if not changing.by:
+            raise  # With --by another is chosen by, and what is chosen as it is, nobody can tell here.
     policy, source, _ = changing.policy(log) if changing.by or own is None else own
     differs = changes.any or own is None or policy != own.policy
     unchanged = _decided(about, ledgers, own.policy).decisions if differs and own is not None else []
@@ -216,20 +221,6 @@ def _at_a_moment(log: Log, about: Subject, changes: Changes, changing: Changing,
     outcome = outcome._replace(decisions=[replace(decision, cut=ends) for decision in outcome.decisions])
     cut = state.cut if own is None else own.cut(state.cut)
     return Played(outcome, unchanged if differs else outcome.decisions, cut, policy, source)
-
-
-def _policy_then(log: Log, by_ms: int | None, changing: Changing) -> ChosenBy | None:
-    """The policy of the scheduler that had started last, which may name what code --by names too.
-
-    None where it cannot be used and --by names another: what is chosen as it is, nobody can tell here then. Raises UsageProblem.
-    """
-    trusted, started = code_vouched_for(changing.by, "--by"), newest_start(log, by_ms)
-    if not changing.by or started is None:
-        return CHANGING.policy(log, by_ms)
-    try:
-        return ChosenBy(from_text(started.event.policy, trusted=trusted), f"that of {started.event.owner}", started.position)
-    except PolicyError:
-        return None
 
 
 def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outcome:

@@ -7,7 +7,7 @@ its way may land later: a copy of what the caller appends again, which every fol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Final
@@ -68,8 +68,16 @@ class Batch:
 
     def offsets(self) -> list[int]:
         """Those of its messages, in their order, UNKNOWN where the brokers did not say; of one that has landed."""
-        streams = {place: iter(landing.offsets) for place, landing in self.landings.items()}
-        return [next(streams[place]) for place in self._places]
+        offsets = self._by_place()
+        return [next(offsets[place]) for place in self._places]
+
+    def acknowledged(self) -> list[int | None]:
+        """As `offsets`, of one that may have been given up: of each partition the first ones, None for those that nobody acknowledged."""
+        offsets = self._by_place()
+        return [next(offsets[place], None) for place in self._places]
+
+    def _by_place(self) -> dict[Partition, Iterator[int]]:
+        return {place: iter(landing.offsets) for place, landing in self.landings.items()}
 
     def error(self) -> KafkaError | None:
         """The first thing that went wrong in any partition."""

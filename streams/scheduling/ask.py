@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from projections.room import Room
 from schemas.claims import ClaimItem, GroupMember
-from schemas.pinning import Wants, WantsError, devices, unkept, wants
+from schemas.pinning import Wants, WantsError, devices, uncounted, wants
 from schemas.requests import NumaWant, PciWant, PlacementRequested
 from schemas.resources import RESOURCES, Limits, Resources
 from schemas.units import AMOUNT_MAX
@@ -156,7 +156,7 @@ def _size(sizing: _Sizing, aliases: tuple[str, ...]) -> Size:
     except WantsError as error:
         unusable = str(error)
     resources = request.resources if cpus is None else request.sized(cpus)
-    return Size(resources, numa, pci, unusable or unkept(request.flavor) or _too_much(resources))
+    return Size(resources, numa, pci, unusable or uncounted(request.flavor) or _too_much(resources))
 
 
 def _too_much(resources: Resources) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +14,8 @@ from streams import topology
 from streams.cli import dead_letters
 from streams.cli.main import run
 from streams.dead_letters import dead_letter
-from streams.log.base import LogUnreachable, Message, Partition, Record
+from streams.log.base import LogUnreachable, Message, Record
+from streams.log.kafka_send import Batch, Sender
 from streams.log.sqlite import SqliteLog
 from streams.topology import topic_specs
 from tests.cli_log import FleetLog
@@ -118,19 +119,16 @@ def test_what_was_appended_is_said_though_a_later_piece_fails(tmp_path: Path, ca
     assert why == "claimlog: the brokers are away"
 
 
-class _Landing(NamedTuple):
-    offsets: list[int]
-
-
-class _HalfLanded:
+class _HalfLanded(Batch):
     """A batch of which the first of each partition is acknowledged, in `claims` without its offset, and then the brokers are gone."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        places = {Partition(message.topic, message.partition or 0) for message in messages}
-        self.landings = {place: _Landing([-1 if place.topic == CLAIMS else 5]) for place in places}
+        super().__init__(Mock(Sender), messages, [message.partition or 0 for message in messages], lambda: 0.0)
+        for place, landing in self.landings.items():
+            landing.offsets.append(-1 if place.topic == CLAIMS else 5)
         self.turns = 0
 
-    def landed(self, timeout_seconds: float) -> bool:
+    def landed(self, timeout_seconds: float = 0.0) -> bool:
         assert timeout_seconds > 0
         self.turns += 1
         if self.turns > 1:
