@@ -309,7 +309,7 @@ def _negative(look: Look, difference: Difference) -> Description:
         since_ms=when_ms(look.step),
         held=resources_of(over),
         causes=causes.all(),
-        missing="",
+        missing=f"InstanceDeparted or ClaimReleased on {node.node_id} of {amounts_text(over)}",
         fix=f"claimlog node drain {quote(node.node_id)} --reason 'uses more than its limit'",
         note="; ".join(parts) + "; nothing new is granted there until free is above 0",
     )

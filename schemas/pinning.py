@@ -46,11 +46,16 @@ class WantsError(ValueError):
 
 
 class Wants(NamedTuple):
-    """Shared and dedicated CPUs (the emulator's threads included), and the guest's cells; none without a topology of its own."""
+    """Shared and dedicated CPUs (the emulator's threads included), and the guest's cells; none without a topology of its own.
+
+    `memory_mib` and `disk_gib` count before the flavor's own; None where extra specs say nothing of them.
+    """
 
     vcpus: int
     pcpus: int
     numa: tuple[NumaWant, ...] = ()
+    memory_mib: int | None = None
+    disk_gib: int | None = None
 
 
 def wants(flavor: Flavor, image: Image) -> Wants:
@@ -81,6 +86,7 @@ def _wants(flavor: Flavor, image: Image) -> Wants:
     exclusive = policy in {"dedicated", "mixed"}
     isolated = int(exclusive and emulator == "isolate")
     counted = Wants(cpus - len(dedicated), len(dedicated) + isolated) if exclusive else Wants(_shared(flavor), flavor.pcpus)
+    counted = counted._replace(memory_mib=_instead(flavor, "MEMORY_MB"), disk_gib=_instead(flavor, "DISK_GB"))
     nodes, page = _nodes(flavor, image), _page_size(flavor, image)
     if not nodes and not page and not exclusive:
         return counted
@@ -240,8 +246,14 @@ def _policies(flavor: Flavor, image: Image) -> tuple[str, str]:
 
 def _shared(flavor: Flavor) -> int:
     """Shared CPUs as Placement counts them: `resources:VCPU` counts before the flavor's own number."""
-    asked = _asked(flavor.extra_specs, "VCPU")
-    return sum(asked) if asked else flavor.vcpus
+    asked = _instead(flavor, "VCPU")
+    return flavor.vcpus if asked is None else asked
+
+
+def _instead(flavor: Flavor, name: str) -> int | None:
+    """What `resources:NAME` asks for instead of the flavor's own amount, as Nova asks Placement; None if it is not there."""
+    asked = _asked(flavor.extra_specs, name)
+    return sum(asked) if asked else None
 
 
 def _resources(extra_specs: Mapping[str, str], name: str) -> int:

@@ -114,11 +114,12 @@ class PlacementRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, 
         """`resources`, where it is known already which CPUs are wanted."""
         flavor = self.flavor
         root_gib = 0 if self.boot_from_volume else flavor.root_gib
+        disk_mib = (root_gib + flavor.ephemeral_gib) * 1024 + flavor.swap_mib
         return Resources(
             vcpus=cpus.vcpus,
             pcpus=cpus.pcpus,
-            memory_mib=flavor.memory_mib,
-            disk_mib=(root_gib + flavor.ephemeral_gib) * 1024 + flavor.swap_mib,
+            memory_mib=flavor.memory_mib if cpus.memory_mib is None else cpus.memory_mib,
+            disk_mib=disk_mib if cpus.disk_gib is None else cpus.disk_gib * 1024,
         )
 
     @property

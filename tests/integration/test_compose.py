@@ -42,6 +42,17 @@ def ours() -> dict[str, Any]:
     return {name: service for name, service in services().items() if "build" in service and "profiles" not in service}
 
 
+def goes_on() -> list[str]:
+    """The services of ours that are not done once they ended with 0."""
+    return [name for name, service in ours().items() if not str(service["restart"]).startswith("on-failure")]
+
+
+def test_every_service_that_goes_on_says_whether_it_is_healthy() -> None:
+    finished = set(services()) - {name for name, service in services().items() if "healthcheck" in service}
+
+    assert finished == {"topics", "cli"}
+
+
 def test_the_file_is_valid_by_the_compose_specification() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
 
@@ -150,6 +161,9 @@ class Stack:
     def environment(self, name: str) -> dict[str, str]:
         return {key: self.here(name, value) for key, value in services()[name]["environment"].items()}
 
+    def environment_if_ours(self, name: str) -> dict[str, str]:
+        return self.environment(name) if name in ours() else {}
+
     def start(self, name: str) -> None:
         """Start a service once what it depends on is as the file says."""
         service = services()[name]
@@ -173,7 +187,8 @@ class Stack:
         how, *words = services()[name]["healthcheck"]["test"]
         assert how == "CMD"
         command = [sys.executable if word == "python" else self.here(name, word) for word in words]
-        return subprocess.run(command, capture_output=True, env={**os.environ}).returncode == 0
+        environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | self.environment_if_ours(name)
+        return subprocess.run(command, capture_output=True, env=environ).returncode == 0
 
 
 @pytest.fixture
@@ -208,6 +223,7 @@ def test_the_file_s_commands_start_pass_their_health_checks_place_instances_and_
 
         until(lambda: placed_by() == {"scheduler-1", "scheduler-2"}, PATIENCE_SECONDS, "both schedulers place")
 
+    until(lambda: all(stack.is_healthy(name) for name in goes_on()), PATIENCE_SECONDS, "every service is healthy")
     running = {name: process for name, process in stack.processes.items() if process.running is not None}
     assert set(running) == {"processor", "scheduler-1", "scheduler-2", "load"}
     codes = {name: running[name]._end(signal.SIGTERM) for name in reversed(running)}

@@ -7,7 +7,7 @@ from streams.scheduling.aggregates import metadata, values
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.extra_specs import match
 from streams.scheduling.facts import host_of
-from streams.scheduling.filters.labels import grouped_traits, required_traits
+from streams.scheduling.filters.labels import required_traits
 from streams.scheduling.image_properties import counts, read
 from streams.scheduling.options import Options
 
@@ -113,7 +113,7 @@ def type_affinity(ask: Ask, _: Options) -> Check | None:
 
 def isolate_aggregates(ask: Ask, _: Options) -> Check | None:
     """Nova's pre-filter of that name: an aggregate that says `trait:X` is `required` takes requests that require X, and no others."""
-    required = required_traits(ask) | grouped_traits(ask)
+    required = required_traits(ask)
 
     def why(room: Room) -> str | None:
         said = [pair for aggregate in room.node.aggregates for pair in aggregate.metadata.items()]

@@ -9,7 +9,8 @@ from projections.room import Room
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.options import Options
 
-_GROUPED = re.compile(r"trait[a-zA-Z0-9_-]{1,64}:(.+)")
+_TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
+"""With a name between, Placement's granular groups ask a part of a node for it; here a node has no parts."""
 
 
 def zones(node: Node, default: str) -> frozenset[str]:
@@ -46,22 +47,20 @@ def traits(ask: Ask, _: Options) -> Check | None:
 
 
 def required_traits(ask: Ask) -> frozenset[str]:
-    """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties."""
+    """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties.
+
+    `trait1:X` and `trait_GROUP:X` of extra specs are among them.
+    """
     return _asked(ask, "required") | frozenset(ask.request.traits_required)
 
 
-def grouped_traits(ask: Ask) -> frozenset[str]:
-    """The traits that the flavor requires of a part of a node: `trait1:X` or `trait_GROUP:X` = `required` (Placement's granular groups)."""
-    said = ask.request.flavor.extra_specs.items()
-    return frozenset(found[1] for key, text in said if text == "required" and (found := _GROUPED.fullmatch(key)) is not None)
-
-
 def _asked(ask: Ask, word: str) -> frozenset[str]:
-    texts = (ask.request.flavor.extra_specs, ask.request.image.properties)
-    if not any(texts):
+    extra_specs, properties = ask.request.flavor.extra_specs, ask.request.image.properties
+    if not extra_specs and not properties:
         return frozenset()
-    keys = [key for said in texts for key, text in said.items() if text == word and key.startswith("trait:")]
-    return frozenset(key.removeprefix("trait:") for key in keys)
+    named = [found for key, text in extra_specs.items() if text == word and (found := _TRAIT.fullmatch(key)) is not None]
+    pictured = [key for key, text in properties.items() if text == word and key.startswith("trait:")]
+    return frozenset([found[2] for found in named] + [key.removeprefix("trait:") for key in pictured])
 
 
 def traits_of(node: Node) -> frozenset[str]:

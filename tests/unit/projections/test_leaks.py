@@ -497,6 +497,7 @@ def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Aud
     negative = next(record for record in n1.records if record.kind == "negative-free")
     assert negative.held == Resources(memory_mib=4)
     assert negative.note.startswith("memory_mib: 20 used of 16")
+    assert negative.missing == "InstanceDeparted or ClaimReleased on n1 of 4 MiB"
 
     n1.history.configure(memory_mib=ResourceRule(ratio_milli=2000), at_s=190)
 

@@ -239,6 +239,14 @@ def test_traits_may_stand_in_flavor_and_image_and_an_aggregate_may_ask_for_one()
     assert why("isolate_aggregates", with_specs(trait1__LICENSED="forbidden"), apart) is not None
 
 
+def test_a_trait_that_a_part_of_a_node_must_have_or_not_is_asked_of_the_whole_node() -> None:
+    apart = node(traits=("LICENSED",))
+
+    assert why("TraitsFilter", with_specs(trait1__LICENSED="required"), node()) == "lacks LICENSED"
+    assert why("TraitsFilter", with_specs(trait_GPU__LICENSED="forbidden"), apart) == "has LICENSED, which is forbidden"
+    assert why("TraitsFilter", with_specs(trait1__LICENSED="required"), apart) is None
+
+
 def test_isolated_hosts_take_isolated_images_and_nothing_else() -> None:
     apart = node(Hypervisor(service_host="quiet"))
     options: dict[str, Any] = {"isolated_images": ("img",), "isolated_hosts": ("quiet",)}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.guests import Flavor, Image, NumaWant, PciWant
-from schemas.pinning import WantsError, devices, unusable, wants
+from schemas.pinning import Wants, WantsError, devices, unusable, wants
 from schemas.requests import PlacementRequested
+from schemas.resources import Resources
 
 ALIASES = (
     '{"name": "gpu", "vendor_id": "10de", "product_id": "1eb8", "device_type": "type-PCI", "numa_policy": "preferred"}',
@@ -22,7 +24,7 @@ def flavor(vcpus: int = 4, memory_mib: int = 2048, **extra_specs: str) -> Flavor
 
 
 def test_a_plain_flavor_has_no_topology_and_its_own_cpus() -> None:
-    assert wants(flavor(other="1"), Image(properties={"hw_architecture": "x86_64"})) == (4, 0, ())
+    assert wants(flavor(other="1"), Image(properties={"hw_architecture": "x86_64"})) == Wants(4, 0)
 
 
 def test_dedicated_cpus_count_as_such_and_the_emulators_thread_takes_one_more() -> None:
@@ -145,8 +147,21 @@ def test_what_is_counted_or_asks_for_nothing_can_be_used(key: str, text: str) ->
     assert unusable(Flavor(vcpus=1, extra_specs={key: text}), Image()) == ""
 
 
+def test_amounts_that_extra_specs_ask_for_count_before_the_flavor_s_own() -> None:
+    specs = {"resources:MEMORY_MB": "512", "resources1:MEMORY_MB": "256", "resources:DISK_GB": "0", "resources:VCPU": "1"}
+    own = Flavor(vcpus=4, memory_mib=2048, root_gib=20, ephemeral_gib=1, swap_mib=64)
+
+    asked, unsaid = (
+        PlacementRequested(request_id="r", instance_ids=("i",), flavor=each).resources
+        for each in (replace(own, extra_specs=specs), replace(own, extra_specs={"resources:DISK_GB": "all", "trait:X": "required"}))
+    )
+
+    assert asked == Resources(vcpus=1, memory_mib=768, disk_mib=0)
+    assert unsaid == Resources(vcpus=4, memory_mib=2048, disk_mib=21 * 1024 + 64)
+
+
 def test_a_guest_with_cells_has_as_many_cpus_as_a_hypervisor_gives_and_one_without_as_many_as_it_likes() -> None:
-    assert wants(flavor(vcpus=1 << 40, trait__CUSTOM_A="required"), Image()) == (1 << 40, 0, ())
+    assert wants(flavor(vcpus=1 << 40, trait__CUSTOM_A="required"), Image()) == Wants(1 << 40, 0)
     with pytest.raises(WantsError, match="vcpus: expected at most 4096"):
         wants(flavor(vcpus=1 << 40, hw__cpu_policy="dedicated"), Image())
 
