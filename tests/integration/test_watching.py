@@ -6,10 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from uuid import uuid4
 
 import promql_parser
 import pytest
@@ -23,11 +26,15 @@ from schemas.inventory import Hypervisor
 from schemas.lifecycle import InstanceArrived
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import ObservedResources
-from streams.log.base import Message
+from streams.clock import Clock, SystemClock
+from streams.log.base import Log, Message
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, ask
 from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, ROOT, Process, scaled_clock, until
+from tests.kafka_broker import bootstrap
 
 BOARD = ROOT / "deploy" / "grafana" / "dashboards" / "claimlog.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -36,6 +43,7 @@ ADDED_LABELS = {"job", "instance"}
 OWN_SERIES = {"up"}
 PATIENCE_SECONDS = 60.0
 FASTER = 90
+AGO_MS = 600_000
 
 Samples = dict[str, list[dict[str, str]]]
 
@@ -175,51 +183,98 @@ def scraped(url: str) -> Samples:
     return samples
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
-    """What a running system tells Prometheus once it has seen the history."""
-    folder = tmp_path_factory.mktemp("watched")
-    # A quarter of an hour in ten seconds: a finding is confirmed by looks that come later.
+class Watched:
+    """Processes of one ledger, and what all of them together tell Prometheus."""
+
+    def __init__(self, log: Log, clock: Clock, processes: Sequence[Process]) -> None:
+        self._log, self._clock, self._processes = log, clock, processes
+        self._counters = count(2)
+
+    def scraped(self) -> Samples:
+        """What each process shows now, side by side."""
+        found: Samples = {}
+        for process in self._processes:
+            process.must_run()
+            until(lambda process=process: "metrics and health at " in process.said(), PATIENCE_SECONDS, "it serves metrics")  # type: ignore[misc]
+            url = re.search(r"http://\S+/metrics", process.said())
+            assert url is not None
+            for name, labels in scraped(url[0]).items():
+                found.setdefault(name, []).extend(labels)
+        return found
+
+    def shows(self, series: str, label: str, *values: str) -> None:
+        """Wait until a series has these values of a label."""
+
+        def holds() -> bool:
+            return set(values) <= {labels[label] for labels in self.scraped().get(series, [])}
+
+        until(holds, PATIENCE_SECONDS, f"{series} of {', '.join(values)}")
+
+    def is_confirmed(self) -> bool:
+        """Whether one more audit that shows the guest makes it a confirmed leak."""
+        self._log.append([message(topics.AUDITS, audited("n1", next(self._counters), self._clock.wall_ms(), GHOST))])
+        return "confirmed" in {labels["state"] for labels in self.scraped().get("claimlog_leaks", [])}
+
+    def sees_everything(self) -> Samples:
+        """Let happen what a board has to show, and give all series once they show it."""
+        until(self.is_confirmed, PATIENCE_SECONDS, "the guest that nobody claimed is a confirmed leak")
+        self.shows("claimlog_node_audit_timestamp_seconds", "node", "n1", "n2")
+        self._log.append(requests())
+        self.shows("claimlog_placements_total", "result", "placed", "no-valid-node")
+        self.shows("claimlog_dead_letters_total", "topic", topics.AUDITS, topics.CLAIMS)
+        self.shows("claimlog_reader_lag_records", "engine", "carrier", "folder", "watcher", "scheduler")
+        return self.scraped()
+
+
+@contextmanager
+def embedded(folder: Path) -> Iterator[Samples]:
+    """`claimlog run` on the embedded log, a quarter of an hour in ten seconds: a finding is confirmed by looks that come later."""
     clock = scaled_clock(FASTER)
-    log = SqliteLog.open(folder / "log", create=True, clock=clock.wall_ms)
-    open_ledger(log, ledger_partitions=2)
-    log.append(history(clock.wall_ms()))
-    timing = ["--clock", str(clock), "--lease-timeout", str(10 * FASTER)]
-    command = [*CLAIMLOG, "run", "--log", f"sqlite:{folder / 'log'}", "--metrics", "0", *timing]
-    process = Process("watched", command, folder / "run.err")
-    process.start()
+    with closing(SqliteLog.open(folder / "log", create=True, clock=clock.wall_ms)) as log:
+        open_ledger(log, ledger_partitions=2)
+        log.append(history(clock.wall_ms()))
+        timing = ["--clock", str(clock), "--lease-timeout", str(10 * FASTER)]
+        with running(folder, ["--log", f"sqlite:{folder / 'log'}", *timing], [[]]) as processes:
+            yield Watched(log, clock, processes).sees_everything()
+
+
+@contextmanager
+def on_kafka(folder: Path) -> Iterator[Samples]:
+    """A Faust worker and a scheduler of its own on a broker, whose clock nobody turns: the first looks are of ten minutes ago."""
+    settings = KafkaSettings(bootstrap=bootstrap(), prefix=f"watched-{uuid4().hex[:8]}", single_broker=True)
+    with closing(KafkaLog.open(settings)) as log:
+        open_ledger(log, ledger_partitions=2)
+        clock = SystemClock()
+        log.append(history(clock.wall_ms() - AGO_MS))
+        common = ["--log", f"{settings.place}?single-broker=true", "--lease-timeout", "6"]
+        roles = [["--only", "processor", "--state", str(folder / "state")], ["--only", "scheduler"]]
+        with running(folder, common, roles) as processes:
+            yield Watched(log, clock, processes).sees_everything()
+
+
+@contextmanager
+def running(folder: Path, common: Sequence[str], roles: Sequence[Sequence[str]]) -> Iterator[list[Process]]:
+    """`claimlog run` once for each role; all end with 0."""
+    processes = []
+    for number, role in enumerate(roles):
+        command = [*CLAIMLOG, "run", *common, "--metrics", "0", *role]
+        processes.append(Process(f"watched-{number}", command, folder / f"run-{number}.err"))
+        processes[-1].start()
     try:
-        until(lambda: "metrics and health at " in process.said(), PATIENCE_SECONDS, "it serves metrics")
-        found = re.search(r"http://\S+/metrics", process.said())
-        assert found is not None
-        url = found[0]
-
-        def shows(series: str, label: str, *values: str) -> None:
-            def holds() -> bool:
-                process.must_run()
-                return set(values) <= {labels[label] for labels in scraped(url).get(series, [])}
-
-            until(holds, PATIENCE_SECONDS, f"{series} of {', '.join(values)}")
-
-        counters = count(2)
-
-        def is_confirmed() -> bool:
-            log.append([message(topics.AUDITS, audited("n1", next(counters), clock.wall_ms(), GHOST))])
-            return "confirmed" in {labels["state"] for labels in scraped(url).get("claimlog_leaks", [])}
-
-        until(is_confirmed, PATIENCE_SECONDS, "the guest that nobody claimed is a confirmed leak")
-        shows("claimlog_node_audit_timestamp_seconds", "node", "n1", "n2")
-        log.append(requests())
-        shows("claimlog_placements_total", "result", "placed", "no-valid-node")
-        shows("claimlog_dead_letters_total", "topic", topics.AUDITS, topics.CLAIMS)
-        shows("claimlog_reader_lag_records", "engine", "carrier", "folder", "watcher", "scheduler")
-        yield scraped(url)
-        assert process.stop() == 0
+        yield processes
+        assert [process.stop() for process in processes] == [0] * len(processes)
     finally:
-        log.close()
-        if process.running is not None:
-            process.running.kill()
-            process.running.wait()
+        for process in processes:
+            if process.running is not None:
+                process.running.kill()
+                process.running.wait()
+
+
+@pytest.fixture(scope="module", params=[embedded, on_kafka], ids=["embedded", "kafka"])
+def samples(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
+    """What a running system tells Prometheus once it has seen the history."""
+    with request.param(tmp_path_factory.mktemp("watched")) as found:
+        yield found
 
 
 def test_every_series_and_label_of_board_and_alerts_is_one_that_a_running_system_shows(samples: Samples) -> None:
