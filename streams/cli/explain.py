@@ -23,10 +23,10 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
+    closest_lines,
     decision_item,
     funnel_lines,
     matrix_lines,
-    miss_line,
     request_text,
     supply_lines,
     weight_lines,
@@ -199,7 +199,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
     if not decision.chosen:
         miss = decision.nearest_miss
         lines += supply_lines(run.supplies)
-        lines += [miss_line(miss, run.matrix)] if miss is not None else []
+        lines += closest_lines(decision, run.matrix)
         lines += relief_lines(now.state, now.request, run.policy, miss.node_id if miss is not None else "")
     lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
     if run.matrix is not None and telling.wide:
@@ -235,6 +235,8 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
         if node:
             verdicts = [{"filter": name, "reason": reason} for name, reason in _verdicts(run.matrix, node).items()]
             item["node"] = {"node_id": node, "verdicts": verdicts}
+        closest = None if decision.chosen else run.matrix.closest()
+        item["closest"] = None if closest is None else _line(closest)
     item["supplies"] = [structs.asdict(each) for each in run.supplies]
     item["without"] = [{"weigher": each.weigher, "chosen": each.chosen} for each in run.without]
     nearest = "" if decision.nearest_miss is None else decision.nearest_miss.node_id

@@ -24,7 +24,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.printed import units
-from streams.cli.printed.funnel import decision_item, funnel_lines, matrix_lines, miss_line, request_text, supply_lines
+from streams.cli.printed.funnel import closest_lines, decision_item, funnel_lines, matrix_lines, request_text, supply_lines
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -251,7 +251,7 @@ def _told(request: PlacementRequested, played: Played, changing: Changing, *, wi
     failed = outcome.decisions[-1] if not outcome.decisions[-1].chosen else None
     if failed is not None:
         lines += funnel_lines(failed, outcome.matrix) + supply_lines(outcome.supplies)
-        lines += [miss_line(failed.nearest_miss, outcome.matrix)] if failed.nearest_miss is not None else []
+        lines += closest_lines(failed, outcome.matrix)
         lines += matrix_lines(outcome.matrix) if wide and outcome.matrix is not None else []
     verdict = "placed" if outcome.placed == request.count else "not placed: all or none"
     return [*lines, f"{units.count(outcome.placed)} of {units.count(request.count)} have a node: {verdict}"]

@@ -14,7 +14,7 @@ from projections.room import Room
 from schemas.resources import Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.scheduling.ask import Ask, Check
-from streams.scheduling.filters import LAST, Filter
+from streams.scheduling.filters import LAST, RESTRICTIONS, Filter
 from streams.scheduling.filters.amounts import lacks_of, shortfalls_told
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import Policy, digest
@@ -23,6 +23,10 @@ from streams.scheduling.select import engine
 
 TESTED = {"CoreFilter": ("vcpus", "pcpus"), "RamFilter": ("memory_mib",), "DiskFilter": ("disk_mib",)}
 """The resources of the filters whose reasons are shortfalls; the last filter's are all of `fits`."""
+
+
+UNUSABLE = RESTRICTIONS[0].name
+"""It rejects every node, where the request contradicts itself."""
 
 
 class Rejected(Struct, frozen=True, gc=False):
@@ -44,6 +48,11 @@ class Line(Struct, frozen=True, gc=False):
         """The filter that a decision counts the node for; empty if it passes."""
         return self.rejected[0].filter if self.rejected else ""
 
+    @property
+    def against(self) -> tuple[Rejected, ...]:
+        """What stands against the node; the ledger's own test only where nothing else does."""
+        return tuple([each for each in self.rejected if each.filter != LAST.name]) or self.rejected
+
 
 class Matrix(Struct, frozen=True):
     """The filters that took part, in order, and a line for each known node, by name."""
@@ -58,6 +67,15 @@ class Matrix(Struct, frozen=True):
     def of(self, node_id: str) -> Line | None:
         """The line of one node; None if it is not known."""
         return next((line for line in self.lines if line.node_id == node_id), None)
+
+    def closest(self) -> Line | None:
+        """The rejected node that fewest filters reject, of those the one that came furthest; None where all passed, or none is known.
+
+        For decisions without a nearest miss: where more than amounts stands against every node. The ledger's own test, the last, says
+        again what others said, so it counts only by itself. A request that contradicts itself comes close to none.
+        """
+        rejected = [line for line in self.lines if line.rejected and line.first != UNUSABLE]
+        return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
 
     def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:
         """What the nearest miss is short of, as the filters of amounts say it there.

@@ -135,6 +135,14 @@ def miss_line(miss: NearestMiss, matrix: Matrix | None = None) -> str:
     return f"closest: {miss.node_id}, if {' and '.join(_freed(lack) for lack in lacks)}"
 
 
+def closest_lines(decision: Decision, matrix: Matrix | None) -> list[str]:
+    """What a failed decision came closest to: the nearest miss, or the node that fewest filters reject, with their reasons."""
+    if decision.nearest_miss is not None:
+        return [miss_line(decision.nearest_miss, matrix)]
+    line = matrix.closest() if matrix is not None else None
+    return [] if line is None else [f"closest: {line.node_id}, but for {' and '.join(f'{no.filter} ({no.reason})' for no in line.against)}"]
+
+
 def _freed(lack: Shortfall) -> str:
     if lack.detail or lack.resource not in RESOURCES:
         return f"not for {lack}"

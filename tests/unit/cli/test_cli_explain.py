@@ -129,6 +129,26 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     assert room in fleet.run(capsys, "explain", "r1", "--at", cut).out
 
 
+def test_where_more_than_amounts_is_in_the_way_the_node_that_fewest_filters_reject_is_named(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "r2.json").write_text('{"flavor": {"vcpus": 4, "extra_specs": {"hw:cpu_policy": "gold"}}}')
+    assert fleet.run(capsys, "node", "disable", "c03", "--reason", "fan").code == 0
+    asked(fleet, capsys, "r1", "--memory", "2GiB", "--trait", "CUSTOM_GOLD")
+    asked(fleet, capsys, "r2", str(tmp_path / "r2.json"))
+
+    said, played = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "what-if", "r1")
+    (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
+    contradiction = fleet.run(capsys, "explain", "r2")
+
+    closest = "closest: c01, but for TraitsFilter (lacks CUSTOM_GOLD)\n"
+    assert closest in said.out
+    assert closest in played.out
+    assert item["nearest_miss"] is None
+    assert item["closest"] == {"node_id": "c01", "rejected": [{"filter": "TraitsFilter", "reason": "lacks CUSTOM_GOLD", "shortfalls": []}]}
+    assert "closest" not in contradiction.out
+
+
 def test_the_cut_of_an_answer_gives_the_same_answer_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     asked(fleet, capsys, "placed", "--memory", "1GiB")
     fleet.audit("c02", {})
