@@ -400,6 +400,8 @@ def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, s
         except (msgspec.DecodeError, KeyError):
             raise WantsError(f'pci_alias: expected an object of texts with a name such as {{"name": "a"}}, got {text!r}') from None
         policy = _one_of(f"pci_alias {name}: numa_policy", spec.pop("numa_policy", "") or "legacy", PCI_POLICIES)
+        if placements := sorted({"resource_class", "traits"}.intersection(spec)):
+            raise WantsError(f"pci_alias {name}: {placements[0]}: Placement's, which no device has here; name devices by ids and tags")
         if "device_type" in spec:
             spec["dev_type"] = spec.pop("device_type")
         if MIGRATABLE in spec:

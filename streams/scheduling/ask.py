@@ -16,6 +16,7 @@ from schemas.pinning import Wants, WantsError, devices, uncounted, wants
 from schemas.requests import NumaWant, PciWant, PlacementRequested
 from schemas.resources import RESOURCES, Limits, Resources
 from schemas.units import AMOUNT_MAX
+from streams.scheduling.implied import implied
 from streams.scheduling.options import OPTIONS, Options
 
 # Seeds stand in records, whose numbers go up to 2^50.
@@ -156,7 +157,8 @@ def _size(sizing: _Sizing, aliases: tuple[str, ...]) -> Size:
     except WantsError as error:
         unusable = str(error)
     resources = request.resources if cpus is None else request.sized(cpus)
-    return Size(resources, numa, pci, unusable or uncounted(request.flavor) or _too_much(resources))
+    unusable = unusable or uncounted(request.flavor) or implied(request.flavor, request.image).problem
+    return Size(resources, numa, pci, unusable or _too_much(resources))
 
 
 def _too_much(resources: Resources) -> str:

@@ -16,9 +16,9 @@ from schemas.pinning import WantsError, known_aliases
 from streams.scheduling.custom import is_custom
 from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.filters import FILTERS, filters_of
-from streams.scheduling.options import NUMBER_MAX, setting
+from streams.scheduling.options import NUMBER_MAX, Options, setting
 from streams.scheduling.policy import POLICIES, Policy
-from streams.scheduling.weighers import WEIGHERS, weigher_of
+from streams.scheduling.weighers import MULTIPLIERS, WEIGHERS, weigher_of
 
 
 class PolicyError(ValueError):
@@ -57,6 +57,8 @@ def from_toml(text: str, *, source: str) -> Policy:
 def from_dict(values: Mapping[str, Any], *, source: str) -> Policy:
     """The policy in a dictionary. Raises PolicyError."""
     _known(values, Policy.__struct_fields__, "key", source)
+    if isinstance(options := values.get("options", {}), Mapping):
+        _known_options(options, source)
     try:
         policy = msgspec.convert(dict(values), Policy)
     except msgspec.ValidationError as error:
@@ -137,6 +139,13 @@ def _check_options(policy: Policy, source: str) -> None:
         raise PolicyError(f"{source}: options: weight_of_unavailable: expected a number up to {NUMBER_MAX:g}, got {found}")
     if "MetricsWeigher" in weighers and options.weight_setting and options.required and "MetricsFilter" not in policy.filters:
         raise PolicyError(f"{source}: options: MetricsWeigher requires every metric; add MetricsFilter to the filters, or required = false")
+
+
+def _known_options(options: Mapping[str, Any], source: str) -> None:
+    for weigher, (name, _) in MULTIPLIERS.items():
+        if name in options:
+            raise PolicyError(f"{source}: option {name!r} is not known; a multiplier stands beside its weigher: [[weighers]], {weigher}")
+    _known(options, Options.__struct_fields__, "option", source)
 
 
 def _known(names: Iterable[str], known: Iterable[str], kind: str, source: str) -> None:

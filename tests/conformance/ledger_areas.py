@@ -136,6 +136,7 @@ _DEVICE = {
     "product": "product_id",
     "dev_type": "device_type",
     "numa": "numa_cell",
+    "numa_node": "numa_cell",
     "parent_addr": "physical_function",
 }
 _REQUEST = {"count", "numa_policy", "alias", "specs", "spec"}
@@ -148,7 +149,7 @@ def devices_of(given: Iterable[Given]) -> list[PciDevice]:
     """
     found: dict[str, PciDevice] = {}
     for number, device in enumerate(given):
-        named = {_DEVICE.get(key, key): value for key, value in device.items() if value is not None or key == "numa"}
+        named = {_DEVICE.get(key, key): value for key, value in device.items() if value is not None or key in {"numa", "numa_node"}}
         own = {key: named.pop(key) for key in tuple(named) if key in PciDevice.__struct_fields__}
         if own.get("address", "") in {"", *found}:
             own["address"] = f"0000:ff:{number:02x}.0"

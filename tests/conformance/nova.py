@@ -9,7 +9,7 @@ subject that nobody knows, an exception, and what is no vector are failures, eac
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ AREAS: dict[str, Callable[[dict[str, Any]], object]] = SCHEDULING_AREAS | LEDGER
 """By area: the whole vector in, what the product answers out, under the keys that `expect` uses (more keys do no harm)."""
 SUBJECTS: dict[str, Collection[str]] = SCHEDULING_SUBJECTS | LEDGER_SUBJECTS
 """By area: the subjects that its function knows."""
+
+UNASKED = frozenset({"network_metadata"})
+"""What Nova asks about and the product does not: a vector that says it fails, rather than passing without it by chance."""
 
 PRECISION = 1e-9
 
@@ -55,6 +58,8 @@ def difference(vector: Any) -> str:
         return f"subject {subject!r} is not known; known: {', '.join(sorted(SUBJECTS[name]))}"
     if not isinstance(expected, dict) or not expected:
         return f"expected something under `expect`, got {expected!r}"
+    if unasked := sorted(UNASKED & set(keys(vector.get("given")))):
+        return f"{', '.join(unasked)}: the product has no counterpart"
     try:
         answer = AREAS[name](vector)
     except Exception as problem:
@@ -63,6 +68,18 @@ def difference(vector: Any) -> str:
         return f"the area answered {answer!r}; expected a mapping"
     wrong = [key for key, value in expected.items() if key not in answer or not equal(answer[key], value)]
     return "; ".join(f"{key}: expected {expected[key]!r}, got {answer.get(key, 'nothing')!r}" for key in wrong)
+
+
+def keys(given: Any) -> Iterator[str]:
+    """Every key at any depth that something stands under: no empty list, no false, and no object of such."""
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            if any(value.values()) if isinstance(value, Mapping) else value:
+                yield key
+            yield from keys(value)
+    elif isinstance(given, list):
+        for each in given:
+            yield from keys(each)
 
 
 def equal(left: Any, right: Any) -> bool:

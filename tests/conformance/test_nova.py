@@ -31,6 +31,22 @@ def test_a_group_of_a_policy_that_no_filter_knows_is_passed_by(name: str) -> Non
     assert difference(vector) == ""
 
 
+RATIOS = {"cpu_allocation_ratio": 1.0, "ram_allocation_ratio": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("networks", "expected"),
+    [({"physnets": ["foo"]}, "network_metadata: the product has no counterpart"), ({"physnets": [], "tunneled": False}, ""), (None, "")],
+)
+def test_a_vector_that_asks_for_what_the_product_has_not_fails(networks: Any, expected: str) -> None:
+    steps = [{"instance": [{"id": 0, "cpuset": [0], "pcpuset": [], "memory": 64}], "limits": RATIOS | {"network_metadata": networks}}]
+    host = {"id": 0, "cpuset": [0, 1], "pcpuset": [], "memory": 1024, "siblings": [[0], [1]]}
+
+    vector = {"area": "numa_host_fit", "subject": "numa_fit_instance_to_host", "given": {"host_cells": [host], "steps": steps}}
+
+    assert difference(vector | {"expect": {"cells": [[0]]}}) == expected
+
+
 HOSTS = [["blade", "n1"], ["blade", "n2"], ["Rack", "n1"]]
 CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[0], [1]], "memory_usage": 1024}
 PINNED = {"id": 0, "cpuset": [], "pcpuset": [0], "memory": 1024, "cpu_policy": "dedicated"}
@@ -126,6 +142,16 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             "support/consume",
             {"devices": TWINS, "requests": [{"count": 2, "vendor": "v", "numa_policy": "preferred"}], "instance_cells": [0]},
             {"supported": True, "products": ["near", "far"]},
+        ),
+        (
+            "pci",
+            "support/consume",
+            {
+                "devices": [{"vendor": "v", "product": "far", "numa_node": 1}, {"vendor": "v", "product": "anywhere", "numa_node": None}],
+                "requests": [{"count": 1, "vendor": "v", "numa_policy": "required"}],
+                "instance_cells": [1],
+            },
+            {"supported": True, "products": ["far"]},
         ),
         ("host_state", "counters", {"stats": {"num_instances": "5", "failed_builds": "3"}}, {"num_instances": 5, "failed_builds": 3}),
         ("host_state", "not_ready", {"free_ram_mb": 7, "free_disk_gb": 2}, {"free_ram_mb": 7, "free_disk_mb": 2048}),

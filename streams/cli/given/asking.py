@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -22,6 +23,10 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 Given = Annotated[str, Parameter(show_default=False)]
 Size = Annotated[str | None, Parameter(show_default=False)]
 """An amount. One of 0 is an answer, and none at all (`--memory "$UNSET"`) is a mistake; neither is as if the flag were left out."""
+HINTS = ("same_host", "different_host", "build_near_host_ip", "cidr", "query")
+"""The hints that a filter of ours reads."""
+CLOSE = 0.8
+"""Names that are so much alike are one misspelt: a hint that nobody reads would be lost without a word."""
 SIZES = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap")
 Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
@@ -56,7 +61,10 @@ class Asking:
     policy: Annotated[
         GroupPolicy, Parameter(help="Policy of --group; soft ones are weighed by schedulers of spread, pack and nova, not absolute ones.")
     ] = "anti-affinity"
-    hint: Annotated[Many, Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or any KEY=VALUE; repeatable.")] = ()
+    hint: Annotated[
+        Many,
+        Parameter(help="same_host=INSTANCE, different_host=INSTANCE, or KEY=VALUE for code of your own; repeatable."),
+    ] = ()
     trait: Annotated[Many, Parameter(help="A trait the node must have; !TRAIT must not. Repeatable.")] = ()
     force: Annotated[Many, Parameter(help="Only this node, whatever its ratios; repeatable.")] = ()
     on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = ()
@@ -164,13 +172,17 @@ def _at_least_0(number: int, flag: str) -> int:
 
 
 def _hints(given: tuple[str, ...]) -> Hints:
-    """Scheduler hints by Nova's names. Raises UsageProblem."""
+    """Scheduler hints by Nova's names; any other one is for code of one's own. Raises UsageProblem."""
     said: dict[str, Any] = {"other": {}}
     single: set[str] = set()
     for text in given:
         key, separator, value = text.partition("=")
         if not separator or not key or not value:
             raise UsageProblem(f"--hint {text!r}: expected KEY=VALUE, such as different_host=INSTANCE")
+        if key == "group":
+            raise UsageProblem(f"--hint {text!r}: a server group is named by --group, and its policy by --policy")
+        if key not in HINTS and (close := get_close_matches(key, HINTS, n=1, cutoff=CLOSE)):
+            raise UsageProblem(f"--hint {text!r}: did you mean {close[0]}? No filter reads {key}; known: {', '.join(HINTS)}")
         if key in {"same_host", "different_host"}:
             said[key] = (*said.get(key, ()), value)
         elif key in single:

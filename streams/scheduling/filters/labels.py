@@ -7,6 +7,7 @@ import re
 from projections.node import Node
 from projections.room import Room
 from streams.scheduling.ask import Ask, Check
+from streams.scheduling.implied import implied
 from streams.scheduling.options import Options
 
 _TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
@@ -49,9 +50,10 @@ def traits(ask: Ask, _: Options) -> Check | None:
 def required_traits(ask: Ask) -> frozenset[str]:
     """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties.
 
-    `trait1:X` and `trait_GROUP:X` of extra specs are among them.
+    `trait1:X` and `trait_GROUP:X` of extra specs are among them, and what else in both stands for a trait (`scheduling.implied`).
     """
-    return _asked(ask, "required") | frozenset(ask.request.traits_required)
+    request = ask.request
+    return _asked(ask, "required") | implied(request.flavor, request.image).traits | frozenset(request.traits_required)
 
 
 def _asked(ask: Ask, word: str) -> frozenset[str]:

@@ -44,7 +44,16 @@ def test_a_policy_is_read_from_toml_and_what_it_leaves_out_is_the_default() -> N
         (f"seed = {'9' * 5_000}", "p: a number in it is too large to be read"),
         ("[options]\nhost_subset_size = 0", "p: options: host_subset_size: expected at least 1, got 0"),
         ('[options]\nweight_setting = ["idle"]', "p: options: expected name=ratio in a weight setting, got 'idle'"),
-        ("[options]\nhost_subset = 2", "contains unknown field `host_subset`"),
+        ("[options]\nhost_subset = 2", "p: option 'host_subset' is not known; known: .*; did you mean 'host_subset_size'"),
+        (
+            "[options]\nram_weight_multiplier = 2.0",
+            r"option 'ram_weight_multiplier' is not known; a multiplier stands beside its weigher: \[\[weighers\]\], RAMWeigher",
+        ),
+        ("options = 1", "p: Expected `object`, got `int` - at `\\$.options`"),
+        (
+            '[options]\npci_alias = [\'{"name": "a", "traits": "CUSTOM_FAST"}\']',
+            "pci_alias a: traits: Placement's, which no device",
+        ),
         (
             '[options]\nweight_setting = ["idle=1"]\n[[weighers]]\nweigher = "MetricsWeigher"',
             "MetricsWeigher requires every metric; add MetricsFilter",

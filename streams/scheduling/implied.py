@@ -1,0 +1,114 @@
+"""Traits that a flavor's extra specs and an image's properties stand for, and what in them nothing can be placed with.
+
+Source of the rules: Nova 34, `scheduler/utils.py` and `scheduler/request_filter.py` (what it asks Placement for of every request) and
+`virt/hardware.py` (what it refuses at its API).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from schemas.guests import Flavor, Image
+from schemas.pinning import YES, WantsError
+from streams.scheduling.image_properties import read
+
+TRAITS: Mapping[str, Mapping[str, str]] = {
+    "os:secure_boot": {"required": "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "disabled": "", "optional": ""},
+    "hw:maxphysaddr_mode": {"passthrough": "COMPUTE_ADDRESS_SPACE_PASSTHROUGH", "emulate": "COMPUTE_ADDRESS_SPACE_EMULATED"},
+    "hw:tpm_version": {"1.2": "COMPUTE_SECURITY_TPM_1_2", "2.0": "COMPUTE_SECURITY_TPM_2_0"},
+    "hw:sound_model": dict.fromkeys(("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb"), "")
+    | {"virtio": "COMPUTE_SOUND_MODEL_VIRTIO"},
+}
+"""The trait that each value of an extra spec stands for; of an image's property with the same name and `_` instead of `:` as well."""
+TPM_MODELS = {"tpm-tis": "COMPUTE_SECURITY_TPM_TIS", "tpm-crb": "COMPUTE_SECURITY_TPM_CRB"}
+TPM_SECRETS = {word: f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{word.upper()}" for word in ("user", "host", "deployment")}
+ENCRYPTION_FORMATS = {word: f"COMPUTE_EPHEMERAL_ENCRYPTION_{word.upper()}" for word in ("plain", "luks", "luksv2")}
+UNCOUNTED = {
+    "hw:mem_encryption": "slots for encrypted memory are counted on no node",
+    "hw:pmem": "persistent memory is counted on no node",
+    "accel:device_profile": "devices of accelerators are counted on no node",
+}
+"""What asks for amounts that nothing here counts, like `pinning.uncounted`."""
+_KEPT = 1024
+
+
+class Implied(NamedTuple):
+    """The traits that are required besides those by name, and why nothing can be placed; empty if it can."""
+
+    traits: frozenset[str] = frozenset()
+    problem: str = ""
+
+
+def implied(flavor: Flavor, image: Image) -> Implied:
+    """What such a flavor and image stand for."""
+    if not flavor.extra_specs and not image.properties:
+        return Implied()
+    return _implied(tuple(flavor.extra_specs.items()), tuple(image.properties.items()))
+
+
+class _Said(NamedTuple):
+    """Extra specs, and properties by Nova's names of today, each in its one spelling."""
+
+    extra_specs: Mapping[str, str]
+    properties: Mapping[str, str]
+
+    def word(self, key: str, known: Mapping[str, str]) -> str:
+        """One of the words that are known, or none. Raises WantsError."""
+        by_flavor, by_image = self.extra_specs.get(key, ""), self.properties.get(key.replace(":", "_"), "")
+        if by_flavor and by_image and by_flavor != by_image:
+            raise WantsError(f"{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
+        if (word := by_flavor or by_image) and word not in known:
+            raise WantsError(f"{key}: expected {', '.join(known)}, got {word!r}")
+        return word
+
+    def is_set(self, key: str) -> bool:
+        """Whether flavor or image says yes. Raises WantsError where one says yes and the other no."""
+        said = self.extra_specs.get(key), self.properties.get(key.replace(":", "_"))
+        truths = {text.strip().lower() in YES for text in said if text}
+        if len(truths) > 1:
+            raise WantsError(f"{key}: the image has {said[1]!r}, its flavor {said[0]!r}")
+        return True in truths
+
+
+@lru_cache(maxsize=_KEPT)
+def _implied(extra_specs: tuple[tuple[str, str], ...], properties: tuple[tuple[str, str], ...]) -> Implied:
+    """A cloud has few flavors and images, and asks for them again and again."""
+    said = _Said(dict(extra_specs), read(dict(properties)))
+    try:
+        _refuse(said)
+        return Implied(frozenset(filter(None, _traits(said))))
+    except WantsError as error:
+        return Implied(problem=str(error))
+
+
+def _traits(said: _Said) -> Iterator[str]:
+    for key, traits in TRAITS.items():
+        if word := said.word(key, traits):
+            yield traits[word]
+    if version := said.word("hw:tpm_version", TRAITS["hw:tpm_version"]):
+        model = said.word("hw:tpm_model", TPM_MODELS) or "tpm-tis"
+        if model == "tpm-crb" and version != "2.0":
+            raise WantsError(f"hw:tpm_model: expected tpm-tis with version {version}, got {model!r}")
+        yield TPM_MODELS[model]
+        yield TPM_SECRETS[_Said(said.extra_specs, {}).word("hw:tpm_secret_security", TPM_SECRETS) or "user"]
+    if said.is_set("hw:virtio_packed_ring"):
+        yield "COMPUTE_NET_VIRTIO_PACKED"
+    if said.is_set("hw:ephemeral_encryption"):
+        yield "COMPUTE_EPHEMERAL_ENCRYPTION"
+        if word := said.word("hw:ephemeral_encryption_format", ENCRYPTION_FORMATS):
+            yield ENCRYPTION_FORMATS[word]
+    # Nova ignores it, with a warning, for an image of another firmware.
+    if said.properties.get("hw_firmware_stateless") == "True" and said.properties.get("hw_firmware_type") == "uefi":
+        yield "COMPUTE_SECURITY_STATELESS_FIRMWARE"
+
+
+def _refuse(said: _Said) -> None:
+    for key, why in UNCOUNTED.items():
+        asked = said.is_set(key) if key == "hw:mem_encryption" else said.extra_specs.get(key, "").strip(" ,")
+        if asked:
+            raise WantsError(f"{key}: {why}; leave it out, or name such nodes by a trait")
+    pages = said.extra_specs.get("hw:mem_page_size", "") or said.properties.get("hw_mem_page_size", "")
+    if said.is_set("hw:locked_memory") and not pages:
+        raise WantsError("hw:locked_memory: expected hw:mem_page_size beside it")
