@@ -16,9 +16,9 @@ from schemas.pinning import WantsError, known_aliases
 from streams.scheduling.custom import is_custom
 from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.filters import FILTERS, filters_of
-from streams.scheduling.options import NUMBER_MAX, Options, setting
+from streams.scheduling.options import MULTIPLIERS, NUMBER_MAX, Options, setting
 from streams.scheduling.policy import POLICIES, Policy
-from streams.scheduling.weighers import MULTIPLIERS, WEIGHERS, weigher_of
+from streams.scheduling.weighers import WEIGHERS, weigher_of
 
 
 class PolicyError(ValueError):
