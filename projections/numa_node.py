@@ -96,17 +96,19 @@ class Standing(NamedTuple):
     """All that `lacking` reads of a node for an instance that is new to it: where `text` is equal, so is what it says of the same item.
 
     Which CPUs are held is no part of it, only how many of each core are free. `free` is what there is; of each of its cells `cells` has
-    the part that says whether a guest cell fits, with the node's ratios, and `devices` says which devices are free.
+    the part that says whether a guest cell fits, with the node's ratios, and `devices` says which devices are free, `devices_free` how
+    many.
     """
 
     text: bytes
     free: Free
     cells: tuple[tuple[object, ...], ...]
     devices: bytes
+    devices_free: int
     sockets: dict[int, int | None]
 
 
-NOWHERE = Standing(b"", Free((), frozenset()), (), b"", {})
+NOWHERE = Standing(b"", Free((), frozenset()), (), b"", 0, {})
 """Of a node without cells and devices."""
 
 
@@ -119,10 +121,9 @@ def standing(node: Node, overlay: Overlay = ()) -> Standing:
     ratios = node.vcpus.ratio_milli, node.memory_mib.ratio_milli
     cells = tuple([(each.pages, each.memory_mib, each.memory_mib_used, *_cpus(each), *ratios) for each in free.cells])
     sockets = {each.cell_id: each.socket for each in free.cells}
-    devices = b""
-    if host.pci_devices:
-        devices = _encode([(device, device.address) for device in pci.available(host.pci_devices, free.addresses)])
-    return Standing(_encode((list(sockets.items()), cells, ratios)) + devices, free, cells, devices, sockets)
+    available = pci.available(host.pci_devices, free.addresses) if host.pci_devices else []
+    devices = _encode([(device, device.address) for device in available]) if host.pci_devices else b""
+    return Standing(_encode((list(sockets.items()), cells, ratios)) + devices, free, cells, devices, len(available), sockets)
 
 
 _encode = msgspec.json.Encoder().encode

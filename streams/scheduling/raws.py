@@ -10,7 +10,6 @@ from collections.abc import Callable
 from math import floor
 
 from projections.node import amounts_of
-from projections.pci import available
 from projections.room import UNLIMITED, Room
 from schemas.inventory import Hypervisor
 from schemas.resources import RESOURCES
@@ -66,15 +65,16 @@ def failed_builds(room: Room) -> float:
 
 
 def pci(room: Room) -> float:
-    """100 less the free PCI devices: nodes without any are kept for those who want none, and those with few are filled first."""
-    host, node = _host(room), room.node
+    """100 less the free PCI devices: nodes without any are kept for those who want none, and those with few are filled first.
+
+    What own claims in flight would be granted is not free, as in Nova, whose HostState takes the devices of its choices.
+    """
+    host = _host(room)
     if not (host.pci_pools or host.pci_devices):
         return float(DEVICES_MAX)
     free = sum(pool.count for pool in host.pci_pools)
     if host.pci_devices:
-        held = {address for claims in node.claims.values() for claim in claims for address in claim.pci_addresses}
-        held |= {address for shown in node.shown.values() for address in shown.report.pci_addresses}
-        free += len(available(host.pci_devices, held))
+        free += room.standing().devices_free
     return float(DEVICES_MAX - min(free, DEVICES_MAX - 1))
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from schemas.claims import NodeConfigured
-from schemas.inventory import Metric, OperatorFields, ResourceRule
+from schemas.inventory import Metric, OperatorFields, PciDevice, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS
@@ -18,6 +18,7 @@ from streams.scheduling.policy import DEFAULT, POLICIES, Multiplied, Policy, dig
 from streams.scheduling.profiles.profile import Key, Profiles, Reading
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.select import engine
+from streams.scheduling.what_if import Basis, decide
 from tests.scheduling_world import world
 
 
@@ -104,6 +105,24 @@ def test_a_node_counts_for_a_topology_filter_that_stands_before_the_one_that_rej
 
     assert structs.replace(found, engine="reference") == expected
     assert [each.filter for each in found.rejections if each.rejected] == ["NUMATopologyFilter"]
+
+
+@pytest.mark.parametrize("name", ["profiles", "reference"])
+def test_the_devices_of_own_claims_in_flight_are_counted_and_the_node_that_has_fewest_is_filled_first(name: str) -> None:
+    here = world()
+    gpus = tuple(PciDevice(address=f"gpu{number}", vendor_id="10de") for number in range(3))
+    for number in range(4):
+        here.host(f"n{number}", pci_devices=gpus)
+    policy = Policy(weighers=(Multiplied(weigher="PCIWeigher"),), options=Options(pci_alias=('{"name": "gpu", "vendor_id": "10de"}',)))
+    flavor = Flavor(vcpus=1, memory_mib=1024, extra_specs={"pci_passthrough:alias": "gpu:1"})
+    request, fleet = PlacementRequested(request_id="r", flavor=flavor, count=3), Fleet(here.ledgers())
+
+    outcome = decide(request, lambda index, _: Basis(fleet, seed=index, engine=name), policy)
+
+    assert {decision.engine for decision in outcome.decisions} == {name}
+    assert [decision.best[0].weights[0].raw for decision in outcome.decisions] == [97.0, 98.0, 99.0]
+    assert [decision.best[1].weights[0].raw for decision in outcome.decisions] == [97.0, 97.0, 97.0]
+    assert len({decision.chosen for decision in outcome.decisions}) == 1
 
 
 def test_what_a_profile_says_is_read_once_whenever_it_comes() -> None:

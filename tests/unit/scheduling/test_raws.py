@@ -13,12 +13,12 @@ from projections.room import Room, mark_of, room
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, GroupMember
 from schemas.inventory import Aggregate, Hypervisor, Metric, PciDevice, PciPool, ResourceRule
-from schemas.requests import Flavor, Image, PlacementRequested, ServerGroup
+from schemas.requests import Flavor, Image, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import Resources
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.policy import NOVA, POLICIES
-from streams.scheduling.raws import MetricMissing, image_properties
+from streams.scheduling.raws import MetricMissing, image_properties, pci
 from streams.scheduling.weighers import WEIGHERS, weigh
 
 
@@ -63,6 +63,18 @@ def test_few_io_operations_failures_and_pci_devices_are_better_and_a_newer_hyper
     device = PciDevice(address="0000:01:00.0")
     with_devices = [host("a", pci_devices=(device,)), host("b"), host("c", pci_pools=(PciPool(count=3),))]
     assert scores(with_devices, "PCIWeigher") == [2 / 3, 1.0, 0.0]
+
+
+def test_devices_that_own_claims_in_flight_would_be_granted_are_not_free_for_the_pci_weigher() -> None:
+    gpus = tuple(PciDevice(address=f"gpu{number}", vendor_id="10de", product_id="1db4") for number in range(3))
+    node = Node("a", hypervisor=Hypervisor(vcpus=8, memory_mib=8192, disk_mib=8192, pci_devices=gpus, pci_pools=(PciPool(count=2),)))
+    node.shown["there"] = Shown(InstanceReport(instance_id="there", pci_addresses=("gpu0",)), (0, 0, 0, 0), seen_ms=0)
+    wants = (PciWant(specs=({"vendor_id": "10de"},)),)
+    laid = [ClaimItem(claim_id=each, instance_id=each, nodes=("a",), resources=Resources(), pci=wants) for each in ("x", "y", "too many")]
+
+    raw = [pci(room(node, 0, mark_of("a"), laid[:number])) for number in range(4)]
+
+    assert raw == [96.0, 97.0, 98.0, 98.0]
 
 
 def test_numbers_of_instances_count_only_if_somebody_asks_for_it() -> None:
