@@ -97,7 +97,8 @@ class Services:
 
 
 def _configuration(node_id: str, service: ServiceFact | None, aggregates: list[AggregateFact], left_us: int) -> NodeConfigured:
-    zones = sorted(fact.metadata[ZONE_KEY] for fact in aggregates if fact.metadata.get(ZONE_KEY))
+    named = (zone.strip() for fact in aggregates for zone in fact.metadata.get(ZONE_KEY, "").split(","))
+    zones = sorted(filter(None, named))
     fields = OperatorFields(
         zone=zones[0] if zones else service.zone if service is not None else "",
         aggregates=tuple(Aggregate(name=fact.name, metadata=fact.metadata) for fact in aggregates),

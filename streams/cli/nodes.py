@@ -16,6 +16,7 @@ from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
+from streams.scheduling.filters.labels import zones_named
 
 VIEWS = ("limit", "reported", "tracked", "claimed", "gap", "free")
 
@@ -27,6 +28,7 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     reported is what the last complete audit lists, tracked what life-cycle events add up to, claimed what held claims keep.
     gap = tracked - reported. free = limit - used, where an instance counts with the larger of what is observed and what is claimed
     but not yet confirmed. limit = (total - reserved) x ratio. A view that nothing reports is shown as -, which is not 0.
+    zone is every zone that a node is in, by the operator's setting and by availability_zone of its aggregates.
     """
     with opened(log) as source:
         state = state_at(source, moment_of(at))
@@ -37,8 +39,9 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
 
 
 def node_item(row: NodeResources, as_of_ms: int) -> dict[str, Any]:
-    """The row as an item: the fields of `node-resources`, all of them, and the age of the last audit."""
+    """The row as an item: the fields of `node-resources`, all of them, its zone every zone it is in, and the age of the last audit."""
     item: dict[str, Any] = {name: _spelled(getattr(row, name)) for name in row.__struct_fields__}
+    item["zone"] = ",".join(sorted(zones_named(row)))
     item["audit_age_ms"] = None if row.audit_taken_at_ms is None else as_of_ms - row.audit_taken_at_ms
     return item
 

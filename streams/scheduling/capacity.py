@@ -22,6 +22,7 @@ from schemas.guests import NumaWant, PciWant
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Limits
 from streams.scheduling.ask import Ask
+from streams.scheduling.filters.labels import zones
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.limits import least
 from streams.scheduling.policy import Policy
@@ -51,12 +52,13 @@ since a flavor may name what the next instance changes, such as the number of in
 class NodeCapacity(Struct, frozen=True, gc=False):
     """One node: how many more it takes, and what then is the limit.
 
-    `fits` is None where nothing limits it. `bound` is a resource, `instances`, `io_ops`, `group`, or the filter that rejects the next one.
+    `zones` are all that it is in, in order: mostly one. `fits` is None where nothing limits it. `bound` is a resource, `instances`,
+    `io_ops`, `group`, or the filter that rejects the next one.
     `at_least` says that a trial ended at `TRIALS_MAX` with all of them accepted: there may be room for more, and no bound was met.
     """
 
     node_id: str
-    zone: str
+    zones: tuple[str, ...]
     fits: int | None
     bound: str
     at_least: bool = False
@@ -108,12 +110,13 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
 
     def on_node(room: Room) -> NodeCapacity:
         fits, bound = _closed(room, ask.item, prepared)
+        inside = tuple(sorted(zones(room.node, policy.options.default_availability_zone)))
         if tried:
             laid, rejecting = _by_trial(fleet, room, one, policy, steadily=closed)
             if not rejecting and laid != fits:
-                return NodeCapacity(room.node_id, room.node.zone, laid, "", at_least=True)
+                return NodeCapacity(room.node_id, inside, laid, "", at_least=True)
             fits, bound = laid, rejecting or bound
-        return NodeCapacity(room.node_id, room.node.zone, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
+        return NodeCapacity(room.node_id, inside, None if fits >= UNLIMITED else fits, "" if fits >= UNLIMITED else bound)
 
     nodes = [on_node(room) for room in list(sieve.passed)]
     nodes.sort(key=lambda node: (node.fits is not None, -(node.fits or 0), node.node_id))

@@ -28,11 +28,11 @@ from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
 from streams.placement.checks import unkept
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
+from streams.scheduling.filters import labels
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import digest
 from streams.scheduling.what_if import CannotChange, change
 
-NO_ZONE = "-"
 OWNER = "capacity"
 FlavorsFile = Annotated[
     str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; or a request as JSON; - is stdin.")
@@ -56,6 +56,9 @@ def capacity_verb(
     requests had beside them; --flavor picks one of them by its name. A node takes the least of what is free by what one instance needs of
     each resource, and what limits and groups leave; -o wide and -o json say how many on which node. With --ratio, --drain, --add and so on:
     if that were so. Instances of one flavor leave less for the next, so numbers of several flavors do not add up.
+
+    A node counts in the column of each zone that it is in, by its own setting or by availability_zone of its aggregates, and once in fits;
+    one without any counts in that of the policy's default_availability_zone.
     """
     with opened(log) as source:
         requests = _requests(asking, flavors, lambda: asked_for(source))
@@ -69,7 +72,9 @@ def capacity_verb(
             raise UsageProblem(str(problem)) from None
     fleet, policy, cut = Fleet(ledgers), chosen.policy, chosen.cut(state.cut)
     asking.check_nodes({room.node.node_id for room in fleet.rooms()})
-    zones = sorted({room.node.zone or NO_ZONE for room in fleet.rooms()})
+    zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]
+    zones = sorted(frozenset[str]().union(*zoned))
+    are_named = any(labels.zones_named(room.node) for room in fleet.rooms())
     items = [_item(name, request, capacity(fleet, request, policy, unkept(request, policy)), zones) for name, request in requests.items()]
     summary = {
         "changes": changing.told(),
@@ -77,9 +82,12 @@ def capacity_verb(
         "policy_source": chosen.source,
         "nodes_known": len(fleet.rooms()),
     }
-    show.write(Answer(columns=_columns(zones), items=items, cut=cut, summary=summary))
-    if show.output in {"table", "wide"} and changing.told():
-        say(f"if {', '.join(changing.told())}")
+    show.write(Answer(columns=_columns(zones if are_named else ()), items=items, cut=cut, summary=summary))
+    if show.output in {"table", "wide"}:
+        if changing.told():
+            say(f"if {', '.join(changing.told())}")
+        if several := sum(len(each) > 1 for each in zoned):
+            say(f"{units.counted(several, 'node')} in several zones: counted in the column of each, and once in fits")
     for item in items:
         if item["unusable"]:
             say(f"{item['flavor']}: no node will ever do: {item['unusable']}")
@@ -133,8 +141,8 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
         "nodes": len(found.nodes),
         "nodes_known": found.nodes_known,
         "most": None if best is None else {"node_id": best.node_id, "fits": best.fits, "at_least": best.at_least},
-        "zones": {zone: total([node for node in found.nodes if (node.zone or NO_ZONE) == zone], together=found.together) for zone in zones},
-        "zones_at_least": sorted({node.zone or NO_ZONE for node in found.nodes if node.at_least}),
+        "zones": {zone: total([node for node in found.nodes if zone in node.zones], together=found.together) for zone in zones},
+        "zones_at_least": sorted({zone for node in found.nodes if node.at_least for zone in node.zones}),
         "bounds": dict(bounds.most_common()),
         "rejected": found.rejected,
         "tried": found.tried,
@@ -150,7 +158,7 @@ def _columns(zones: Sequence[str]) -> list[Column]:
         Column(name="flavor"),
         Column(name="size"),
         Column(name="fits", right=True, told=lambda item: _number(item["fits"], more=item["at_least"]), alarm=lambda number: number == 0),
-        *(Column(name=f"zones.{zone}", title=zone, right=True, told=partial(_in_zone, zone)) for zone in zones if zones != [NO_ZONE]),
+        *(Column(name=f"zones.{zone}", title=zone or "-", right=True, told=partial(_in_zone, zone)) for zone in zones),
         Column(name="nodes", right=True),
         Column(name="most", title="most on one", shown=_most),
         Column(name="bounds", title="runs out first (on nodes)", shown=_bounds),

@@ -75,7 +75,10 @@ def apply(
 
 @app.command(name="show")
 def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
-    """The operator's settings of every node, as they stand in the ledger."""
+    """The operator's settings of every node, as they stand in the ledger.
+
+    zone is the setting alone; `claimlog nodes` has the zones of a node's aggregates, too.
+    """
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
     items = [settings(node) for node_id in matching(state.node_ids(), names) if (node := state.node(node_id)) is not None]

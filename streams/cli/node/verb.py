@@ -28,6 +28,7 @@ from streams.cli.reading.state_at import ledger_partitions, moment_of, state_at
 from streams.cli.watching import watchable
 from streams.cli.writing import appended_to, check_writable, new_stamp
 from streams.operator import configure
+from streams.scheduling.filters.labels import zones_named
 
 app = App(name="node", help="One node in full, and the operator's word on it.")
 
@@ -39,7 +40,10 @@ NewFlag = Annotated[bool, Parameter(name="--new", negative=(), help="The node ha
 @app.command
 @watchable
 def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", output: Live = LIVE) -> int:
-    """One node: its settings, the arithmetic of what is free, the claims held there and what is wrong with it."""
+    """One node: its settings, the arithmetic of what is free, the claims held there and what is wrong with it.
+
+    zone is every zone that it is in, by the operator's setting and by availability_zone of its aggregates.
+    """
     with opened(log) as source:
         state = state_at(source, moment_of(at))
     node = state.node(name)
@@ -142,7 +146,7 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
     lines = [
         f"node        {row.node_id}",
         f"status      {row.status}" + (f" ({row.status_reason})" if row.status_reason else ""),
-        f"zone        {row.zone or '-'}",
+        f"zone        {plain(sorted(zones_named(row))) or '-'}",
         f"aggregates  {plain([_aggregate(each.name, each.metadata) for each in row.aggregates]) or '-'}",
         f"traits      {plain(row.traits) or '-'}",
         f"host        {kind}" + (f", uuid {row.host_uuid}" if row.host_uuid else ""),

@@ -6,6 +6,7 @@ import re
 
 from projections.node import Node
 from projections.room import Room
+from schemas.results import NodeResources
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.implied import implied
 from streams.scheduling.options import Options
@@ -15,11 +16,16 @@ _TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
 
 
 def zones(node: Node, default: str) -> frozenset[str]:
-    """A node's zones: the operator's field, and `availability_zone` of its aggregates (comma-separated, as in Nova), or the default."""
+    """A node's zones: those that somebody named, or the default."""
+    return zones_named(node) or frozenset({default})
+
+
+def zones_named(node: Node | NodeResources) -> frozenset[str]:
+    """A node's zones: the operator's field, and `availability_zone` of its aggregates (comma-separated, as in Nova)."""
     named = {node.zone} if node.zone else set[str]()
     for aggregate in node.aggregates:
         named |= {zone.strip() for zone in aggregate.metadata.get("availability_zone", "").split(",") if zone.strip()}
-    return frozenset(named) or frozenset({default})
+    return frozenset(named)
 
 
 def availability_zone(ask: Ask, options: Options) -> Check | None:

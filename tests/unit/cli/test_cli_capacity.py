@@ -51,6 +51,37 @@ def test_each_flavor_of_an_openstack_list_by_zone_and_by_node(
     assert "no limit" not in table
 
 
+def test_a_node_counts_in_the_column_of_every_zone_that_it_is_in_and_once_in_all(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, policy = fleet.path.parent / "fleet.toml", fleet.path.parent / "policy.toml"
+    settings.write_text(
+        '[nodes.c01]\nzone = "east"\n[aggregates.edge]\nnodes = ["c01"]\nmetadata = { availability_zone = "far, further" }\n'
+    )
+    policy.write_text('[options]\ndefault_availability_zone = "home"\n')
+    fleet.run(capsys, "fleet", "apply", str(settings))
+
+    (item,) = fleet.run(capsys, "capacity", "--memory", "1GiB", "-o", "json").json["items"]
+    table = fleet.run(capsys, "capacity", "--memory", "1GiB")
+    (far,) = fleet.run(capsys, "capacity", "--memory", "1GiB", "--zone", "far", "-o", "json").json["items"]
+    (home,) = fleet.run(capsys, "capacity", "--memory", "1GiB", "--by", str(policy), "-o", "json").json["items"]
+
+    assert (item["fits"], item["zones"]) == (11, {"east": 8, "far": 8, "further": 8, "nova": 3})
+    assert {each["node_id"]: each["zones"] for each in item["where"]} == {"c01": ["east", "far", "further"], "c02": ["nova"]}
+    assert table.out.splitlines()[0].split()[2:7] == ["fits", "east", "far", "further", "nova"]
+    assert table.out.splitlines()[1].split()[3:8] == ["11", "8", "8", "8", "3"]
+    assert "1 node in several zones: counted in the column of each, and once in fits\n" in table.err
+    assert (far["fits"], far["zones"]) == (8, {"east": 8, "far": 8, "further": 8, "nova": 0})
+    assert home["zones"] == {"east": 8, "far": 8, "further": 8, "home": 3}
+
+
+def test_without_zones_there_are_no_columns_of_them(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fleet.run(capsys, "capacity", "--memory", "1GiB")
+
+    assert said.out.splitlines()[0].split()[2:4] == ["fits", "nodes"]
+    assert "zones" not in said.err
+
+
 def test_flavors_in_toml_and_one_of_them_by_name_if_something_were_otherwise(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     path = fleet.path.parent / "flavors.toml"
     path.write_text('[flavors.tiny]\nvcpus = 1\nmemory = "512MiB"\n[flavors.big]\nmemory = "4GiB"\ndisk = "50GiB"\n')
@@ -162,7 +193,7 @@ def test_of_a_group_that_goes_to_one_node_a_zone_takes_what_its_best_node_takes(
     (item,) = fleet.run(capsys, "capacity", *flags).json["items"]
     (other,) = fleet.run(capsys, "capacity", *flags, "--by", str(policy)).json["items"]
 
-    assert (item["fits"], item["zones"]) == (33, {"-": 33})
+    assert (item["fits"], item["zones"]) == (33, {"nova": 33})
     assert (other["fits"], other["unusable"][:24]) == (0, "an affinity group needs ")
 
 

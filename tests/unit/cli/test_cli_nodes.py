@@ -10,6 +10,7 @@ import pytest
 
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
 from streams.cli.main import run
+from streams.cli.reading.state_at import state_at
 from streams.log.base import TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.log.sqlite import SqliteLog
@@ -163,6 +164,33 @@ def test_the_table_has_units_and_the_cut_goes_to_stderr(tmp_path: Path, capsys: 
     assert "8 GiB" in line
     assert "1,204 MiB" in line
     assert said.err.startswith("cut:")
+
+
+def test_the_zone_is_every_zone_that_a_node_is_in_and_its_published_row_has_the_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    for name in ("c01", "c02", "c03"):
+        fleet.audit(name, {})
+    settings = tmp_path / "fleet.toml"
+    settings.write_text(
+        '[nodes.c01]\nzone = "north"\n[aggregates.edge]\nnodes = ["c01", "c02"]\nmetadata = { availability_zone = "far, further" }\n'
+    )
+    fleet.run(capsys, "fleet", "apply", str(settings))
+
+    table = fleet.run(capsys, "nodes", "-c", "zone", "--no-headers").out
+    values = fleet.run(capsys, "nodes", "-o", "value", "-c", "zone").out
+    shown = fleet.run(capsys, "node", "show", "c02").out
+    (item,) = fleet.run(capsys, "node", "show", "c01", "-o", "json").json["items"]
+    setting = fleet.run(capsys, "fleet", "show", "-o", "value", "-c", "zone").out
+    state = state_at(fleet.log)
+
+    assert table == "far,further,north\nfar,further\n-\n"
+    assert values == "far,further,north\nfar,further\n\n"
+    assert "zone        far,further\n" in shown
+    assert item["zone"] == "far,further,north"
+    assert setting == "north\n\n\n"
+    assert [row.zone for row in state.rows(state.node_ids()).values()] == ["north", "", ""]
 
 
 def test_the_cut_of_another_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,6 +181,16 @@ def test_aggregates_and_zones_follow_their_hosts_and_leave_with_them() -> None:
     ]
 
 
+def test_of_an_aggregate_with_several_zones_the_first_is_the_nodes_own_and_the_metadata_has_all() -> None:
+    feed = Feed(OpenStack(lambda _: 1))
+    fed(feed, *created("h1"), aggregate(["h1"], availability_zone=" west,east"))
+
+    (word,) = settings(feed.settle())
+
+    named = Aggregate(name="my-aggregate", metadata={"availability_zone": " west,east"})
+    assert word.fields == OperatorFields(zone="east", aggregates=(named,))
+
+
 def test_a_host_that_enters_and_leaves_an_aggregate_again_and_again_ends_where_it_is_last() -> None:
     following = Following().take(NovaCloud().create("a", "h1"))
     inside = []

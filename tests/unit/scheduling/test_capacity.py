@@ -106,7 +106,7 @@ def test_a_trial_that_ends_before_any_bound_says_that_more_may_fit() -> None:
     found = capacity(fleet(), many, DEFAULT)
     bounded = capacity(fleet(), exact, DEFAULT)
 
-    assert found.nodes == (NodeCapacity("n1", "", TRIALS_MAX, "", at_least=True),)
+    assert found.nodes == (NodeCapacity("n1", ("nova",), TRIALS_MAX, "", at_least=True),)
     assert (found.fits, found.at_least) == (TRIALS_MAX, True)
     assert (one(bounded.nodes), bounded.at_least) == ((TRIALS_MAX, "instances"), False)
 
