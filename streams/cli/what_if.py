@@ -34,11 +34,11 @@ from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.log.base import Log, OffsetOutOfRange
 from streams.placement.checks import unfit
-from streams.placement.keeps import nothing_kept
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
+from streams.scheduling.keeping import nothing_kept
 from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import DEFAULT as ENGINE_DEFAULT

@@ -30,11 +30,11 @@ from streams.placement.cancels import cancelled, released
 from streams.placement.checks import gave_up, no_valid_node, unfit
 from streams.placement.doubles import Doubles
 from streams.placement.homes import Homes
-from streams.placement.keeps import kept_item, nothing_kept
 from streams.placement.messages import Sender, too_large
 from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.holding import choose
+from streams.scheduling.keeping import kept_item, nothing_kept
 from streams.scheduling.limits import claimed
 from streams.scheduling.overlay import InFlight
 from streams.scheduling.policy import Policy, digest
@@ -271,11 +271,9 @@ class Placer:
             if seat.attempt >= ATTEMPTS_MAX:
                 lacks = "; ".join(map(str, seat.refused))
                 return self._refuse(work, items, "refused", f"instance {seat.index}: refused {ATTEMPTS_MAX} times, last: {lacks}", now_ms)
-            if seat.keeps:
-                if problem := self._keep(request, seat, items):
-                    return self._refuse(work, items, "refused", problem, now_ms)
+            if seat.keeps and self._keep(request, seat, items):
                 continue
-            decision, wanted = self._choose(work, seat)
+            decision, wanted = self._choose(work, work.seats[seat.index])
             if not decision.chosen:
                 self._lift_all(items)
                 return self._no_place(work, seat, decision, now_ms)
@@ -320,11 +318,13 @@ class Placer:
         return [self._homes.propose(work, home.epoch, decision.chosen, f"{self._claim_id(request, 0)}/home", now_ms)]
 
     def _no_place(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
-        """An instance fits nowhere. That is a failure, unless own claims in flight may be in the way or its group may move.
+        """An instance fits nowhere, or is refused. A failure, unless own claims in flight may be in the way or its group may move.
 
         Claims are laid over their first node and may be granted on another: what they leave no room for is decided again without them.
         """
         request, in_flight = work.asked.request, self.fleet.laid()
+        if problem := nothing_kept(self.fleet, request, seat.index):
+            return self._refuse(work, {}, "refused", problem, now_ms)
         if in_flight and work.waits < ATTEMPTS_MAX:
             work.waits += 1
             work.behind = in_flight
@@ -340,6 +340,7 @@ class Placer:
         """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
         request = work.asked.request
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
+        ask = ask.unless(nothing_kept(self.fleet, request, seat.index))
         held = work.desk.held_nodes(self.fleet.ledgers, request, seat.index)
         ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, held)
         if seat.refused or decision.overlay:
@@ -348,15 +349,14 @@ class Placer:
         self.counters.decisions += 1
         return decision, claimed(self.fleet, ask, self.policy, decision) if decision.chosen else ask.item
 
-    def _keep(self, request: PlacementRequested, seat: Seat, items: dict[int, list[ClaimItem]]) -> str:
-        """Claim what an instance uses on the node that it leaves; why that cannot be done, or nothing."""
-        item = kept_item(self.fleet, request, seat.index)
-        if item is None:
-            return nothing_kept(self.fleet, request, seat.index)
+    def _keep(self, request: PlacementRequested, seat: Seat, items: dict[int, list[ClaimItem]]) -> bool:
+        """Claim what an instance uses on the node that it leaves. Where that is nothing, its own decision is to say so: no node will do."""
+        if (item := kept_item(self.fleet, request, seat.index)) is None:
+            return False
         seat.partition, seat.claim_id = self.fleet.partition_of_node(request.source_node), self._claim_id(request, seat.index)
         seat.item = msgspec.structs.replace(item, claim_id=seat.claim_id)
         items.setdefault(seat.partition, []).append(seat.item)
-        return ""
+        return True
 
     def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True

@@ -15,8 +15,8 @@ from schemas.claims import ClaimItem, ReleaseReason
 from schemas.requests import PlacementRequested
 from schemas.resources import Shortfall
 from schemas.results import Decision, FailureReason, Placement
-from streams.placement.keeps import has_to_keep
 from streams.scheduling.holding import NOWHERE, nodes_held
+from streams.scheduling.keeping import has_to_keep
 
 LATENCIES_KEPT = 10_000
 

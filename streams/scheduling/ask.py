@@ -30,7 +30,7 @@ class Ask(Struct, gc=False):
 
     `held_nodes`, if there are any, are the only ones asked about (see `holding`). `company` are the claims of the request's other instances
     where all have to go to one node that is not known yet: each node is asked with them laid over it. `unusable` is why no node will do:
-    extra specs or properties that contradict each other.
+    extra specs or properties that contradict each other, or an instance to be moved that is not where it should be.
     """
 
     request: PlacementRequested
@@ -48,8 +48,8 @@ class Ask(Struct, gc=False):
         return msgspec.structs.replace(self, held_nodes=held_nodes)
 
     def unless(self, unusable: str) -> Ask:
-        """The same ask, which no node will do for if there is a reason."""
-        return msgspec.structs.replace(self, unusable=self.unusable or unusable)
+        """The same ask, which no node will do for if there is a reason: schedulers look for that before they read of what is asked for."""
+        return msgspec.structs.replace(self, unusable=unusable or self.unusable)
 
     @property
     def instance_id(self) -> str:

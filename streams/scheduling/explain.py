@@ -17,6 +17,8 @@ from streams.scheduling import overlay
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
+from streams.scheduling.keeping import nothing_kept
+from streams.scheduling.matrix import UNUSABLE
 from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.select import ENGINES, engine
 
@@ -180,8 +182,13 @@ def engine_of(recorded: Decision) -> str:
 
 
 def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
-    """The ask of a recorded decision, on the fleet as it saw it (`Laid`)."""
+    """The ask of a recorded decision, on the fleet as it saw it (`Laid`).
+
+    Of a move with nothing to keep, earlier versions recorded the node that would have been chosen: that is made again as it was.
+    """
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
+    if any(each.filter == UNUSABLE and each.rejected for each in recorded.rejections):
+        ask = ask.unless(nothing_kept(fleet, request, index))
     return ask.only_on(nodes_chosen_from(fleet, request, index, recorded))
 
 

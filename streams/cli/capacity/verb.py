@@ -26,11 +26,12 @@ from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
-from streams.placement.checks import unkept
+from streams.placement.checks import unfit
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.filters import labels
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.policy import digest
+from streams.scheduling.keeping import nothing_kept_by_any
+from streams.scheduling.policy import Policy, digest
 from streams.scheduling.what_if import CannotChange, change
 
 OWNER = "capacity"
@@ -75,7 +76,7 @@ def capacity_verb(
     zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]
     zones = sorted(frozenset[str]().union(*zoned))
     are_named = any(labels.zones_named(room.node) for room in fleet.rooms())
-    items = [_item(name, request, capacity(fleet, request, policy, unkept(request, policy)), zones) for name, request in requests.items()]
+    items = [_item(name, request, _counted(fleet, request, policy), zones) for name, request in requests.items()]
     summary = {
         "changes": changing.told(),
         "policy_digest": digest(policy),
@@ -97,7 +98,7 @@ def capacity_verb(
 
 
 def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:
-    """By the flavor's name a request for one instance of each kind, with all else that the flags say. Raises UsageProblem."""
+    """By the flavor's name a request for instances of each kind, with all else that the flags or a file say. Raises UsageProblem."""
     for name in ("count", "instance", "ttl"):
         if getattr(asking, name) != getattr(ASKING, name):
             raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
@@ -108,7 +109,7 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Placem
     found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
     if isinstance(found, PlacementRequested):
         asking.only()
-        return {found.flavor.name or "-": replace(found, request_id=OWNER, count=1, instance_ids=())}
+        return {found.flavor.name or "-": found}
     if asking.flavor and asking.flavor not in found:
         raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
     found = {asking.flavor: found[asking.flavor]} if asking.flavor else found
@@ -124,6 +125,12 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementReque
     there = asking.request(OWNER, sizes=kind.flavor)
     volume = kind.boot_from_volume or there.boot_from_volume
     return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)
+
+
+def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
+    """How many fit of a request's kind: none where a scheduler refuses it whatever nodes there are."""
+    unusable = unfit(request, policy, OWNER, 0) or nothing_kept_by_any(fleet, request)
+    return capacity(fleet, replace(request, request_id=OWNER), policy, unusable)
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:

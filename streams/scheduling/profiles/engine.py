@@ -103,9 +103,9 @@ class ProfileEngine:
         )
 
     def _lane(self, ask: Ask) -> Lane:
-        # A live migration asks for what its guest has, which no request says.
-        moving = (ask.item.numa, ask.unusable) if ask.request.live else None
-        key = self._encoder.encode((signature(ask.request), ask.item.resources, ask.item.pci, moving))
+        # A live migration asks for what its guest has, and a move is refused for what its source has not: no request says either.
+        moving = ask.item.numa if ask.request.live else None
+        key = self._encoder.encode((signature(ask.request), ask.item.resources, ask.item.pci, moving, ask.unusable))
         lane = self._lanes.pop(key, None)
         if lane is None:
             self.view.ask(amounts_of(ask.item.resources))

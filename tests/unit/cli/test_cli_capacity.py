@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -172,6 +173,30 @@ def test_what_trials_do_not_bound_is_told_as_the_least(fleet: FleetLog, capsys: 
     assert "c03=256 or more" in said.out
     assert "dust: 256 or more on a node" in said.err
     assert (item["fits"], item["at_least"], item["unlimited"]) == (256, True, False)
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (
+            {"instance_ids": ("vm", "nobody"), "source_node": "c02", "count": 2},
+            "instance nobody is neither claimed nor shown on source_node c02",
+        ),
+        ({"source_node": "c02"}, "action migrate needs instance_ids: name the instances that are there"),
+        ({"instance_ids": ("vm",), "source_node": "c02"}, ""),
+    ],
+)
+def test_of_a_request_that_a_scheduler_refuses_whatever_nodes_there_are_none_fit(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], says: dict[str, Any], why: str
+) -> None:
+    path = fleet.path.parent / "request.json"
+    path.write_bytes(encode(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1024), action="migrate", **says)))
+
+    (item,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
+    said = fleet.run(capsys, "capacity", str(path))
+
+    assert (item["fits"], item["unusable"], item["rejected"]) == ((0, why, {"request": 2}) if why else (8, "", {"source-node": 1}))
+    assert ("-: no node will ever do: " + why in said.err) == bool(why)
 
 
 def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -236,6 +236,25 @@ def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: F
     assert "would fit there" not in said.out
 
 
+def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
+    fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
+    fleet.now_ms += 60_000
+    fleet.audit("c03", {}, memory_mib=16_384)
+    move = fleet.path.with_name("move.json")
+    flavor = Flavor(memory_mib=12 * 1024)
+    move.write_bytes(
+        json.encode(PlacementRequested(request_id="r3", action="migrate", instance_ids=("nobody",), source_node="c01", flavor=flavor))
+    )
+
+    assert fleet.run(capsys, "place", str(move), "--wait", "0s").code == 0
+    fleet.schedule()
+    placed, said = fleet.run(capsys, "place", str(move)), fleet.run(capsys, "explain", "r3")
+
+    assert (placed.code, said.code) == (4, 4)
+    assert "leak" not in placed.out + said.out
+
+
 def test_no_leak_is_blamed_where_a_limit_of_the_request_itself_stands_in_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -380,6 +380,30 @@ def test_a_dry_run_says_where_instances_would_go_and_that_nothing_is_claimed(fle
     assert "nothing to take back" in cancelled.out
 
 
+def test_a_move_of_what_is_not_there_has_one_account_from_all_who_are_asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "instance nobody is neither claimed nor shown on source_node nope"
+    path = fleet.path.parent / "move.json"
+    flavor = Flavor(memory_mib=1024, vcpus=64)
+    path.write_bytes(
+        msgspec.json.encode(
+            PlacementRequested(request_id="m1", action="migrate", source_node="nope", instance_ids=("nobody",), flavor=flavor)
+        )
+    )
+    fleet.run(capsys, "place", str(path), "--wait", "0s")
+    fleet.schedule()
+
+    placed, explained = fleet.run(capsys, "place", str(path)), fleet.run(capsys, "explain", "m1")
+    again, counted = fleet.run(capsys, "what-if", "m1"), fleet.run(capsys, "capacity", str(path))
+
+    assert f"not placed (refused): {why}" in placed.out
+    assert f"refused ({why})" in explained.out
+    assert "made again, it gives the same choice" in explained.out
+    for said in (placed, explained, again):
+        assert (said.code, "0 left\n" in said.out, "closest" in said.out) == (4, True, False)
+        assert f": {why}" in said.out
+    assert f"-: no node will ever do: {why}" in counted.err
+
+
 def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:

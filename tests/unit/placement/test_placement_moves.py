@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +15,14 @@ from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.log.base import Message
 from streams.scheduler import Scheduler
-from tests.scheduling_world import START_MS, World, world, wrongs
+from streams.scheduling.explain import rerun, spelled_out
+from streams.scheduling.fleet import Fleet
+from streams.scheduling.policy import DEFAULT, digest
+from streams.scheduling.select import engine
+from tests.scheduling_world import START_MS, At, World, world, wrongs
+from tests.unit.scheduling.test_explain import claimed, ledgers_at
 
 GUEST = "11111111-1111-1111-1111-111111111111"
 
@@ -75,6 +82,11 @@ def move(here: World, request_id: str = "move", engine_name: str = "auto", **opt
     settle(here.scheduler(engine_name=engine_name))
     (result,) = [each for each in said(here, RESULTS, InstancesPlaced, PlacementFailed) if each.request_id == request_id]
     return result
+
+
+def move_of(instance_id: str) -> PlacementRequested:
+    flavor = Flavor(vcpus=4, memory_mib=4096)
+    return PlacementRequested(request_id="move", flavor=flavor, action="migrate", source_node="n1", instance_ids=(instance_id,))
 
 
 def test_a_migration_holds_both_sides_until_it_is_confirmed() -> None:
@@ -221,6 +233,71 @@ def test_what_is_not_on_the_node_that_it_should_leave_is_refused() -> None:
 
     assert (result.reason, result.message) == ("refused", f"instance {GUEST} is neither claimed nor shown on source_node n3")
     assert len(said(here, CLAIMS, ClaimRequested)) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_the_evidence_of_a_refused_move_is_that_no_node_will_do_and_comes_out_the_same_again(engine_name: str) -> None:
+    here = fleet("n1", "n2", "n3", vcpus=6)
+
+    result = move(here, engine_name=engine_name, vcpus=7, count=2, instance_ids=(GUEST, "nobody"), source_node="n1")
+    other = move(here, "other", engine_name=engine_name, vcpus=5, count=2, instance_ids=(GUEST, "nobody"), source_node="n1")
+
+    assert (result.reason, [decision.chosen for decision in result.decisions]) == ("no-valid-node", [""])
+    assert (other.reason, other.message) == ("refused", "instance nobody is neither claimed nor shown on source_node n1")
+    first, second = other.decisions
+    assert (first.chosen != "", second.chosen, second.nearest_miss, second.engine) == (True, "", None, engine_name)
+    assert [(each.filter, each.rejected, each.reason) for each in second.rejections if each.rejected] == [("request", 3, other.message)]
+    request = here.requests[-1]
+    for index, decision in enumerate(spelled_out(request, other.decisions)):
+        assert rerun(ledgers_at(here, decision.cut), request, index, decision, claimed(here), DEFAULT).same
+    assert len(said(here, CLAIMS, ClaimRequested)) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_a_refused_move_says_nothing_of_moves_like_it(engine_name: str) -> None:
+    here = fleet("n1", "n2", "n3")
+    options: dict[str, Any] = {"vcpus": 4, "memory_mib": 4096, "action": "migrate", "source_node": "n1"}
+    here.request("before", instance_ids=("nobody",), **options)
+    here.request("move", instance_ids=(GUEST,), **options)
+    here.request("after", instance_ids=("nobody",), **options)
+
+    settle(here.scheduler(engine_name=engine_name))
+
+    assert [here.answer(each).reason for each in ("before", "move", "after")] == ["refused", None, "refused"]
+    assert wrongs(here) == []
+
+
+def test_a_move_whose_place_went_while_it_was_claimed_is_refused_on_the_evidence_of_that() -> None:
+    here = fleet("n1", "n2", "n3")
+
+    def go(when: str, messages: Sequence[Message]) -> None:
+        if when == "before" and not gone and messages[0].topic == CLAIMS:
+            gone.append(True)
+            event(here, "n1", "departed")
+            first = here.answer("first").named[0].claim_id
+            here.say(CLAIMS, ClaimReleased(node_id="n1", record_id="gone", claim_id=first, reason="operator"))
+
+    gone: list[bool] = []
+    here.request("move", vcpus=4, memory_mib=4096, action="migrate", source_node="n1", instance_ids=(GUEST,))
+    settle(here.scheduler(log=At(here.log, go)))
+
+    (result,) = [each for each in said(here, RESULTS, PlacementFailed) if each.request_id == "move"]
+    assert (result.reason, result.message) == ("refused", f"instance {GUEST} is neither claimed nor shown on source_node n1")
+    (decision,) = result.decisions
+    assert (decision.chosen, [each.filter for each in decision.rejections if each.rejected]) == ("", ["request"])
+    assert [claim_id for ledger in here.ledgers() for claim_id in ledger.claims] == []
+
+
+def test_a_move_that_an_earlier_version_refused_after_it_had_chosen_comes_out_as_it_was_recorded() -> None:
+    here = fleet("n1", "n2", "n3")
+    request = move_of("nobody")
+    ledgers = here.ledgers()
+    fold = Fleet(ledgers)
+    recorded = engine("reference")(fold, fold.ask(request, 0, owner="s"), DEFAULT, digest(DEFAULT))
+
+    again = rerun(ledgers, request, 0, recorded, {}, DEFAULT)
+
+    assert (recorded.chosen != "", again.same) == (True, True)
 
 
 def test_whoever_was_moved_away_stays_a_member_of_its_group_until_it_is_confirmed() -> None:

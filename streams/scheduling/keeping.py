@@ -20,6 +20,11 @@ def nothing_kept(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
 
 
+def nothing_kept_by_any(fleet: Fleet, request: PlacementRequested) -> str:
+    """The same of the first of its instances of which it is so: they are moved together, or not at all."""
+    return next(filter(None, (nothing_kept(fleet, request, index) for index in range(request.count))), "")
+
+
 def kept_item(fleet: Fleet, request: PlacementRequested, index: int) -> ClaimItem | None:
     """The claim, without its id, for all that instance number `index` uses on the source node; None if it has nothing there.
 
