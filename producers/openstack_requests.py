@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from producers.openstack_messages import Key, Notification
 from producers.openstack_payloads import FlavorSaid
+from schemas.aliases import ALIAS_KEY
 from schemas.codec import Unreadable
 from schemas.guests import Image, PciWant
-from schemas.pinning import ALIAS_KEY
 from schemas.requests import INSTANCES_MAX, Hints, PlacementRequested, ServerGroup
 from schemas.units import Count, Name, Text
 

@@ -1,28 +1,23 @@
-"""What a flavor's extra specs and an image's properties want of CPUs, NUMA cells and PCI devices, as a claim carries it.
+"""What a flavor's extra specs and an image's properties want of CPUs and NUMA cells, as a claim carries it.
 
-Source of the rules and of the names: Nova 34, `virt/hardware.py` (numa_get_constraints), `scheduler/utils.py` (pinning policies become
-dedicated CPUs) and `pci/request.py` (aliases). What Nova refuses at its API raises WantsError here.
+Source of the rules and of the names: Nova 34, `virt/hardware.py` (numa_get_constraints) and `scheduler/utils.py` (pinning policies become
+dedicated CPUs). What Nova refuses at its API raises WantsError here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
-from schemas.guests import Flavor, Image, NumaWant, PciWant
+from schemas.guests import Flavor, Image, NumaWant
 from schemas.units import AMOUNT_MAX
 
 CPU_POLICIES = ("shared", "dedicated", "mixed")
 THREAD_POLICIES = ("prefer", "isolate", "require")
 EMULATOR_POLICIES = ("share", "isolate")
-PCI_POLICIES = ("required", "legacy", "preferred", "socket")
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
-ALIAS_KEY = "pci_passthrough:alias"
-MIGRATABLE = "live_migratable"
 CPUS_MAX = 4096
 """Most CPUs that KVM gives one guest; a guest's own CPUs are listed one by one, and a text must not make lists without end."""
 
@@ -31,7 +26,8 @@ COUNTED = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 _RESOURCE = r"resources(?:[1-9][0-9]*)?:"
 YES = frozenset({"1", "t", "true", "on", "y", "yes"})
 """The words that Nova takes for yes, in small letters."""
-_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
+NO = frozenset({"0", "f", "false", "off", "n", "no"})
+"""And for no."""
 _IMAGE_KEYS = ("hw_cpu_", "hw_numa_", "hw_mem_page_size", f"trait:{HYPERTHREADING}")
 _FLAVOR_KEYS = ("hw:cpu_", "hw:numa_", "hw:mem_page_size", "hw:emulator_threads_policy", "resources", "trait")
 _SIZE = re.compile(r"(\d*\.?\d+)(?:([KMGTPE])i?)?(B|b|bit)")
@@ -80,7 +76,7 @@ def _worked_out(vcpus: int, pcpus: int, memory_mib: int, extra_specs: Texts, pro
 
 def _wants(flavor: Flavor, image: Image) -> Wants:
     policy, threads = _policies(flavor, image)
-    emulator = _one_of("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy", ""), EMULATOR_POLICIES)
+    emulator = one_of("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy", ""), EMULATOR_POLICIES)
     dedicated = _dedicated(flavor, image, policy, threads, emulator)
     cpus = flavor.vcpus + flavor.pcpus
     exclusive = policy in {"dedicated", "mixed"}
@@ -107,16 +103,6 @@ def _wants(flavor: Flavor, image: Image) -> Wants:
     return counted._replace(numa=tuple(cells))
 
 
-def unusable(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> str:
-    """Why nothing can be placed with these extra specs and properties; empty if it can."""
-    try:
-        wants(flavor, image)
-        devices(flavor, image, aliases)
-    except WantsError as error:
-        return str(error)
-    return uncounted(flavor)
-
-
 def uncounted(flavor: Flavor) -> str:
     """What extra specs ask for by amount that is counted on no node (`resources:VGPU`), and what to do; empty if there is nothing."""
     for key, text in flavor.extra_specs.items():
@@ -127,45 +113,11 @@ def uncounted(flavor: Flavor) -> str:
 
 
 def counted(flavor: Flavor, image: Image) -> Wants:
-    """`wants`, or the flavor's own CPUs where those cannot be made out: nothing is ever placed by them (see `unusable`)."""
+    """`wants`, or the flavor's own CPUs where those cannot be made out: nothing is ever placed by them (see `wants`)."""
     try:
         return wants(flavor, image)
     except WantsError:
         return Wants(flavor.vcpus, flavor.pcpus)
-
-
-def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[PciWant, ...]:
-    """The devices that `pci_passthrough:alias` wants (`name:count,…`). Raises WantsError.
-
-    `aliases` are JSON texts in the form of Nova's `[pci] alias`.
-    """
-    asked = flavor.extra_specs.get(ALIAS_KEY, "")
-    if not asked:
-        return ()
-    return _named(asked, _agreed("pci_numa_affinity_policy", flavor, image, PCI_POLICIES), tuple(aliases))
-
-
-@lru_cache(maxsize=1024)
-def _named(asked: str, policy: str, aliases: tuple[str, ...]) -> tuple[PciWant, ...]:
-    """The devices of one text; like cells, few texts come again and again."""
-    known = _known(aliases)
-    found = []
-    for each in asked.split(","):
-        name, separator, count = (part.strip() for part in each.partition(":"))
-        if not separator or not count.isdecimal() or int(count) > AMOUNT_MAX:
-            raise WantsError(f"{ALIAS_KEY}: expected name:count, got {each.strip()!r}")
-        if name not in known:
-            raise WantsError(f"{ALIAS_KEY}: alias {name!r} is not known; known: {', '.join(sorted(known)) or 'none (see pci_alias)'}")
-        numa_policy, specs = known[name]
-        found.append(
-            PciWant(
-                alias=name,
-                count=int(count),
-                specs=tuple(specs),
-                numa_policy=msgspec.convert(policy or numa_policy, PciWant.__annotations__["numa_policy"]),
-            )
-        )
-    return tuple(found)
 
 
 def cpus_of(text: str, key: str) -> frozenset[int]:
@@ -181,14 +133,6 @@ def cpus_of(text: str, key: str) -> frozenset[int]:
             raise WantsError(f"{key}: expected CPU numbers below {CPUS_MAX}, got {text!r}")
         target.update(range(int(first), int(last or first) + 1))
     return frozenset(found - rejected)
-
-
-def _truth(key: str, text: str) -> str:
-    """`true` or `false`. Raises WantsError for a word that is neither."""
-    word = text.strip().lower()
-    if word not in YES | _FALSE:
-        raise WantsError(f"{key}: expected true or false, got {text!r}")
-    return "true" if word in YES else "false"
 
 
 def _says(texts: Mapping[str, str], prefixes: tuple[str, ...]) -> bool:
@@ -207,27 +151,29 @@ def _pair(key: str, flavor: Flavor, image: Image) -> tuple[str, str]:
     return flavor.extra_specs.get(f"hw:{key}", ""), image.properties.get(f"hw_{key}", "")
 
 
-def _one_of(key: str, text: str, known: tuple[str, ...]) -> str:
+def one_of(key: str, text: str, known: tuple[str, ...]) -> str:
+    """The text itself, if it is one of the words that are known, or empty. Raises WantsError, which names `key`."""
     if text and text not in known:
         raise WantsError(f"{key}: expected {', '.join(known)}, got {text!r}")
     return text
 
 
-def _agreed(key: str, flavor: Flavor, image: Image, known: tuple[str, ...]) -> str:
+def agreed(key: str, flavor: Flavor, image: Image, known: tuple[str, ...]) -> str:
+    """What flavor or image says, or both alike: one of the words that are known, or empty. Raises WantsError."""
     by_flavor, by_image = _pair(key, flavor, image)
     if by_flavor and by_image and by_flavor != by_image:
         raise WantsError(f"hw_{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
-    return _one_of(f"hw:{key}", by_flavor or by_image, known)
+    return one_of(f"hw:{key}", by_flavor or by_image, known)
 
 
 def _policies(flavor: Flavor, image: Image) -> tuple[str, str]:
     """CPU policy and thread policy: the flavor's, where it leaves it open the image's; resources and traits may say the same."""
-    by_flavor, by_image = (_one_of("hw:cpu_policy", text, CPU_POLICIES) for text in _pair("cpu_policy", flavor, image))
+    by_flavor, by_image = (one_of("hw:cpu_policy", text, CPU_POLICIES) for text in _pair("cpu_policy", flavor, image))
     forbidden = {"mixed": {"dedicated"}, "shared": {"dedicated", "mixed"}}.get(by_flavor, set())
     if by_image in forbidden:
         raise WantsError(f"hw_cpu_policy: the image has {by_image!r}, which its flavor's {by_flavor!r} does not allow")
     policy = by_flavor or by_image
-    by_flavor, by_image = (_one_of("hw:cpu_thread_policy", text, THREAD_POLICIES) for text in _pair("cpu_thread_policy", flavor, image))
+    by_flavor, by_image = (one_of("hw:cpu_thread_policy", text, THREAD_POLICIES) for text in _pair("cpu_thread_policy", flavor, image))
     if by_flavor not in {"", "prefer"} and by_image not in {"", by_flavor}:
         raise WantsError(f"hw_cpu_thread_policy: the image has {by_image!r}, its flavor {by_flavor!r}")
     threads = (by_flavor if by_flavor not in {"", "prefer"} else "") or by_flavor or by_image
@@ -380,34 +326,3 @@ def _listed(key: str, flavor: Flavor, image: Image) -> list[str]:
     if found[0] and found[1]:
         raise WantsError(f"hw_{key}: the flavor lists its cells, the image must not")
     return found[0] or found[1]
-
-
-@lru_cache(maxsize=16)
-def _known(texts: tuple[str, ...]) -> dict[str, tuple[str, list[dict[str, str]]]]:
-    return known_aliases(texts)
-
-
-def known_aliases(texts: Sequence[str]) -> dict[str, tuple[str, list[dict[str, str]]]]:
-    """NUMA policy and specs by alias. A name given twice has both specs: either will do. Raises WantsError.
-
-    Whether devices must be live-migratable may be said in any word for yes or no; devices have `true` or `false` (Nova's rule).
-    """
-    found: dict[str, tuple[str, list[dict[str, str]]]] = {}
-    for text in texts:
-        try:
-            spec = msgspec.json.decode(text, type=dict[str, str])
-            name = spec.pop("name").strip()
-        except (msgspec.DecodeError, KeyError):
-            raise WantsError(f'pci_alias: expected an object of texts with a name such as {{"name": "a"}}, got {text!r}') from None
-        policy = _one_of(f"pci_alias {name}: numa_policy", spec.pop("numa_policy", "") or "legacy", PCI_POLICIES)
-        if placements := sorted({"resource_class", "traits"}.intersection(spec)):
-            raise WantsError(f"pci_alias {name}: {placements[0]}: Placement's, which no device has here; name devices by ids and tags")
-        if "device_type" in spec:
-            spec["dev_type"] = spec.pop("device_type")
-        if MIGRATABLE in spec:
-            spec[MIGRATABLE] = _truth(f"pci_alias {name}: {MIGRATABLE}", spec[MIGRATABLE])
-        known = found.setdefault(name, (policy, []))
-        if known[0] != policy:
-            raise WantsError(f"pci_alias {name}: expected one numa_policy, got {known[0]} and {policy}")
-        known[1].append(spec)
-    return found

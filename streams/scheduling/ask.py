@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from projections.room import Room
+from schemas.aliases import devices
 from schemas.claims import ClaimItem, GroupMember
-from schemas.pinning import Wants, WantsError, devices, uncounted, wants
+from schemas.pinning import Wants, WantsError, uncounted, wants
 from schemas.requests import NumaWant, PciWant, PlacementRequested
 from schemas.resources import RESOURCES, Limits, Resources
 from schemas.units import AMOUNT_MAX
@@ -49,7 +50,7 @@ class Ask(Struct, gc=False):
 
     def unless(self, unusable: str) -> Ask:
         """The same ask, which no node will do for if there is a reason: schedulers look for that before they read of what is asked for."""
-        return msgspec.structs.replace(self, unusable=unusable or self.unusable)
+        return msgspec.structs.replace(self, unusable=unusable) if unusable else self
 
     @property
     def instance_id(self) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from schemas.aliases import known_aliases
 from schemas.claims import NODES_MAX
-from schemas.pinning import WantsError, known_aliases
+from schemas.pinning import WantsError
 from streams.scheduling.custom import is_custom
 from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.filters import FILTERS, filters_of

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
-from schemas.guests import Flavor, Image, NumaWant, PciWant
-from schemas.pinning import Wants, WantsError, devices, unusable, wants
+from schemas.guests import Flavor, Image, NumaWant
+from schemas.pinning import Wants, WantsError, wants
 from schemas.requests import PlacementRequested
 from schemas.resources import Resources
-
-ALIASES = (
-    '{"name": "gpu", "vendor_id": "10de", "product_id": "1eb8", "device_type": "type-PCI", "numa_policy": "preferred"}',
-    '{"name": "gpu", "vendor_id": "10de", "product_id": "1db4", "device_type": "type-PCI", "numa_policy": "preferred"}',
-    '{"name": "nic", "vendor_id": "8086", "product_id": "154d", "device_type": "type-VF"}',
-)
+from streams.scheduling.ask import ask_of
 
 
 def flavor(vcpus: int = 4, memory_mib: int = 2048, **extra_specs: str) -> Flavor:
     return Flavor(vcpus=vcpus, memory_mib=memory_mib, extra_specs={key.replace("__", ":"): text for key, text in extra_specs.items()})
+
+
+def unusable(asked: Flavor, image: Image | None = None) -> str:
+    """Why a scheduler places nothing of it; empty if it does."""
+    return ask_of(PlacementRequested(request_id="r", flavor=asked, image=image or Image()), 0, seed=1).unusable
 
 
 def test_a_plain_flavor_has_no_topology_and_its_own_cpus() -> None:
@@ -123,18 +121,17 @@ def test_a_number_of_cells_is_written_plainly_or_refused() -> None:
         ({"hw:mem_page_size": "9" * 25}, "hw:mem_page_size: expected 1 to"),
         ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-99999999999"}, "hw:cpu_dedicated_mask: expected CPU numbers below 4096"),
         ({"hw:numa_nodes": "100000000"}, "hw:numa_nodes: expected a number from 1 to 4096"),
-        ({"pci_passthrough:alias": "gpu:" + "9" * 25}, "expected name:count"),
     ],
 )
 def test_a_text_cannot_ask_for_numbers_or_lists_that_no_record_and_no_memory_holds(extra_specs: dict[str, str], told: str) -> None:
-    assert told in unusable(Flavor(vcpus=0, extra_specs=extra_specs), Image(), ALIASES)
+    assert told in unusable(Flavor(vcpus=0, extra_specs=extra_specs))
 
 
 @pytest.mark.parametrize("key", ["resources:VGPU", "resources1:CUSTOM_FPGA", "resources_NET:NET_BW_EGR_KILOBIT_PER_SEC"])
 def test_what_no_node_counts_cannot_be_asked_for_by_amount(key: str) -> None:
     asked = Flavor(vcpus=1, extra_specs={key: "1"})
 
-    assert unusable(asked, Image()) == (
+    assert unusable(asked) == (
         f"{key}: only VCPU, PCPU, MEMORY_MB, DISK_GB are counted on nodes; leave it out, or name such nodes by a trait"
     )
     assert wants(asked, Image()).vcpus == 1, "whoever counts a guest that is there counts its CPUs"
@@ -144,7 +141,7 @@ def test_what_no_node_counts_cannot_be_asked_for_by_amount(key: str) -> None:
     ("key", "text"), [("resources:MEMORY_MB", "512"), ("resources1:VGPU", "0"), ("resources:VGPU", "x"), ("quota:VGPU", "1")]
 )
 def test_what_is_counted_or_asks_for_nothing_can_be_used(key: str, text: str) -> None:
-    assert unusable(Flavor(vcpus=1, extra_specs={key: text}), Image()) == ""
+    assert unusable(Flavor(vcpus=1, extra_specs={key: text})) == ""
 
 
 def test_amounts_that_extra_specs_ask_for_count_before_the_flavor_s_own() -> None:
@@ -173,29 +170,3 @@ def test_an_image_can_require_hyperthreading_and_not_forbid_it() -> None:
 
     assert required.numa[0].thread_policy == "require"
     assert forbidden.numa[0].thread_policy == ""
-
-
-def test_aliases_become_specs_and_a_name_given_twice_has_both() -> None:
-    asked: dict[str, Any] = {"pci_passthrough:alias": "gpu:2, nic:1", "hw:pci_numa_affinity_policy": "required"}
-
-    gpu, nic = devices(Flavor(extra_specs=asked), Image(), ALIASES)
-
-    assert (gpu.alias, gpu.count, gpu.numa_policy) == ("gpu", 2, "required")
-    assert [spec["product_id"] for spec in gpu.specs] == ["1eb8", "1db4"]
-    assert nic == PciWant(alias="nic", specs=({"vendor_id": "8086", "product_id": "154d", "dev_type": "type-VF"},), numa_policy="required")
-
-
-def test_an_alias_says_in_any_word_whether_its_devices_must_be_live_migratable() -> None:
-    def specs(word: str) -> tuple[dict[str, str], ...]:
-        (want,) = devices(flavor(pci_passthrough__alias="gpu:1"), Image(), (f'{{"name": "gpu", "live_migratable": "{word}"}}',))
-        return want.specs
-
-    assert specs("Yes") == specs("1") == ({"live_migratable": "true"},)
-    assert specs("off") == ({"live_migratable": "false"},)
-    with pytest.raises(WantsError, match="pci_alias gpu: live_migratable: expected true or false, got 'maybe'"):
-        specs("maybe")
-
-
-def test_an_alias_that_nobody_configured_is_told_with_those_there_are() -> None:
-    with pytest.raises(WantsError, match="alias 'fpga' is not known; known: gpu, nic"):
-        devices(flavor(pci_passthrough__alias="fpga:1"), Image(), ALIASES)
