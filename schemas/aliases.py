@@ -15,6 +15,7 @@ from schemas.pinning import NO, YES, WantsError, agreed, one_of
 from schemas.units import AMOUNT_MAX
 
 ALIAS_KEY = "pci_passthrough:alias"
+NUMA_POLICY_KEY = "hw:pci_numa_affinity_policy"
 MIGRATABLE = "live_migratable"
 NUMA_POLICIES = ("required", "legacy", "preferred", "socket")
 
@@ -27,7 +28,7 @@ def devices(flavor: Flavor, image: Image, aliases: Sequence[str] = ()) -> tuple[
     asked = flavor.extra_specs.get(ALIAS_KEY, "")
     if not asked:
         return ()
-    return _named(asked, agreed("pci_numa_affinity_policy", flavor, image, NUMA_POLICIES), tuple(aliases))
+    return _named(asked, agreed(NUMA_POLICY_KEY, flavor.extra_specs, image.properties, NUMA_POLICIES), tuple(aliases))
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ dedicated CPUs). What Nova refuses at its API raises WantsError here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -151,19 +151,22 @@ def _pair(key: str, flavor: Flavor, image: Image) -> tuple[str, str]:
     return flavor.extra_specs.get(f"hw:{key}", ""), image.properties.get(f"hw_{key}", "")
 
 
-def one_of(key: str, text: str, known: tuple[str, ...]) -> str:
+def one_of(key: str, text: str, known: Collection[str]) -> str:
     """The text itself, if it is one of the words that are known, or empty. Raises WantsError, which names `key`."""
     if text and text not in known:
         raise WantsError(f"{key}: expected {', '.join(known)}, got {text!r}")
     return text
 
 
-def agreed(key: str, flavor: Flavor, image: Image, known: tuple[str, ...]) -> str:
-    """What flavor or image says, or both alike: one of the words that are known, or empty. Raises WantsError."""
-    by_flavor, by_image = _pair(key, flavor, image)
+def agreed(key: str, extra_specs: Mapping[str, str], properties: Mapping[str, str], known: Collection[str]) -> str:
+    """What a flavor's extra spec or the image's property of that name says, or both alike: one of the words that are known, or empty.
+
+    Raises WantsError.
+    """
+    by_flavor, by_image = extra_specs.get(key, ""), properties.get(key.replace(":", "_"), "")
     if by_flavor and by_image and by_flavor != by_image:
-        raise WantsError(f"hw_{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
-    return one_of(f"hw:{key}", by_flavor or by_image, known)
+        raise WantsError(f"{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
+    return one_of(key, by_flavor or by_image, known)
 
 
 def _policies(flavor: Flavor, image: Image) -> tuple[str, str]:

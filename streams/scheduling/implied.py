@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.guests import Flavor, Image
-from schemas.pinning import YES, WantsError
+from schemas.pinning import YES, WantsError, agreed, one_of
 from streams.scheduling.image_properties import read
 
 TRAITS: Mapping[str, Mapping[str, str]] = {
@@ -56,12 +56,7 @@ class _Said(NamedTuple):
 
     def word(self, key: str, known: Mapping[str, str]) -> str:
         """One of the words that are known, or none. Raises WantsError."""
-        by_flavor, by_image = self.extra_specs.get(key, ""), self.properties.get(key.replace(":", "_"), "")
-        if by_flavor and by_image and by_flavor != by_image:
-            raise WantsError(f"{key}: the image has {by_image!r}, its flavor {by_flavor!r}")
-        if (word := by_flavor or by_image) and word not in known:
-            raise WantsError(f"{key}: expected {', '.join(known)}, got {word!r}")
-        return word
+        return agreed(key, self.extra_specs, self.properties, known)
 
     def is_set(self, key: str) -> bool:
         """Whether flavor or image says yes. Raises WantsError where one says yes and the other no."""
@@ -92,7 +87,8 @@ def _traits(said: _Said) -> Iterator[str]:
         if model == "tpm-crb" and version != "2.0":
             raise WantsError(f"hw:tpm_model: expected tpm-tis with version {version}, got {model!r}")
         yield TPM_MODELS[model]
-        yield TPM_SECRETS[_Said(said.extra_specs, {}).word("hw:tpm_secret_security", TPM_SECRETS) or "user"]
+        key = "hw:tpm_secret_security"  # Of flavors alone.
+        yield TPM_SECRETS[one_of(key, said.extra_specs.get(key, ""), TPM_SECRETS) or "user"]
     if said.is_set("hw:virtio_packed_ring"):
         yield "COMPUTE_NET_VIRTIO_PACKED"
     if said.is_set("hw:ephemeral_encryption"):
