@@ -119,7 +119,8 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
     for topic in wanted:
         if topic.name not in there:
             raise TopicMismatch(
-                f"topic {topic.name} is missing: this is no claimlog ledger, or its making was interrupted; `claimlog run` makes it"
+                f"topic {topic.name} is missing: this is no claimlog ledger, its making was interrupted, or somebody deleted it; "
+                "`claimlog run` makes it, empty: where it was deleted restore it instead"
             )
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:

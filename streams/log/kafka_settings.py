@@ -34,6 +34,7 @@ FIXED: Final = frozenset(
         "metadata.broker.list", "allow.auto.create.topics",
     )
 )  # fmt: skip
+PORT_MAX = 65_535
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#\[\]]+):\d{1,5}")
 # A dot parts the prefix from the topic, so there is none in the prefix.
 _PREFIX = re.compile(r"[A-Za-z0-9_-]*")
@@ -105,6 +106,8 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
         if not _BROKER.fullmatch(broker):
             shown = without_secrets(place) if "@" in place else broker
             raise SettingsProblem(f"{shown or 'nothing'} is no broker's HOST:PORT; the address of a Kafka log is {FORM}")
+        if not 1 <= (port := int(broker.rpartition(":")[2])) <= PORT_MAX:  # The client would take the rest of it by 65,536.
+            raise SettingsProblem(f"{broker}: expected a port from 1 to {PORT_MAX}, got {port}")
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
     options: dict[str, str] = {}
@@ -162,6 +165,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name = variable.removeprefix(ENVIRONMENT)
         # Not shown: whoever gives the password itself instead of a file has said it in a wrong place, too.
         meant = _content(variable, value, "the file that it names").rstrip("\n") if name.endswith("_FILE") else value
+        if name.endswith("_FILE") and variable.removesuffix("_FILE") in environ:
+            raise SettingsProblem(f"{variable} and {variable.removesuffix('_FILE')} are both set; expected one of them")
         options[name.removesuffix("_FILE").lower().replace("_", ".")] = meant
     return options
 

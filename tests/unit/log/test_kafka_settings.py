@@ -67,6 +67,8 @@ def test_topics_of_other_ledgers_and_of_kafka_are_not_ours() -> None:
     [
         ("kafka://", [], "nothing is no broker's HOST:PORT"),
         ("kafka://a:1,b", [], "b is no broker's HOST:PORT"),
+        ("kafka://a:1,b:99999", [], "b:99999: expected a port from 1 to 65535, got 99999"),
+        ("kafka://a:0", [], "a:0: expected a port from 1 to 65535, got 0"),
         ("kafka://user@a:1/x/y", [], "prefix 'x/y'"),
         ("kafka://a:1", ["acks"], "expected key=value"),
         ("kafka://a:1", ["enable.idempotence=false"], "enable.idempotence cannot be changed"),
@@ -122,3 +124,13 @@ def test_a_topic_that_is_not_there_is_said_to_be_missing_and_how_it_is_made() ->
     missing = Difference("claims", MISSING, "`claimlog topics apply` makes it", MISSING)
 
     assert str(missing) == "topic 'claims': missing; `claimlog topics apply` makes it"
+
+
+def test_a_secret_and_the_file_that_holds_it_are_not_both_set(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("of the file")
+    both = {"CLAIMLOG_KAFKA_SASL_PASSWORD": "of the variable", "CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)}
+
+    with pytest.raises(SettingsProblem, match="CLAIMLOG_KAFKA_SASL_PASSWORD_FILE and CLAIMLOG_KAFKA_SASL_PASSWORD are both set") as problem:
+        parse_settings("kafka://a:1", both)
+
+    assert "of the variable" not in str(problem.value)
