@@ -43,7 +43,7 @@ from streams.cli.produce.publishing import last_epoch, publisher
 from streams.cli.reading.open_log import open_log
 from streams.clock import SystemClock
 from streams.log.base import Log, Partition
-from streams.operator import Stamp, renew
+from streams.operator import Stamp, release, renew
 from streams.topology import open_ledger
 
 TTL_MS = 10 * 60 * 1000
@@ -65,6 +65,11 @@ class Claims:
         stamp = Stamp(f"launch/{placement.claim_id}", now_ms)
         (offset,) = self.log.append([renew(placement.claim_id, placement.node_id, stamp, ttl_ms=TTL_MS)])
         return placement.claim_id in self._read_on(placement.partition, offset + 1).claims
+
+    def give_back(self, placement: Placement, now_ms: int) -> None:
+        """Release the claim of a guest that could not be started."""
+        stamp = Stamp(f"launch/{placement.claim_id}/failed", now_ms)
+        self.log.append([release(placement.claim_id, placement.node_id, stamp, reason="failed")])
 
     def _begun(self, partition: int) -> Ledger:
         """As the newest snapshot has it: what is older may be in an archive."""
@@ -118,12 +123,17 @@ class Launcher:
         if not self.claims.hold(placement, self.clock.wall_ms()):
             print(f"{placement.instance_id}: not started, claim {placement.claim_id} is not held any more", file=sys.stderr)
             return False
-        domain = self.handle.defineXML(domain_xml(placement, self.kind, self.architecture))
+        size, domain = placement.resources, None
+        if size.disk_mib or size.pcpus:
+            print(f"{placement.instance_id}: this example makes no disks and pins no CPUs; `claimlog leaks` will tell", file=sys.stderr)
         try:
+            domain = self.handle.defineXML(domain_xml(placement, self.kind, self.architecture))
             domain.create()
         except libvirtError as error:
-            domain.undefine()  # a definition alone would confirm the claim, and nobody would start it
-            print(f"{placement.instance_id}: not started: {error}; the claim expires, or is released by hand", file=sys.stderr)
+            if domain is not None:
+                domain.undefine()  # a definition alone would confirm the claim, and nobody would start it
+            self.claims.give_back(placement, self.clock.wall_ms())
+            print(f"{placement.instance_id}: not started, its claim is given back: {error}", file=sys.stderr)
             return False
         print(f"{placement.instance_id}: started on {self.node_id} under claim {placement.claim_id}", flush=True)
         return True

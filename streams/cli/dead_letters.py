@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from schemas.codec import UNREADABLE_KINDS, Unreadable
 from schemas.topics import ANSWERED, DEAD_LETTERS, TOPICS
 from streams.cli.exits import Exit
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
+from streams.cli.flags import SHOW, BoundFlag, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
@@ -62,14 +62,14 @@ def list_(
     *,
     topic: Annotated[str | None, Parameter(help="Only originals of this topic.", show_default=False)] = None,
     kind: Annotated[str | None, Parameter(help="Only of this kind, such as unreadable or wrong-partition.", show_default=False)] = None,
-    since: MomentFlag = "",
+    since: BoundFlag = None,
     until: MomentFlag = "now",
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
-        within = Range(moment(since, wall_clock_ms()) if since else None, moment_of(until))
+        within = Range(None if since is None else moment(since, wall_clock_ms()), moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
         cut = cut_of(source, (DEAD_LETTERS,), within)

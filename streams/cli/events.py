@@ -15,8 +15,8 @@ from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
-from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
-from streams.cli.given.moments import moment
+from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
+from streams.cli.given.moments import moment, past_moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write_on
 from streams.cli.printed.printable import say
@@ -65,8 +65,8 @@ def events(
     about: AboutFlag = "",
     kind: TypeFlag = (),
     topic: TopicFlag = (),
-    since: MomentFlag = "",
-    until: MomentFlag = "",
+    since: BoundFlag = None,
+    until: BoundFlag = None,
     watch: WatchFlag = False,
     log: LogFlag = None,
     show: Show = SHOW,
@@ -78,7 +78,7 @@ def events(
     for name in topic:
         if name not in TOPICS:
             raise UsageProblem(f"there is no topic {name!r}; there are: {', '.join(TOPICS)}")
-    if watch and until:
+    if watch and until is not None:
         raise UsageProblem("--until and --watch do not go together: a watch has no end")
     if watch and show.output == "json":
         raise UsageProblem("-o json is one document, and a watch has no end: -o jsonl prints an object a line, as records come")
@@ -87,7 +87,7 @@ def events(
     if watch:
         check_grows(log)
     now_ms = wall_clock_ms()
-    within = Range(moment(since, now_ms) if since else None, moment(until, now_ms) if until else None)
+    within = Range(None if since is None else moment(since, now_ms), None if until is None else past_moment(until, now_ms))
     subject = _subject(about)
     _check_types(kind)
     chosen = chooser(subject, kind)

@@ -33,6 +33,8 @@ LogFlag = Annotated[
     ),
 ]
 MomentFlag = Annotated[str, Parameter(allow_leading_hyphen=True, help=f"One of: {GRAMMAR}.")]
+BoundFlag = Annotated[str | None, Parameter(allow_leading_hyphen=True, show_default=False, help=f"One of: {GRAMMAR}.")]
+"""A moment that may be left out: an empty one (`--since "$UNSET"`) is no moment, rather than none given."""
 INTERVAL_SECONDS = 2.0
 """As `watch` has it: long enough to read a table, and what a fleet reports comes by the minute."""
 WATCH_HELP = (

@@ -17,7 +17,7 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, RESULTS
-from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
+from streams.cli.flags import LIVE, BoundFlag, Live, LogFlag, MomentFlag
 from streams.cli.given.moments import moment
 from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
@@ -39,7 +39,7 @@ SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE
 
 
 @watchable
-def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFlag = "now", log: LogFlag = None, show: Live = LIVE) -> int:
+def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentFlag = "now", log: LogFlag = None, show: Live = LIVE) -> int:
     """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
 
     Of a request those are told that made one to its instances, on every node, from its first claim on. Amounts are the use of the node: of
@@ -53,7 +53,7 @@ def timeline(subject: SubjectName, /, *, since: MomentFlag = "", until: MomentFl
     now_ms = wall_clock_ms()
     with opened(log) as source:
         end = moment_of(until, now_ms)
-        start = moment(since, now_ms) if since else None
+        start = None if since is None else moment(since, now_ms)
         Range(start, end).check(source, (CLAIMS, *AROUND))
         around = cut_of(source, AROUND, Range(None, end))
         about, state = _folded(source, named, end)

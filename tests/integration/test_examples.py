@@ -157,6 +157,28 @@ def test_claims_are_held_where_their_history_was_archived(tmp_path: Path, capsys
     assert launch.Claims(fleet.log).hold(place, fleet.now_ms)
 
 
+@needs_libvirt
+@pytest.mark.parametrize("vcpus", [1, 0])
+def test_a_guest_that_libvirt_will_not_define_gives_its_claim_back_and_the_launcher_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], vcpus: int
+) -> None:
+    launch = module("launch")
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.claim("r1/0/s-1.1", "web-1", "c01", memory_mib=512, vcpus=vcpus)
+    number = fleet.log.partition(CLAIMS, b"c01")
+    size = Resources(memory_mib=512, vcpus=vcpus, disk_mib=1024)
+    place = Placement(instance_id="web-1", node_id="c01", claim_id="r1/0/s-1.1", partition=number, resources=size)
+
+    is_started = launch.Launcher(fleet.log, "test:///default", "c01").start(place)
+
+    said = capsys.readouterr().err
+    assert not is_started
+    assert "web-1: this example makes no disks and pins no CPUs" in said
+    assert "web-1: not started, its claim is given back: " in said
+    assert fleet.run(capsys, "claims", "list", "-o", "json").json["items"] == []
+
+
 def test_the_dashboard_is_at_most_sixty_lines() -> None:
     assert len((ROOT / "examples" / "dashboard.py").read_text().splitlines()) <= 60
 

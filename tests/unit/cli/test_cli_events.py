@@ -139,3 +139,20 @@ def test_a_watch_reads_topics_that_are_made_after_it_began_from_their_first_reco
     reader.close()
 
     assert [record.key for record in first] == [b"r1"]
+
+
+BOUNDS = ("--since", "--until")
+
+
+def test_an_end_that_has_not_come_has_no_answer_and_an_empty_bound_is_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+
+    ahead = fleet.run(capsys, "events", "--until", "+2h")
+    empty = [
+        fleet.run(capsys, *verb, flag, "") for verb in (["events"], ["timeline", "node/c01"], ["dead-letters", "list"]) for flag in BOUNDS
+    ]
+
+    assert (ahead.code, ahead.out) == (6, "")
+    assert "which has not come yet" in ahead.err
+    assert [(said.code, said.out) for said in empty] == [(2, "")] * 6
