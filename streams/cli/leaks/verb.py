@@ -113,8 +113,6 @@ def leaks(
         if not found and show.in_words:
             say(told)
         return code
-    if explain and show.output in {"table", "wide"} and not show.in_words:
-        raise UsageProblem("--explain: paragraphs have no columns; leave -c and --sort out, or take -o json, which has the same and more")
     if explain and show.in_words:
         sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
         say(str(state.cut))

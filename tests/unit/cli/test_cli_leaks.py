@@ -266,14 +266,3 @@ def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys
 
     assert ignored == "nothing else found"
     assert last_words(sound, capsys) == "nothing else found yet; tracked and reported differ on 1 node: its next audits will tell"
-
-
-@pytest.mark.parametrize("flags", [["--sort", "kind"], ["-c", "kind"], ["-o", "wide", "-c", "kind"]])
-def test_explanations_have_no_columns_to_choose_or_to_sort_by(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
-    fleet = FleetLog(tmp_path)
-    fleet.audit("c01")
-
-    said = fleet.run(capsys, "leaks", "--explain", *flags)
-
-    assert (said.code, said.out) == (2, "")
-    assert "--explain: paragraphs have no columns" in said.err
