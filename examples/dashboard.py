@@ -15,7 +15,7 @@ from schemas.results import NodeResources, ResourceRow
 from schemas.topics import NODE_RESOURCES
 from streams.cli.exits import guarded
 from streams.cli.reading.open_log import open_log
-from streams.log.base import Log, Partition
+from streams.log.base import Log, LogUnreachable, Partition
 
 
 def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition, int]) -> None:
@@ -47,13 +47,17 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
     with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:
+        read_rows(log, rows, offsets)
         while True:
-            read_rows(log, rows, offsets)
             (live.update if live.console.is_terminal or options.once else live.console.print)(table(rows, time.time_ns() // 1_000_000))
             if options.once:
                 return
             time.sleep(1.0)
-            log.wait(offsets, 0.0 if live.console.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.
+            try:
+                log.wait(offsets, 0.0 if live.console.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.
+                read_rows(log, rows, offsets)
+            except LogUnreachable as problem:  # The table grows older, and says so, until brokers are back.
+                print(f"claimlog: {problem}; it is waited for", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ every other topic ──> watcher ──> dead-letters
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from uuid import uuid4
 
@@ -125,9 +125,30 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:
             raise TopicMismatch(
-                f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many; "
-                "make the topics anew or move the ledger to new ones seeded from snapshots"
+                f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. Where "
+                "somebody added some, stop all that writes and `claimlog copy` the ledger to a new log, which gets those it was opened with"
             )
+
+
+def first_partitions(there: Mapping[str, int], opened: Callable[[], int]) -> dict[str, int]:
+    """The topics to which somebody added partitions, with the number that they were made with; what stands in the others is nobody's.
+
+    `opened` tells how many the ledger says that it has, 0 if that is not at hand. Of requests nothing says so: what most of the topics
+    that belong together have counts, if two have it.
+    """
+    counts: dict[str, list[int]] = {}
+    for topic in TOPICS.values():
+        if topic.name in there:
+            counts.setdefault(topic.partitions, []).append(there[topic.name])
+    ledger, requests = counts.get("ledger", [0]), counts.get("requests", [0])
+    common = max(requests, key=requests.count)
+    made_with = {
+        "ledger": opened() if len(set(ledger)) > 1 else ledger[0],
+        "requests": common if requests.count(common) > 1 else requests[0],
+        "one": 1,
+    }
+    known = {topic.name: made_with[topic.partitions] for topic in TOPICS.values() if topic.name in there}
+    return {name: count for name, count in known.items() if 0 < count < there[name]}
 
 
 def expected(there: Collection[str], names: Collection[str]) -> list[str]:

@@ -33,7 +33,7 @@ def cancel(
     It acts when a scheduler reads it; what came of it is awaited for a second at most, of several requests together. Nothing is written if
     one of them is not known. An instance that runs must be deleted: its claim is in use and stays.
     """
-    with opened(log) as source:
+    with opened(log, for_work=True) as source:
         check_writable(source)
         check_topics(source)
         ends = source.ends(RESULTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from itertools import chain, islice
@@ -29,7 +30,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
 from streams.cli.watching import check_grows
 from streams.dead_letters import read_letter
-from streams.log.base import Log, Partition, Record, is_stand_in, wall_clock_ms
+from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in, wall_clock_ms
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
@@ -212,24 +213,33 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
 
 
 def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Record]]:
-    """Batches of records from `since` on (None: from the end), without an end; an empty one after each wait."""
+    """Batches of records from `since` on (None: from the end), without an end; an empty one after each wait.
+
+    A log that goes out of reach meanwhile is said once, and waited for.
+    """
     within = Range(since, None)
     within.check(log, topics)
     offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in _places(log, topics)}
+    is_away = False
     while True:
         found: list[Record] = []
-        for place, start in offsets.items():
-            records = log.read(*place, start, READ_RECORDS)
-            if records:
-                found += records
-                offsets[place] = records[-1].offset + 1
-        if found:
-            yield sorted(found, key=lambda record: record.time_ms)
-        else:
-            log.wait(offsets, WAIT_SECONDS)
-            # Topics that are made while somebody waits for them (`topics apply`) are read from their first record.
-            offsets = {place: log.start(*place) for place in _places(log, topics)} | offsets
-            yield []
+        try:
+            for place, start in offsets.items():
+                records = log.read(*place, start, READ_RECORDS)
+                if records:
+                    found += records
+                    offsets[place] = records[-1].offset + 1
+            if not found:
+                log.wait(offsets, WAIT_SECONDS)
+                # Topics that are made while somebody waits for them (`topics apply`) are read from their first record.
+                offsets = {place: log.start(*place) for place in _places(log, topics)} | offsets
+            is_away = False
+        except LogUnreachable as problem:
+            if not is_away:
+                say(f"claimlog: {problem}; it is waited for")
+            is_away = True
+            time.sleep(WAIT_SECONDS)
+        yield sorted(found, key=lambda record: record.time_ms)
 
 
 def _places(log: Log, topics: tuple[str, ...]) -> list[Partition]:

@@ -16,6 +16,7 @@ from streams.cli.printed.printable import printable_lines
 from streams.cli.printed.stdout import NAME, hush_stdout
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import LogCutShort, LogError, LogUnreachable, OffsetOutOfRange
+from streams.log.kafka_settings import SettingsProblem
 from streams.scheduling.custom_error import CustomError
 
 
@@ -39,7 +40,7 @@ def exit_of(problem: BaseException) -> Exit:
             return Exit.INTERRUPTED
         case BrokenPipeError():
             return Exit.DONE
-        case UsageProblem() | WrongCut():
+        case UsageProblem() | WrongCut() | SettingsProblem():
             return Exit.USAGE
         case LogUnreachable():
             return Exit.UNREACHABLE
@@ -62,7 +63,7 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         return exit_of(problem)
     except KeyboardInterrupt as problem:
         return exit_of(problem)
-    except (UsageProblem, AnswerIncomplete, LogError, ProjectionError, CustomError) as problem:
+    except (UsageProblem, AnswerIncomplete, LogError, ProjectionError, CustomError, SettingsProblem) as problem:
         stderr.write(f"claimlog: {printable_lines(str(problem))}\n")
         return exit_of(problem)
     except OSError as problem:

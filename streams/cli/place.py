@@ -87,7 +87,7 @@ def place(
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
     show.check(Answer(columns=PLACED, items=(), like=_LIKE))
-    with opened(spec) as log:
+    with opened(spec, for_work=True) as log:
         check_writable(log)
         check_topics(log)
         number = log.partition(RESULTS, request.request_id.encode())

@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -44,6 +44,13 @@ NAME_HELP = (
     "who starts under a name takes over from who had it, which ends."
 )
 SECONDS_MAX = 7 * 86_400
+AUDIT_SECONDS, LEASE_SECONDS, RECOVERY_SECONDS = 60.0, 10.0, 300.0
+DEFAULTS = {
+    "--policy": None, "--engine": ENGINE_DEFAULT, "--state": None,
+    "--audit-interval": AUDIT_SECONDS, "--recovery-deadline": RECOVERY_SECONDS, "--lease-timeout": LEASE_SECONDS,
+}  # fmt: skip
+KAFKA_LEASE_SECONDS = (6, 1800)
+"""What brokers take for a session unless they are told otherwise (`group.min.session.timeout.ms`, `group.max.session.timeout.ms`)."""
 PROCESS_CHARACTERS_MAX = 100
 """Of 255 that an id may have. Names of hosts, of which a process is called if nothing else is said, have 64."""
 PORT_MAX = 65_535
@@ -75,11 +82,15 @@ def run(
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
-    audit_interval: Annotated[float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")] = 60.0,
-    lease_timeout: Annotated[float, Parameter(help="Seconds without a sign of life after which others take over.")] = 10.0,
+    audit_interval: Annotated[
+        float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")
+    ] = AUDIT_SECONDS,
+    lease_timeout: Annotated[
+        float, Parameter(help="Seconds without a sign of life after which others take over; on Kafka 6 to 1800, and a scheduler's alone.")
+    ] = LEASE_SECONDS,
     recovery_deadline: Annotated[
         float, Parameter(help="Seconds a table may take to load and catch up; then it is made anew from a snapshot or the log.")
-    ] = 300.0,
+    ] = RECOVERY_SECONDS,
     ledger_partitions: Annotated[
         int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
     ] = None,
@@ -101,15 +112,12 @@ def run(
 
     if ledger_partitions is not None and not 1 <= ledger_partitions <= PARTITIONS_MAX:
         raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
-    given = (("--audit-interval", audit_interval), ("--lease-timeout", lease_timeout), ("--recovery-deadline", recovery_deadline))
-    for flag, seconds in given:
-        if not 0 < seconds <= SECONDS_MAX:
-            raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
     _check_served(metrics, metrics_address)
-    timing, pace = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline)
-    process = name or f"{socket.gethostname()}-{os.getpid()}"
+    timing, pace, process = _clock(clock), Pace(round(audit_interval * 1000), recovery_deadline), name or _own_name()
+    seconds = {"--audit-interval": audit_interval, "--recovery-deadline": recovery_deadline, "--lease-timeout": lease_timeout}
+    _check_used(log, only, {"--policy": policy, "--engine": engine, "--state": state, **seconds})
     # All is read before a log is made: how many partitions its topics have never changes.
-    chosen = _policy(policy, engine) if _places(log, only, policy, engine) else None
+    chosen = _policy(policy, engine) if _places(log, only) else None
     with ExitStack() as stack:
         opened, asked = _opened(stack, log, timing)
         _open_ledger(opened, ledger_partitions)
@@ -122,26 +130,51 @@ def run(
             home = state or _state_folder(log)
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
             return _code(asked)
-        engines: list[Engine] = []
-        if only != "scheduler":
-            engines += _processor(opened, state or _state_folder(log), process, series, timing, pace)
+        folder = state or _state_folder(log)
+        engines = [] if only == "scheduler" else _processor(opened, folder, process, series, timing, pace)
         if chosen is not None:
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
             engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
-        host = Host(opened, [Measured(each, opened, series) for each in engines], share, health, sys.stderr)
-        host.run(partial(bool, asked), until_idle=until_idle)
+        measured = [Measured(each, opened, series) for each in engines]
+        Host(opened, measured, share, health, sys.stderr).run(partial(bool, asked), until_idle=until_idle)
     return _code(asked)
 
 
-def _places(log: str | None, only: Only | None, policy: Path | None, engine: str) -> bool:
-    """Whether this process hosts a scheduler. Raises UsageProblem for flags that say how one chooses if it does not."""
-    if only == "scheduler" or (only is None and not named_log(log).startswith("kafka:")):
-        return True
-    if policy is not None or engine != ENGINE_DEFAULT:
-        flag = "--policy" if policy is not None else "--engine"
-        raise UsageProblem(f"{flag}: this process hosts the stream processor and places nothing; it goes with `run --only scheduler`")
-    return False
+PLACES_NOTHING = "this process hosts the stream processor and places nothing; it goes with `run --only scheduler`"
+KEEPS_NOTHING = "this process hosts a scheduler, which keeps no tables and audits nothing; it goes with `run --only processor`"
+IN_ANY_CASE = f"a worker on Kafka is missed after {KAFKA_LEASE_SECONDS[0]} s in any case; it goes with `run --only scheduler`"
+
+
+def _check_used(log: str | None, only: Only | None, given: Mapping[str, Any]) -> None:
+    """Raises UsageProblem for a time that cannot be meant, and for a flag that does nothing here: who gave it believes that it does."""
+    for flag, seconds in given.items():
+        if isinstance(seconds, float) and not 0 < seconds <= SECONDS_MAX:
+            raise UsageProblem(f"{flag}: expected more than 0 and at most {SECONDS_MAX} seconds, got {seconds}")
+    unused = {} if _places(log, only) else dict.fromkeys(("--policy", "--engine"), PLACES_NOTHING)
+    if only == "scheduler":
+        unused = dict.fromkeys(("--state", "--audit-interval", "--recovery-deadline"), KEEPS_NOTHING)
+    if _is_kafka(log) and not _places(log, only):
+        unused["--lease-timeout"] = IN_ANY_CASE
+    for flag, why in unused.items():
+        if given[flag] != DEFAULTS[flag]:
+            raise UsageProblem(f"{flag}: {why}")
+    least, most = KAFKA_LEASE_SECONDS
+    if _is_kafka(log) and _places(log, only) and not least <= (seconds := given["--lease-timeout"]) <= most:
+        raise UsageProblem(f"--lease-timeout: on Kafka expected {least} to {most} seconds, which is what brokers take, got {seconds:g}")
+
+
+def _places(log: str | None, only: Only | None) -> bool:
+    """Whether this process hosts a scheduler."""
+    return only == "scheduler" or (only is None and not _is_kafka(log))
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _is_kafka(log: str | None) -> bool:
+    return named_log(log).startswith("kafka:")
 
 
 def _open_ledger(log: Log, partitions: int | None) -> None:
@@ -182,7 +215,6 @@ def _workers_share(
 ) -> None:
     """On Kafka the stream processor is one of several workers among which Faust shares the partitions out."""
     from streams.app import FaustHost
-    from streams.log.kafka_settings import SettingsProblem
     from streams.measured import Measured
     from streams.worker_directory import worker_directory
 
@@ -197,13 +229,10 @@ def _workers_share(
         def engines(own: Log) -> list[Engine]:
             return [Measured(each, own, metrics) for each in _processor(own, home, process, metrics, clock, pace)]
 
-        try:
-            FaustHost(
-                settings, home, worker_id, partitions, engines, health, sys.stderr,
-                until_idle=until_idle, recovery_seconds=pace.recovery_seconds, asked=asked, asked_code=_code, exit_code=exit_of,
-            ).run()  # fmt: skip
-        except SettingsProblem as problem:
-            raise UsageProblem(str(problem)) from None
+        FaustHost(
+            settings, home, worker_id, partitions, engines, health, sys.stderr,
+            until_idle=until_idle, recovery_seconds=pace.recovery_seconds, asked=asked, asked_code=_code, exit_code=exit_of,
+        ).run()  # fmt: skip
 
 
 def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clock, pace: Pace) -> list[Engine]:
@@ -252,7 +281,7 @@ def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock
 def _state_folder(log: str | None) -> Path:
     """Tables lie beside the log they come from; where that is a cluster, in the working directory."""
     spec = named_log(log)
-    if spec.startswith("kafka:"):
+    if _is_kafka(log):
         address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
         return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
     return Path(f"{spec.removeprefix('sqlite:')}-state")

@@ -19,7 +19,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.log.base import Log, TopicSpec
-from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, open_ledger, topic_specs
+from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, first_partitions, open_ledger, topic_specs
 
 if TYPE_CHECKING:
     from streams.log.kafka_topics import Difference
@@ -107,7 +107,7 @@ def check(
     show: Show = SHOW,
 ) -> int:
     """Compare the topics with what a ledger needs; exit 3 where something differs."""
-    with with_settings(["single-broker=true"] if single_broker else []), opened(log) as target:
+    with with_settings(["single-broker=true"] if single_broker else []), opened(log, for_work=True) as target:
         return _told(target, show)
 
 
@@ -148,7 +148,8 @@ def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:
 def differences(log: Log) -> Sequence[Difference | Missing]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
-    specs = topic_specs(_ledger_partitions(log, there), there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT))
+    requests = first_partitions(there, lambda: 0).get(REQUESTS) or there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT)
+    specs = topic_specs(_ledger_partitions(log, there), requests)
     if isinstance(log, Configured):
         return log.differences(specs)
     found: list[Missing] = []

@@ -29,7 +29,7 @@ from streams.log.kafka_rewound import Prover, Rewound, not_at_hand
 from streams.log.kafka_send import UNKNOWN, Batch, Sender
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_topics import Catalog, Difference
-from streams.log.partitioner import no_partition, route, unknown_topic
+from streams.log.partitioner import check_same, no_partition, route, unknown_topic
 
 FRESH_SECONDS: Final = 0.002
 """How old an answer of `ends` may be if nothing was handed out since: one question answers for all that is asked in a turn of a loop."""
@@ -37,8 +37,6 @@ TRUST_SECONDS: Final = 0.25
 """How long no news from the broker is taken for no records: it sends them as they come, and is asked so often whether it still does."""
 TOPICS_SECONDS: Final = 5.0
 """How long the list of topics is kept; one that is not in it is looked for at once."""
-VANISHED_SECONDS: Final = 5.0
-"""How long a topic that was there must be unknown until it is believed to be gone: some brokers learn of their topics later than others."""
 
 
 class KafkaLog:
@@ -51,7 +49,7 @@ class KafkaLog:
         self.settings = clients.settings
         self.ledger_id = f"{cluster_id}/{self.settings.prefix}" if self.settings.prefix else cluster_id
         self._clients, self._catalog, self._offsets, self._sender = clients, Catalog(clients), GroupOffsets(clients), Sender(clients)
-        self._counts: dict[str, int] = {}
+        self._counts, self._narrowed = dict[str, int](), dict[str, int]()
         self._counted, self._closed, self._prover = -TOPICS_SECONDS, False, Prover(clients)
         self._ends: dict[Partition, int] = {}
         self._asked: dict[Partition, float] = {}
@@ -97,14 +95,16 @@ class KafkaLog:
             self._look()
         return self._counts
 
+    def narrow(self, counts: Mapping[str, int]) -> None:
+        """From now on these topics have so many partitions, whatever somebody has added to them."""
+        self._narrowed = dict(counts)
+        self._counts = {**self._counts, **counts}
+
     def _look(self) -> None:
         self._refuse_if_closed()
-        _, there = self._catalog.found()
-        until = time.monotonic() + VANISHED_SECONDS
-        while not self._counts.keys() <= there.keys() and time.monotonic() < until:
-            time.sleep(0.1)
-            _, there = self._catalog.found()
-        self._counts = {name: len(topic.partitions) for name, topic in sorted(there.items())}
+        counts = {**{name: len(topic.partitions) for name, topic in sorted(self._catalog.found().items())}, **self._narrowed}
+        check_same(self._counts, counts)
+        self._counts = counts
         self._counted = time.monotonic()
 
     def _count(self, topic: str) -> int:

@@ -31,9 +31,11 @@ FIXED: Final = frozenset(
         "acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id", "partitioner",
         "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "isolation.level", "auto.offset.reset", "group.id",
         "group.instance.id", "group.protocol", "partition.assignment.strategy", "enable.partition.eof", "bootstrap.servers",
-        "metadata.broker.list", "allow.auto.create.topics",
+        "metadata.broker.list", "allow.auto.create.topics", "heartbeat.interval.ms", "max.poll.interval.ms", "delivery.report.only.error",
+        "check.crcs", "topic.blacklist", "test.mock.num.brokers", "logger", "on_delivery", "on_commit", "default.topic.config",
     )
 )  # fmt: skip
+SESSION: Final = "session.timeout.ms"
 PORT_MAX = 65_535
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#\[\]]+):\d{1,5}")
 # A dot parts the prefix from the topic, so there is none in the prefix.
@@ -121,7 +123,10 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
         options = {key: value for key, value in options.items() if key not in said} | said
     single_broker = _flag(options.pop(SINGLE_BROKER, options.pop("single.broker", "false")))
     patience_ms = _milliseconds(options)
-    wrong = sorted(FIXED & options.keys())
+    if SESSION in options:
+        raise SettingsProblem(f"{SESSION} cannot be changed here: a scheduler's is `run --lease-timeout`, a worker's 6 s; leave it out")
+    # What ends in _cb is a function, which no text names.
+    wrong = sorted(name for name in options if name in FIXED or name.endswith("_cb"))
     if wrong:
         raise SettingsProblem(f"{', '.join(wrong)} cannot be changed: what claimlog promises depends on it; leave it out")
     return KafkaSettings(bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options)

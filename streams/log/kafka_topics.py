@@ -37,7 +37,8 @@ ANY_TIME: Final = str(2**63 - 1)
 IN_SYNC_MIN: Final = "min.insync.replicas"
 READY_SECONDS: Final = 30.0
 """How long a new topic may take to get leaders."""
-
+VANISHED_SECONDS: Final = 5.0
+"""How long a topic that was there must be unknown until it is believed to be gone: some brokers learn of their topics later than others."""
 
 NO_ID: Final = str(Uuid(0, 0))
 """What a broker says that does not know topics' ids."""
@@ -100,16 +101,24 @@ class Catalog:
     def __init__(self, clients: Clients) -> None:
         self._clients, self._settings = clients, clients.settings
         self._compacted: dict[str, bool] = {}
+        self._seen: frozenset[str] = frozenset()
 
-    def found(self, patience_seconds: float | None = None) -> tuple[str, dict[str, TopicMetadata]]:
-        """The cluster's id, and the ledger's topics by their own names."""
-        metadata = self._clients.metadata(patience_seconds)
-        topics = {own: topic for name, topic in metadata.topics.items() if topic.error is None and (own := self._settings.own(name))}
-        return str(metadata.cluster_id), topics
+    def found(self) -> dict[str, TopicMetadata]:
+        """The ledger's topics by their own names. One that was there is missing only if it stays so: see `VANISHED_SECONDS`."""
+        until = time.monotonic() + VANISHED_SECONDS
+        while not self._seen <= (there := self._told()).keys() and time.monotonic() < until:
+            time.sleep(0.1)
+        self._seen = frozenset(there)
+        return there
+
+    def _told(self) -> dict[str, TopicMetadata]:
+        """What the broker that is asked knows of."""
+        topics = self._clients.metadata().topics.items()
+        return {own: topic for name, topic in topics if topic.error is None and (own := self._settings.own(name))}
 
     def create(self, specs: Sequence[TopicSpec]) -> None:
         """Make those that are missing and wait until they have leaders. Raises TopicMismatch if one differs in what matters."""
-        _, there = self.found()
+        there = self.found()
         for spec in specs:
             if spec.name in there and len(there[spec.name].partitions) != spec.partitions:
                 raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
@@ -153,7 +162,7 @@ class Catalog:
     def _await(self, specs: Sequence[TopicSpec]) -> None:
         until = time.monotonic() + READY_SECONDS
         while True:
-            _, there = self.found()
+            there = self.found()
             for spec in specs:
                 if spec.name in there and len(there[spec.name].partitions) not in {0, spec.partitions}:
                     raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
@@ -171,7 +180,7 @@ class Catalog:
 
     def differences(self, specs: Sequence[TopicSpec]) -> list[Difference]:
         """What is not as it must be, missing topics included."""
-        _, there = self.found()
+        there = self.found()
         found: list[Difference] = []
         configs = self.configs([spec.name for spec in specs if spec.name in there])
         least = 1 if self._settings.single_broker else REPLICAS
@@ -239,7 +248,7 @@ class Catalog:
             return admin.describe_topics(TopicCollection([name]), request_timeout=timeout)[name].result()
 
         found = ""
-        if topic in self.found()[1]:
+        if topic in self.found():
             found = str(self._clients.administer(ask, f"asking for topic {name}", was_there=True).topic_id)
         return "" if found == NO_ID else found
 

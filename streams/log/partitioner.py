@@ -40,4 +40,18 @@ def no_partition(topic: str, number: int, count: int) -> str:
 
 def other_count(spec: TopicSpec, count: int) -> str:
     """The sentence for a topic that exists with another number of partitions."""
-    return f"topic {spec.name!r} has {count} partitions here, not {spec.partitions}; that never changes. Use {count}, or a new log"
+    said = f"topic {spec.name!r} has {count} partitions here, not {spec.partitions}; that never changes. Use {count}, or a new log"
+    if count > spec.partitions:
+        said += "; where somebody added some (`kafka-topics.sh --alter`), `claimlog copy` the ledger to a new one"
+    return said
+
+
+def check_same(before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Raises TopicMismatch where a topic's number of partitions has changed under a process."""
+    for topic in before.keys() & now.keys():
+        if now[topic] != before[topic]:
+            raise TopicMismatch(
+                f"topic {topic!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that "
+                "(`kafka-topics.sh --alter`), so keys belong to other partitions than their records. It cannot be taken back: stop all "
+                "that writes, and `claimlog copy` the ledger to a new log, which gets the partitions that it was opened with"
+            )

@@ -104,7 +104,10 @@ class Folded(Struct):
 
     def kinds(self) -> Counter[str]:
         """How often each outcome came."""
-        return Counter(msgspec.json.decode(outcome)["outcome"] for outcome in self.outcomes.elements())
+        found: Counter[str] = Counter()
+        for outcome, times in self.outcomes.items():
+            found[msgspec.json.decode(outcome)["outcome"]] += times
+        return found
 
 
 def folded(log: Log, below: Mapping[int, int] | None = None) -> Folded:

@@ -166,7 +166,7 @@ class Site(Struct):
         clock = ["--clock", str(self.clock)] if isinstance(self.clock, ScaledClock) else []
         factor = self.clock.factor if isinstance(self.clock, ScaledClock) else 1
         leases = ["--lease-timeout", str(lease_seconds * factor)]
-        state = [] if "--state" in options else ["--state", str(self.state)]
+        state = [] if {"--state", "scheduler"} & set(options) else ["--state", str(self.state)]
         return [*CLAIMLOG, "run", "--log", self.spec, "--name", name, *state, *leases, *clock, *options]
 
     def processor(self, name: str = "host", *options: str) -> Process:

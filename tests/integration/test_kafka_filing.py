@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from projections import filed
 from schemas.topics import ANSWERED
 from streams import scheduler as scheduling
-from streams.log import kafka
+from streams.log import kafka, kafka_topics
 from streams.log.base import LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
@@ -33,7 +33,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> KafkaSettings:
     monkeypatch.setattr(filed, "SAID_REQUESTS", 2)
     monkeypatch.setattr(scheduling, "COMMIT_EVERY_MS", 0)
     monkeypatch.setattr(kafka, "TOPICS_SECONDS", 0.0)
-    monkeypatch.setattr(kafka, "VANISHED_SECONDS", 0.1)
+    monkeypatch.setattr(kafka_topics, "VANISHED_SECONDS", 0.1)
     return KafkaSettings(bootstrap=bootstrap(), prefix=f"filing-{uuid4().hex[:12]}", single_broker=True)
 
 

@@ -358,20 +358,24 @@ def test_a_ledger_rewound_under_a_reader_is_noticed_though_it_has_more_records_b
 def test_topics_that_were_made_are_there_though_the_next_broker_that_is_asked_learns_of_them_later(
     log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, seen = log._catalog.found, [0]
+    told, seen, unknown_to = log._catalog._told, [0], range(2, 5)
 
-    def found_by_another() -> Any:
+    def told_by_another() -> Any:
         """As one broker says first that the topic is there, and then another three times that it is not."""
-        cluster_id, there = found()
+        there = told()
         seen[0] += "later" in there
-        return cluster_id, {name: topic for name, topic in there.items() if name != "later" or not 2 <= seen[0] <= 4}
+        return {name: topic for name, topic in there.items() if name != "later" or seen[0] not in unknown_to}
 
-    monkeypatch.setattr(log._catalog, "found", found_by_another)
+    monkeypatch.setattr(log._catalog, "_told", told_by_another)
 
     log.create([*TOPICS, TopicSpec("later", 3)])
-
     assert log.topics()["later"] == 3
     assert seen[0] > 4
+
+    unknown_to = range(seen[0] + 1, seen[0] + 4)
+
+    assert log.differences([*TOPICS, TopicSpec("later", 3)]) == []
+    assert seen[0] >= unknown_to.stop
 
 
 def members(log: KafkaLog, count: int) -> list[Lease]:

@@ -246,8 +246,8 @@ def on_kafka(folder: Path) -> Iterator[Samples]:
         open_ledger(log, ledger_partitions=2)
         clock = SystemClock()
         log.append(history(clock.wall_ms() - AGO_MS))
-        common = ["--log", f"{settings.place}?single-broker=true", "--lease-timeout", "6"]
-        roles = [["--only", "processor", "--state", str(folder / "state")], ["--only", "scheduler"]]
+        common = ["--log", f"{settings.place}?single-broker=true"]
+        roles = [["--only", "processor", "--state", str(folder / "state")], ["--only", "scheduler", "--lease-timeout", "6"]]
         with running(folder, common, roles) as processes:
             yield Watched(log, clock, processes).sees_everything()
 

@@ -97,7 +97,8 @@ class Stage:
         """Start a process of claimlog on the log."""
         command = [sys.executable, "-m", "streams.cli.main", "run", "--log", self.spec, "--only", only, "--name", name]
         command += ["--clock", str(self.clock), "--lease-timeout", str(LEASE_SECONDS)]
-        command += ["--audit-interval", str(AUDITS_IN_TURN * AUDIT_EVERY_MS // 1000)]
+        if only == "processor":
+            command += ["--audit-interval", str(AUDITS_IN_TURN * AUDIT_EVERY_MS // 1000)]
         self._processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def signal(self, name: str, number: signal.Signals) -> None:

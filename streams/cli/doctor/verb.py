@@ -56,7 +56,7 @@ def doctor(
     cut: Cut | None = None
     code = Exit.DONE
     try:
-        with opened(log) as source:
+        with opened(log, for_work=True) as source:
             found.append(Check("ok", "log", "opens"))
             found.extend(_of_log(source, quick=quick))
             # Where a check failed the ledger's first record may be what is damaged.

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.log.base import ClockMs, Log, LogError, LogUnreachable, wall_clock_ms
+
+if TYPE_CHECKING:
+    from streams.log.kafka import KafkaLog
 
 ENVIRONMENT = "CLAIMLOG_LOG"
 ARCHIVE = "CLAIMLOG_ARCHIVE"
@@ -49,11 +52,13 @@ def open_log(
     create: bool = False,
     clock: ClockMs = wall_clock_ms,
     partly_copied: bool = False,
+    narrowed: bool = False,
 ) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 
     With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
-    takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`.
+    takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`; `narrowed` it has the partitions that the ledger was
+    opened with, whatever somebody has added.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged; LogCutShort for a file that lacks
     lines, of stdin it is only said, and for a copy that was interrupted unless it may be `partly_copied`.
     """
@@ -67,7 +72,7 @@ def open_log(
         _check_path(rest)
         return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
     if scheme == "kafka" and separator:
-        return _kafka(spec, environ, partly_copied=partly_copied)
+        return _kafka(spec, environ, partly_copied=partly_copied, narrowed=narrowed)
     if spec == "-":
         return _jsonl(stdin, "stdin", tell=teller(sys.stderr))
     if spec.endswith(".jsonl"):
@@ -84,13 +89,17 @@ def open_log(
     raise UsageProblem(f"--log {shown} is no log: pass {FORMS}{hint}")
 
 
-def opened(spec: str | None, *, create: bool = False, partly_copied: bool = False, makes: Path | None = None) -> Log:
+def opened(
+    spec: str | None, *, create: bool = False, partly_copied: bool = False, makes: Path | None = None, for_work: bool = False
+) -> Log:
     """The log of `--log`, or of the environment, as `open_log`; with CLAIMLOG_ARCHIVE the history in that folder stands before it.
 
-    The folder that the caller `makes` need not be there yet.
+    The folder that the caller `makes` need not be there yet. A log that is made, or opened `for_work` that others do, has all its
+    partitions, so that it shows where those do not go together; who only reads, reads the ledger in those that it was opened with.
     Raises as `open_log` does, and UsageProblem for a folder that is not there or a log that cannot have history elsewhere.
     """
-    log = open_log(spec, os.environ, sys.stdin.buffer, create=create, partly_copied=partly_copied)
+    narrowed = not (create or for_work)
+    log = open_log(spec, os.environ, sys.stdin.buffer, create=create, partly_copied=partly_copied, narrowed=narrowed)
     directory = os.environ.get(ARCHIVE)
     if not directory or (makes is not None and not makes.exists() and makes.absolute() == Path(directory).absolute()):
         return log
@@ -122,7 +131,7 @@ def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> 
     return log
 
 
-def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool) -> Log:
+def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrowed: bool) -> Log:
     from streams.log.kafka import KafkaLog
     from streams.log.kafka_settings import SettingsProblem, parse_settings
 
@@ -132,7 +141,25 @@ def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool) -> Log
         raise UsageProblem(str(problem)) from None
     if not partly_copied:
         _refuse_part(log, log.settings.place, log.has_times_of_writers)
+    if narrowed:
+        _narrow(log)
     return log
+
+
+def _narrow(log: KafkaLog) -> None:
+    """Where partitions were added to topics of a ledger, leave these out and say so. Closes a log that cannot be read."""
+    from projections.whole import opened_partitions
+    from streams.topology import first_partitions
+
+    try:
+        there = log.topics()
+        if added := first_partitions(there, lambda: opened_partitions(log)):
+            log.narrow(added)
+            names = ", ".join(f"{log.settings.topic(name)} ({there[name]}, made with {count})" for name, count in sorted(added.items()))
+            teller(sys.stderr)(f"partitions were added to {names}: what stands in them is not read; `claimlog topics check` has more")
+    except LogError:
+        log.close()
+        raise
 
 
 def _refuse_part(log: Log, name: str, may_be_copy: Callable[[], bool] = lambda: True) -> None:

@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from projections.cut import Cut
+from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
 from streams.cli.printed.output import Answer, Style, write
-from streams.log.base import Message, Record
+from streams.log.base import LogUnreachable, Message, Record
+from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
@@ -139,6 +141,37 @@ def test_a_watch_reads_topics_that_are_made_after_it_began_from_their_first_reco
     reader.close()
 
     assert [record.key for record in first] == [b"r1"]
+
+
+class _SometimesAway(MemoryLog):
+    """A log that goes out of reach after so many reads, and is there again after the next look."""
+
+    reads_left = -1
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        self.reads_left -= 1
+        if self.reads_left == 0:
+            raise LogUnreachable("no broker answers")
+        return super().read(topic, partition, offset, records_max, bytes_max)
+
+
+@pytest.mark.parametrize("reads_before", range(1, PARTITIONS + 1))
+def test_a_watch_goes_on_where_it_was_when_a_log_that_was_out_of_reach_is_back(
+    reads_before: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(events, "WAIT_SECONDS", 0.0)
+    log = _SometimesAway(clock=lambda: 1)
+    open_ledger(log, ledger_partitions=PARTITIONS, request_partitions=PARTITIONS)
+    watch = coming(log, (REQUESTS,), None)
+    assert next(watch) == []
+    asked = [requested(number) for number in range(20)]
+    log.append([Message(REQUESTS, key_of(request) or b"", encode(request)) for request in asked])
+
+    log.reads_left = reads_before
+    told = [record.key.decode() for _ in range(4) for record in next(watch)]
+
+    assert sorted(told) == sorted(request.request_id for request in asked)
+    assert capsys.readouterr().err.count("no broker answers; it is waited for") == 1
 
 
 BOUNDS = ("--since", "--until")

@@ -46,6 +46,9 @@ def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> 
         (["--clock", "x2"], "--clock:"),
         (["--only", "processor", "--policy", "pack"], "--policy: this process hosts the stream processor and places nothing"),
         (["--only", "processor", "--engine", "reference"], "it goes with `run --only scheduler`"),
+        (["--only", "scheduler", "--state", "x"], "--state: this process hosts a scheduler, which keeps no tables"),
+        (["--only", "scheduler", "--audit-interval", "30"], "--audit-interval: this process hosts a scheduler"),
+        (["--only", "scheduler", "--recovery-deadline", "30"], "it goes with `run --only processor`"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_was_expected_and_makes_no_log(
@@ -58,11 +61,26 @@ def test_what_makes_no_sense_is_refused_with_what_was_expected_and_makes_no_log(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_choice_by_a_worker_of_a_cluster_is_refused_before_the_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(["run", "--policy", "pack", "--log", "kafka://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--policy", "pack"], "--policy: this process hosts the stream processor"),
+        (["--lease-timeout", "30"], "--lease-timeout: a worker on Kafka is missed after 6 s in any case"),
+        (["--only", "scheduler", "--lease-timeout", "2"], "--lease-timeout: on Kafka expected 6 to 1800 seconds"),
+        (["--only", "scheduler", "--lease-timeout", "7200"], "what brokers take, got 7200"),
+        (["-X", "session.timeout.ms=60000"], "session.timeout.ms cannot be changed here: a scheduler's is `run --lease-timeout`"),
+        (["-X", "delivery.report.only.error=true"], "delivery.report.only.error cannot be changed"),
+        (["-X", "stats_cb=1"], "stats_cb cannot be changed"),
+        (["-X", "default.topic.config=1"], "default.topic.config cannot be changed"),
+    ],
+)
+def test_what_a_process_on_a_cluster_cannot_use_is_refused_before_the_cluster_is_asked(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["run", "--log", "kafka://127.0.0.1:1", *flags])
 
     assert code == 2
-    assert "--policy: this process hosts the stream processor" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("asked", "code"), [("2", 0), ("4", 2)])

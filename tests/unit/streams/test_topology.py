@@ -15,7 +15,7 @@ from streams.engines import Watcher
 from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
 from streams.log.leases import RosterLease
 from streams.log.memory import MemoryLog
-from streams.topology import LATER_TOPICS, WIRING, check_topics, open_ledger, own_key, topic_specs
+from streams.topology import LATER_TOPICS, WIRING, check_topics, first_partitions, open_ledger, own_key, topic_specs
 
 
 def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> None:
@@ -27,6 +27,30 @@ def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> N
     opened = [decode_keyed(r.topic, r.key, r.value) for p in range(3) for r in log.read(topics.CLAIMS, p, 0)]
     assert [(event.partition, event.partitions) for event in opened if isinstance(event, PartitionOpened)] == [(0, 3), (1, 3), (2, 3)]
     assert len({event.ledger_id for event in opened}) == 1
+
+
+def counts(**others: int) -> dict[str, int]:
+    """Topics of a ledger of three partitions and two of requests, but for those of `others`."""
+    return {spec.name: others.get(spec.name.replace("-", "_"), spec.partitions) for spec in topic_specs(3, 2)}
+
+
+@pytest.mark.parametrize(
+    ("there", "opened", "first"),
+    [
+        (counts(), 3, {}),
+        (counts(hypervisor_audits=4), 3, {topics.AUDITS: 3}),
+        (counts(claims=6, placement_requests=9, dead_letters=2), 3, {topics.CLAIMS: 3, topics.REQUESTS: 2, topics.DEAD_LETTERS: 1}),
+        # Nothing is known of how many there were, or one has fewer: that is for people to look at.
+        (counts(hypervisor_audits=4), 0, {}),
+        (counts(node_resources=1, placement_results=1), 3, {}),
+        ({topics.REQUESTS: 3, topics.RESULTS: 2}, 0, {}),
+        ({}, 0, {}),
+    ],
+)
+def test_partitions_that_were_added_are_told_from_those_that_a_ledger_was_made_with(
+    there: dict[str, int], opened: int, first: dict[str, int]
+) -> None:
+    assert first_partitions(there, lambda: opened) == first
 
 
 def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> None:

@@ -1,0 +1,74 @@
+"""Partitions added to a ledger's topics on a broker: who works ends with the reason, who reads is answered as before, a copy mends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # public, though not in its __all__
+
+from schemas.topics import AUDITS, REQUESTS
+from streams.cli.main import run
+from streams.log.kafka import KafkaLog
+from streams.log.kafka_settings import KafkaSettings
+from tests.faults.harness import CLAIMLOG, until, until_known
+from tests.faults.harness import site as processes
+from tests.kafka_broker import bootstrap
+
+PATIENCE_SECONDS = 60.0
+
+
+def test_partitions_added_to_topics_end_who_works_and_are_left_out_by_who_reads_and_by_a_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = KafkaSettings(bootstrap=bootstrap(), prefix=f"added-{uuid4().hex[:10]}", single_broker=True)
+    spec = f"{settings.place}?single-broker=true"
+
+    def said(*arguments: str, log: str = spec, code: int = 0) -> str:
+        capsys.readouterr()
+        assert run([*arguments, "--log", log]) == code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    def answers(log: str = spec) -> list[object]:
+        at, until_then = ("--at", moment), ("--until", moment)
+        verbs = (["nodes", *at], ["claims", "list", *at], ["leaks", *at], ["explain", "r1", *at], ["timeline", "request/r1", *until_then])
+        return [json.loads(said(*verb, "-o", "json", log=log))["items"] for verb in verbs]
+
+    with processes(tmp_path) as site:
+        said("topics", "apply", "--ledger-partitions", "2", "--request-partitions", "2")
+        begin = [*CLAIMLOG, "run", "--log", spec]
+        working = [
+            site.start("worker", [*begin, "--only", "processor", "--state", str(tmp_path / "state"), "--audit-interval", "3600"]),
+            site.start("scheduler", [*begin, "--only", "scheduler", "--lease-timeout", "6"]),
+        ]
+        said("produce", "load", "--nodes", "6", "--once")
+        with KafkaLog.open(settings) as log:
+            until_known(log, 6)
+        said("place", "--memory", "512", "--vcpus", "1", "--request", "r1", "--wait", "60s")
+        moment = json.loads(said("events", "-o", "json"))["cut"]
+        before = answers()
+
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        asked = [NewPartitions(settings.topic(AUDITS), 3), NewPartitions(settings.topic(REQUESTS), 5)]
+        for made in admin.create_partitions(asked).values():
+            made.result()
+
+        until(lambda: all(each.running is not None and each.running.poll() is not None for each in working), PATIENCE_SECONDS, "both end")
+        for process in working:
+            assert process.ended() == 1, process.said()
+            assert "somebody changed that" in process.said()
+        assert answers() == before
+        for work in (["run", "--only", "scheduler"], ["place", "--memory", "512"]):
+            with pytest.raises(AssertionError, match=r"Where somebody added some|; where somebody added some"):
+                said(*work)
+        found = {each["topic"]: each["found"] for each in json.loads(said("topics", "check", "-o", "json", code=3))["items"]}
+        assert {name: text for name, text in found.items() if text != "as needed"} == {
+            AUDITS: "partitions is 3, not 2",
+            REQUESTS: "partitions is 5, not 2",
+        }
+
+        copied = f"sqlite:{tmp_path / 'copy.sqlite'}"
+        said("copy", copied)
+        assert answers(copied) == before
