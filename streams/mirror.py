@@ -60,6 +60,14 @@ class OtherLedger(LogError):  # noqa: N818 - see streams.log.base
     """What stands in the new log is not a copy of the old one's beginning."""
 
 
+def check_begins(source: Log) -> None:
+    """Raise unless a copy can begin: TopicMismatch if `source` is no ledger, OffsetOutOfRange for history that left it."""
+    check_topics(source, COPIED)
+    counts = source.topics()
+    for place in [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]:
+        _check_at_hand(source, place, 0)
+
+
 def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> dict[Partition, int]:
     """Copy what `target` does not have yet, check every record copied, and return how many went where. Interrupted, do it again.
 
@@ -132,16 +140,18 @@ def _check_begun(source: Log, target: Log, place: Partition, at: int) -> None:
     """Raises OtherLedger unless the target's partition is the beginning of the source's, OffsetOutOfRange if what comes next has left."""
     if at > source.end(*place):
         raise OtherLedger(f"{place}: the new log ends at {at}, the old one at {source.end(*place)}; copy to one that is empty")
-    needed = max(at - 1, 0)  # the last one that was copied is compared
-    if source.start(*place) > needed:
-        raise OffsetOutOfRange(
-            f"{place}: the old log begins at {source.start(*place)}, and {needed} is next to read; the folder with the rest goes into "
-            "CLAIMLOG_ARCHIVE"
-        )
+    _check_at_hand(source, place, max(at - 1, 0))  # the last one that was copied is compared
     if at:
         (before,), (copied,) = source.read(*place, at - 1, 1), target.read(*place, at - 1, 1)
         if _said(before) != _said(copied):
             raise OtherLedger(f"{place}@{at - 1} is another record than in the old log; copy to a log that is empty")
+
+
+def _check_at_hand(source: Log, place: Partition, needed: int) -> None:
+    if (start := source.start(*place)) > needed:
+        raise OffsetOutOfRange(
+            f"{place}: the old log begins at {start}, and {needed} is next to read; the folder with the rest goes into CLAIMLOG_ARCHIVE"
+        )
 
 
 def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:

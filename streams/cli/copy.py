@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -28,7 +28,7 @@ from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Rec
 from streams.log.jsonl import write_jsonl
 from streams.log.kafka_settings import without_secrets
 from streams.log.wake import wake_file
-from streams.mirror import COPIED, Target, mirror, one_moment, told
+from streams.mirror import COPIED, Target, check_begins, mirror, one_moment, told
 
 if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog
@@ -75,7 +75,11 @@ def copy_verb(
         raise UsageProblem(f"TARGET {without_secrets(target) if ':' in target else target}: expected {TARGETS}")
     if _is_itself(target, named_log(log)):
         raise UsageProblem(f"{target}: this is the log itself; name another one, empty or a copy of it")
-    with _source(log) as (source, lacks), open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True) as destination:
+    with ExitStack() as stack:
+        source, lacks = stack.enter_context(_source(log))
+        if target.startswith("sqlite:") and not Path(target.removeprefix("sqlite:")).exists():
+            check_begins(source)  # Before a file is made, which would be no ledger.
+        destination = stack.enter_context(open_log(target, os.environ, sys.stdin.buffer, create=True, partly_copied=True))
         with _alone(destination, target), Progress("copy", None) as progress:
             copied = mirror(source, cast("Target", destination), progress.add)
         items = [

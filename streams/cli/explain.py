@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import Parameter
 from msgspec import structs, to_builtins
 
-from projections.cut import Place
+from projections.cut import Cut, Place
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
@@ -21,6 +21,7 @@ from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import code_vouched_for
+from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.printed import units
 from streams.cli.printed.funnel import (
     closest_lines,
@@ -110,7 +111,9 @@ def explain(
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
-        now = _now(source, request, at)
+        moment = moment_of(at)
+        now = _now(source, request, moment)
+        _check_decided(counting, moment)
         if show.in_words:
             for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
@@ -123,7 +126,21 @@ def explain(
     return Exit.UNPLACEABLE if failed else Exit.DONE
 
 
-def _now(log: Log, request: PlacementRequested, at: str) -> Now:
+def _check_decided(counting: Counting, at: Moment | None) -> None:
+    """Raises AnswerIncomplete for a moment before the request was answered: it says nothing of what came later."""
+    if at is not None and not (counting.time_ms <= at.time_ms if isinstance(at, Instant) else _holds(at, counting)):
+        said = f"request {counting.result.request_id} had no answer yet then: it was answered at {units.moment(counting.time_ms)}"
+        raise AnswerIncomplete(f"{said} ({counting.position}); ask for a later --at")
+
+
+def _holds(cut: Cut, counting: Counting) -> bool:
+    """Whether a cut has the result and all that it was decided on, as far as it has these topics at all."""
+    needed = [(RESULTS, counting.position.partition, counting.position.offset + 1)]
+    needed += [(CLAIMS, number, end) for decision in counting.result.decisions for number, end in enumerate(decision.cut)]
+    return all((read := cut.next_offset(topic, number)) is None or read >= end for topic, number, end in needed)
+
+
+def _now(log: Log, request: PlacementRequested, at: Moment | None) -> Now:
     """The state at that moment, and what has become of the request's claims by then."""
     laid: list[ClaimOutcome] = []
 
@@ -133,7 +150,7 @@ def _now(log: Log, request: PlacementRequested, at: str) -> Now:
 
     for number in range(log.topics().get(CLAIMS, 0)):
         check_claims_at_hand(log, number, 0)  # Before the long work of loading what is there.
-    state = state_at(log, moment_of(at), each_laid=collect)
+    state = state_at(log, at, each_laid=collect)
     ends = {place.partition: place.next_offset for place in state.cut.places if place.topic == CLAIMS}
     fates: dict[str, list[ClaimOutcome]] = {}
     for outcome in (*fates_of(log, request.request_id, ends, teller(sys.stderr)), *laid):

@@ -17,8 +17,9 @@ from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
-from streams.cli.writing import PARTITIONS_MAX, check_partitions
+from streams.cli.writing import PARTITIONS_MAX, check_partitions, is_lines
 from streams.log.base import Log, TopicSpec
+from streams.mirror import COPIED
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, first_partitions, open_ledger, topic_specs
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ COLUMNS = [
     Column(name="key"),
     Column(name="kept"),
     Column(name="written_by", title="written by", wide=True),
-    Column(name="found", alarm=lambda found: found != "as needed"),
+    Column(name="found", alarm=lambda found: found not in {"as needed", "left out of a copy"}),
 ]
 
 
@@ -124,7 +125,7 @@ def _told(log: Log, show: Show) -> int:
             "key": topic.key or None,
             "kept": topic.kept,
             "written_by": topic.written_by,
-            "found": "; ".join(found.get(topic.name, [])) or "as needed",
+            "found": "; ".join(found.get(topic.name, [])) or ("as needed" if topic.name in counts else "left out of a copy"),
         }
         for topic in TOPICS.values()
     ]
@@ -153,6 +154,8 @@ def differences(log: Log) -> Sequence[Difference | Missing]:
     if isinstance(log, Configured):
         return log.differences(specs)
     found: list[Missing] = []
+    if is_lines(log):  # A copy of a ledger, which leaves out what is derived.
+        specs = [spec for spec in specs if spec.name in COPIED]
     for spec in specs:
         if spec.name not in there:
             found.append(Missing(spec.name, "missing; `claimlog topics apply` makes it"))

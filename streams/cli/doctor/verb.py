@@ -25,8 +25,8 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
 from streams.cli.watching import watchable
-from streams.cli.writing import check_writable
-from streams.log.base import Log, LogDamaged, LogReadOnly, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
+from streams.cli.writing import is_lines
+from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
@@ -81,7 +81,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield sound
         if sound.status == "fail":
             return
-    is_file = _is_file(log)
+    is_file = is_lines(log)
     topics = checks.file_topics(log) if is_file else checks.topic_set(log)
     yield topics
     if topics.status == "fail":
@@ -98,15 +98,6 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield checks.dead_letters(log)
     yield from producers(log)
     yield from folded
-
-
-def _is_file(log: Log) -> bool:
-    """Whether it is lines of JSON, from a file or stdin: what can only be read."""
-    try:
-        check_writable(log)
-    except LogReadOnly:
-        return True
-    return False
 
 
 def _folded(log: Log) -> Iterator[Check]:

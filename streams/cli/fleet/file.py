@@ -10,6 +10,7 @@
     [nodes.c07]                             # a name alone comes last
     zone = "west"
     traits = ["HW_CPU_X86_AVX2"]
+    pages_reserved = [{ size_kib = 2048, reserved = 128 }]
 
     [aggregates.ssd]                        # with an aggregate in the file, these are all there are
     nodes = ["c0*"]
@@ -20,13 +21,14 @@ What the file does not mention stays as it is on the node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, fields, replace
 
 from projections.node import Node
@@ -41,6 +43,9 @@ UNLIMITED = "unlimited"
 SECTIONS = ("defaults", "nodes", "aggregates")
 
 _Table = TypeVar("_Table")
+Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+"""As Placement names them. Nobody can ask for another, and who wrote it in small letters would never hear why its nodes are passed over."""
+Positive = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 
 
 class ResourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +58,13 @@ class ResourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     step_size: Count | UnsetType = UNSET
 
 
+class PagesTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many huge pages of one size each cell of the node keeps to itself."""
+
+    size_kib: Positive
+    reserved: Positive
+
+
 class NodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[defaults]` or one table under `[nodes]`."""
 
@@ -61,8 +73,8 @@ class NodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_mib: ResourceTable | UnsetType = UNSET
     disk_mib: ResourceTable | UnsetType = UNSET
     zone: Text | UnsetType = UNSET
-    traits: tuple[Name, ...] | UnsetType = UNSET
-    pages_reserved: tuple[HugePages, ...] | UnsetType = UNSET
+    traits: tuple[Trait, ...] | UnsetType = UNSET
+    pages_reserved: tuple[PagesTable, ...] | UnsetType = UNSET
 
 
 class AggregateTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +154,11 @@ def _known(said: str, kind: type) -> str:
 
 def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
     read_table = _table(table, NodeTable, place)
+    traits = () if read_table.traits is UNSET else read_table.traits
+    sizes = () if read_table.pages_reserved is UNSET else [pages.size_kib for pages in read_table.pages_reserved]
+    for name, values in (("traits", traits), ("pages_reserved", sizes)):
+        if twice := [value for value, times in Counter[object](values).items() if times > 1]:
+            raise UsageProblem(f"{place}.{name}: {twice[0]} is there twice; leave one out")
     for resource in RESOURCES:
         setting: ResourceTable | UnsetType = getattr(read_table, resource)
         if setting is UNSET:
@@ -201,7 +218,7 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
     for table in tables:
         for name in ("zone", "traits", "pages_reserved"):
             if (value := getattr(table, name)) is not UNSET:
-                said[name] = value
+                said[name] = tuple(map(_reserved, value)) if name == "pages_reserved" else value
         for resource in RESOURCES:
             setting: ResourceTable | UnsetType = getattr(table, resource)
             if setting is not UNSET:
@@ -219,6 +236,11 @@ def wanted(file: FleetFile, node: Node) -> OperatorFields:
             if name in listed or any(fnmatchcase(node.node_id, pattern) for pattern in file.member_patterns[name])
         )
     return OperatorFields(**said)
+
+
+def _reserved(pages: PagesTable) -> HugePages:
+    """As the ledger has it, whose `total` counts where nothing is said of what is reserved."""
+    return HugePages(size_kib=pages.size_kib, total=pages.reserved, reserved=pages.reserved)
 
 
 def _rule(before: ResourceRule, setting: ResourceTable) -> ResourceRule:
@@ -269,7 +291,7 @@ def _said(value: object) -> str:
         case Aggregate(name=name, metadata=metadata):
             return name + ("" if not metadata else " (" + ", ".join(f"{key}={text}" for key, text in metadata.items()) + ")")
         case HugePages():
-            return f"{value.reserved} of {value.size_kib} KiB"
+            return f"{value.reserved or value.total} of {value.size_kib} KiB"
         case _:
             return str(value)
 
@@ -283,5 +305,6 @@ def settings(node: Node) -> dict[str, Any]:
         "zone": node.zone,
         "aggregates": [{"name": each.name, "metadata": dict(each.metadata)} for each in node.aggregates],
         "traits": list(node.traits),
+        "pages_reserved": [{"size_kib": each.size_kib, "reserved": each.reserved or each.total} for each in node.pages_reserved],
         **{resource: asdict(node.rule(resource)) for resource in RESOURCES},
     }

@@ -45,7 +45,8 @@ def apply(
     """Write what a file wants otherwise than it is, and nothing else; applied twice it changes nothing.
 
     Sections: [defaults] for every node, [nodes.NAME] or [nodes."c0*"] over it, [aggregates.NAME] with nodes and metadata. Settings:
-    vcpus, pcpus, memory_mib, disk_mib = { ratio, reserved, min_unit, max_unit, step_size }; zone, traits, pages_reserved.
+    vcpus, pcpus, memory_mib, disk_mib = { ratio, reserved, min_unit, max_unit, step_size }; zone; traits;
+    pages_reserved = [{ size_kib, reserved }], of each NUMA cell.
     ratio is a decimal with up to three places, or "unlimited". What the file does not mention stays as it is.
     """
     wants = _file(file)

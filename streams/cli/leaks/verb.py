@@ -20,7 +20,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
-from streams.cli.printed.output import Answer, Column, item_of
+from streams.cli.printed.output import Answer, Column, in_order, item_of
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
@@ -35,6 +35,7 @@ app = App(name="leaks")
 
 _LIKE = LeakSuspected(finding_id="", kind="orphan-claim", node_id="", partition=0, offset=0, time_ms=0, since_ms=0, suspected_ms=0)
 KINDS: tuple[str, ...] = get_args(FindingKind)
+_OF_PEOPLE = {"table", "wide"}
 
 NodeFlag = Annotated[tuple[str, ...], Parameter(name="--node", negative=(), show_default=False, help="Only of this node; repeatable.")]
 KindFlag = Annotated[
@@ -86,6 +87,10 @@ def leaks(
         raise UsageProblem("--yes goes with --heal")
     if report_age is not None and not heal:
         raise UsageProblem("--report-age goes with --heal")
+    if explain:
+        show.check(Answer(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
+        if show.column and show.output in _OF_PEOPLE:
+            raise UsageProblem("--explain tells in words, which have no columns: leave out -c, or add -o jsonl")
     oldest_ms = duration_ms(report_age or REPORT_AGE)
     for name in kind:
         if name not in KINDS:
@@ -113,14 +118,15 @@ def leaks(
         if not found and show.in_words:
             say(told)
         return code
-    if explain and show.in_words:
-        sys.stdout.write("".join(explained(finding, state.as_of_ms) for finding in found))
+    items = [finding_item(finding, state.as_of_ms) for finding in found]
+    answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
+    if explain and show.output in _OF_PEOPLE:
+        of_item = {id(item): finding for item, finding in zip(items, found, strict=True)}
+        sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in in_order(answer, show.style(sys.stdout))))
         say(str(state.cut))
     else:
-        items = [finding_item(finding, state.as_of_ms) for finding in found]
-        answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
         show.write(answer)
-    if show.output in {"table", "wide"}:
+    if show.output in _OF_PEOPLE:
         say(told)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 

@@ -145,6 +145,13 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
         err.write(f"{answer.cut}\n")
 
 
+def in_order(answer: Answer, style: Style) -> list[Item]:
+    """The items in the order in which `write` prints them, for who tells of each in words. Raises UsageProblem as that does."""
+    items = list(answer.items)
+    style = _checked(style, answer, items[0] if items else None)
+    return _sorted(items, style.sort) if style.sort else items
+
+
 def check_asked(answer: Answer, style: Style) -> None:
     """Raises UsageProblem for what is neither a column nor in an item like `answer.like`: for who writes before there is an answer."""
     _checked(style, answer, answer.like or {})

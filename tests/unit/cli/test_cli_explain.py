@@ -161,6 +161,21 @@ def test_the_cut_of_an_answer_gives_the_same_answer_again(fleet: FleetLog, capsy
     assert first.json["summary"]["decided_on"] != first.json["cut"]
 
 
+def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    cut, before_ms = fleet.run(capsys, "leaks", "-o", "json").json["cut"], fleet.now_ms
+    fleet.now_ms += 60_000
+    fleet.audit("c04")
+    asked(fleet, capsys, "r1", "--memory", "1GiB")
+    after_ms = fleet.now_ms
+
+    early = [fleet.run(capsys, "explain", "r1", "--at", moment) for moment in (cut, str(before_ms))]
+    late = fleet.run(capsys, "explain", "r1", "--at", str(after_ms))
+
+    assert [(said.code, said.out) for said in early] == [(6, "")] * 2
+    assert all("request r1 had no answer yet then: it was answered at" in said.err for said in early)
+    assert late.code == 0
+
+
 def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.claim("r0/0/s-1.1", "i1", "c03", memory_mib=7168, request_id="r0")
     fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)

@@ -73,6 +73,18 @@ def test_defaults_patterns_and_names_are_laid_over_each_other(fleet: FleetLog, c
     assert nodes["c02"]["disk_mib"] == {"reserved": 0, "ratio_milli": 1000, "min_unit": 1024, "max_unit": 40960, "step_size": 1024}
 
 
+def test_pages_are_kept_back_in_each_cell_as_many_as_the_file_says(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "[nodes.c01]\npages_reserved = [{ size_kib = 2048, reserved = 128 }]\n"
+
+    said, again = applied(fleet, capsys, text), applied(fleet, capsys, text)
+
+    (change,) = said.json["items"]
+    assert change == {"node_id": "c01", "field": "pages_reserved", "before": "none", "after": "128 of 2048 KiB"}
+    assert again.json["items"] == []
+    shown = {node["node_id"]: node["pages_reserved"] for node in fleet.run(capsys, "fleet", "show", "-o", "json").json["items"]}
+    assert shown == {"c01": [{"size_kib": 2048, "reserved": 128}], "c02": [], "d01": []}
+
+
 def test_a_file_applied_twice_writes_once_and_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     first = applied(fleet, capsys, TOML)
     second = applied(fleet, capsys, TOML)
@@ -187,6 +199,14 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
         ("[nodes]\nc01 = 3\n", "nodes must be a table of tables"),
         ("[aggregates.ssd]\nmetadata = {}\n", "aggregates.ssd: Object missing required field `nodes`"),
         ("[defaults\n", "at line 1"),
+        ('[defaults]\ntraits = ["HW_A", "HW_B", "HW_A"]\n', "defaults.traits: HW_A is there twice"),
+        ('[defaults]\ntraits = ["hw_avx2"]\n', "defaults: Expected `str` matching regex '^[A-Z0-9_]{1,255}$' - at `traits[0]`"),
+        ("[defaults]\npages_reserved = [{ size_kib = 2048, total = 4 }]\n", "it has the unknown field `total` - at `pages_reserved[0]`"),
+        ("[defaults]\npages_reserved = [{ size_kib = 2048, reserved = 0 }]\n", "Expected `int` >= 1 - at `pages_reserved[0].reserved`"),
+        (
+            "[defaults]\npages_reserved = [{ size_kib = 4, reserved = 1 }, { size_kib = 4, reserved = 2 }]\n",
+            "defaults.pages_reserved: 4 is there twice",
+        ),
         ("[nodes.c99]\nzone = 'x'\n", "node 'c99' is not known; known: c01, c02, d01; --new"),
     ],
 )

@@ -76,6 +76,28 @@ def test_explain_tells_the_events_at_places_where_they_stand(fleet: FleetLog, ca
     assert "ghost" not in told
 
 
+@pytest.mark.parametrize(
+    ("sort", "first", "then"),
+    [("node", "i-77", "ghost"), ("-node", "ghost", "i-77"), ("held.vcpus", "ghost", "i-77")],
+)
+def test_explanations_come_in_the_order_that_is_asked_for(
+    sort: str, first: str, then: str, fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = fleet.run(capsys, "leaks", "--explain", "--sort", sort)
+
+    assert told.code == 3
+    assert told.out.index(f"{first} ") < told.out.index(f"{then} ")
+
+
+def test_explanations_have_no_columns_to_choose_from(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = fleet.run(capsys, "leaks", "--explain", "-c", "node_id")
+    chosen = fleet.run(capsys, "leaks", "--explain", "-c", "node_id", "-o", "jsonl")
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "--explain tells in words, which have no columns" in refused.err
+    assert (chosen.code, chosen.out) == (3, '{"node_id":"c01"}\n{"node_id":"c02"}\n')
+
+
 def test_a_command_that_only_shows_what_happened_is_not_said_to_mend(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     told = fleet.run(capsys, "leaks", "--explain", "--node", "c02").out
 

@@ -436,6 +436,18 @@ def test_a_size_that_is_not_the_claimed_one_drifts_until_it_is_claimed(n1: Audit
     assert n1.look() == []
 
 
+@pytest.mark.parametrize(("then_mib", "drifts"), [(4, False), (6, False), (5, True)])
+def test_a_guest_with_claims_of_before_and_after_a_resize_drifts_if_it_is_as_neither_says(
+    n1: Audited, then_mib: int, *, drifts: bool
+) -> None:
+    n1.history.claim("new", "i", 6, resize=True, at_s=70)
+    n1.history.audit({"i": 6}, at_s=120, memory_mib=16)
+    for at_s in (180, 240):
+        n1.history.audit({"i": then_mib}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == ([("suspected", "size-drift", "new"), ("confirmed", "size-drift", "new")] if drifts else [])
+
+
 def test_a_claim_past_its_deadline_that_nothing_closes_is_found_and_resolved_by_its_release() -> None:
     audited = Audited()
     audited.history.audit({}, at_s=0, memory_mib=16)
