@@ -49,6 +49,11 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
         return f"{self.topic}/{self.partition}@{self.offset}"
 
 
+def hash_of(value: bytes) -> str:
+    """What tells an original's value from any other."""
+    return blake2b(value, digest_size=16).hexdigest()
+
+
 def dead_letter(record: Record, fault: Unreadable) -> Message:
     """The letter for a record that `fault` makes unusable, keyed by the record's position. The same record gives the same bytes."""
     headers, dropped = _kept_headers(record.headers)
@@ -65,7 +70,7 @@ def dead_letter(record: Record, fault: Unreadable) -> Message:
         "reason": fault.reason,
         "key": b64encode(record.key[:KEY_BYTES_MAX]).decode(),
         "size": str(len(record.value)),
-        "hash": blake2b(record.value, digest_size=16).hexdigest(),
+        "hash": hash_of(record.value),
         "cut_short": ",".join(cut_short),
     }
     return Message(
@@ -117,7 +122,7 @@ def redrive(record: Record) -> Message | Unreadable:
             return Unreadable(
                 "cut-short", f"{place}: only the start of the {name} of {letter.position} was kept; append it from its source"
             )
-    if blake2b(letter.value, digest_size=16).hexdigest() != letter.hash:
+    if hash_of(letter.value) != letter.hash:
         return Unreadable("damaged", f"{place}: expected bytes with hash {letter.hash}, as at {letter.position}; nothing is redriven")
     if letter.topic not in TOPICS or letter.topic == DEAD_LETTERS:
         return Unreadable("unknown-topic", f"{record.position}: {letter.topic!r} is no topic that records are redriven to")

@@ -14,8 +14,9 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
 from streams.carried import first_to_carry
-from streams.dead_letters import dead_letter
+from streams.dead_letters import DeadLetter, dead_letter
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
+from streams.looked_through import first_to_look_through, newest_letters
 from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS, expected
 
@@ -214,8 +215,10 @@ class Watcher:
         self, log: Log, group: str = WATCHERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
     ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [Reader(log, group, topic, tell=tell) for topic in expected(log.topics(), WATCHED_TOPICS)]
+        watched = expected(log.topics(), WATCHED_TOPICS)
+        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic)) for topic in watched]
         self._tell = tell
+        self._letters: dict[Partition, DeadLetter] | None = None
         self._is_sound = True
         self._damaged: set[Partition] = set()
         """Partitions of `ledger-snapshots` that cannot be read on; whoever writes the next snapshot there drops what is damaged."""
@@ -261,7 +264,13 @@ class Watcher:
         for reader in self.readers if self._is_sound else ():
             reader.commit(at_once=True)
 
+    def _unstored(self, topic: str, partition: int) -> int:
+        if self._letters is None:
+            self._letters = newest_letters(self._log)
+        return first_to_look_through(self._log, self._letters, Partition(topic, partition))
+
     def _forget(self) -> None:
+        self._letters = None
         for reader in self.readers:
             reader.forget(frozenset(range(partition_count(self._log, reader.topic))))
 

@@ -121,14 +121,19 @@ def leaks(
     items = [finding_item(finding, state.as_of_ms) for finding in found]
     answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
     if explain and show.output in _OF_PEOPLE:
-        of_item = {id(item): finding for item, finding in zip(items, found, strict=True)}
-        sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in in_order(answer, show.style(sys.stdout))))
-        say(str(state.cut))
+        _explain(answer, dict(zip(map(id, items), found, strict=True)), state, show)
     else:
         show.write(answer)
     if show.output in _OF_PEOPLE:
         say(told)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
+
+
+def _explain(answer: Answer, of_item: Mapping[int, OpenRecord], state: State, show: Live) -> None:
+    """Tell of each finding in words, in the order asked for; `of_item` has them by the identity of their items."""
+    items = in_order(answer, show.style(sys.stdout))
+    sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in items))
+    say(str(state.cut))
 
 
 app.command(mending.ignore)

@@ -1,0 +1,42 @@
+"""Up to where topics were looked through for what cannot be read, from the dead letters themselves: each names the place it came from.
+
+For when nobody else knows it: brokers forget what a group has stored after a while, and each letter would be written once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from schemas.codec import Unreadable
+from schemas.topics import DEAD_LETTERS
+from streams.dead_letters import DeadLetter, hash_of, read_letter
+from streams.log.base import Log, Partition, between
+
+BATCH_RECORDS: Final = 1_000
+LOOK_BACK_RECORDS: Final = 100_000
+"""So far back is looked; what has its letter before that gets another, and people see the same letter twice."""
+
+
+def newest_letters(log: Log) -> dict[Partition, DeadLetter]:
+    """The newest letter of each partition that has one."""
+    found: dict[Partition, DeadLetter] = {}
+    for number in range(log.topics().get(DEAD_LETTERS, 0)):
+        end = log.end(DEAD_LETTERS, number)
+        start = max(log.start(DEAD_LETTERS, number), end - LOOK_BACK_RECORDS)
+        for record in between(log, DEAD_LETTERS, number, start, end, BATCH_RECORDS):
+            letter = read_letter(record)
+            if not isinstance(letter, Unreadable):
+                place = Partition(letter.topic, letter.partition)
+                if place not in found or letter.offset > found[place].offset:
+                    found[place] = letter
+    return found
+
+
+def first_to_look_through(log: Log, newest: Mapping[Partition, DeadLetter], place: Partition) -> int:
+    """One behind the record of the newest letter; 0 without one, and where another record stands there: then the topic was made anew."""
+    letter = newest.get(place)
+    if letter is None or not log.start(*place) <= letter.offset < log.end(*place):
+        return 0
+    (record, *_) = log.read(*place, letter.offset, 1)
+    return letter.offset + 1 if record.offset == letter.offset and hash_of(record.value) == letter.hash else 0
