@@ -32,6 +32,8 @@ CLIENTS_MAX: Final = 64
 # How long a turn may take in which states are loaded: as long as a table may. 300,000 held claims took 45 s on a busy machine, and whoever
 # ends a process that is not alive after 60 s would end that of a large ledger at every start.
 LOADING_SECONDS: Final = 300.0
+ANSWERS_SECONDS: Final = 5.0
+"""How long a turn of a process that is ready may take until it is called ready no more: none does where the log answers."""
 
 
 class Metrics:
@@ -157,6 +159,8 @@ class Health:
         """What keeps the process from being ready now; nothing if it is."""
         if self.waits:
             return "waiting for a log that is full or out of reach"
+        if self.ready and (idle := self.idle_seconds()) > ANSWERS_SECONDS:
+            return f"the loop has not turned for {idle:.0f} s; it may wait for a log that does not answer"
         return "" if self.ready else self.doing
 
     def met_trouble(self) -> None:

@@ -91,6 +91,18 @@ def test_a_loop_that_does_not_turn_is_not_well(served: tuple[Metrics, Health, st
     assert "has not turned for 11 s" in says
 
 
+def test_a_process_whose_question_to_the_log_is_not_answered_is_not_ready(served: tuple[Metrics, Health, str], clock: Time) -> None:
+    _, health, url = served
+    health.ready = True
+
+    clock.now = 6
+    waiting = got(f"{url}/readyz")
+    health.turned()
+
+    assert waiting == (503, "the loop has not turned for 6 s; it may wait for a log that does not answer\n")
+    assert got(f"{url}/readyz")[0] == 200
+
+
 def test_a_process_that_waits_for_the_log_is_alive_and_not_ready(served: tuple[Metrics, Health, str]) -> None:
     _, health, url = served
     health.ready = health.waits = True
