@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from schemas.codec import decode
-from schemas.results import NodeResources, ResourceRow
+from schemas.results import NodeResources
 from schemas.topics import NODE_RESOURCES
 from streams.cli.exits import guarded
 from streams.cli.reading.open_log import open_log
@@ -28,16 +28,14 @@ def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition,
                     rows[row.node_id] = row
 
 
-def cell(row: ResourceRow) -> str:
-    return " / ".join("-" if value is None else f"{value:,}" for value in (row.limit, row.reported, row.claimed, row.free))
-
-
 def table(rows: dict[str, NodeResources], now_ms: int) -> Table:
     drawn = Table("node", "status", "vCPUs", "memory MiB", "guests", "leaks", "audit", title="limit / reported / claimed / free")
     for row in sorted(rows.values(), key=lambda each: each.node_id):
         age = "never" if row.audit_taken_at_ms is None else f"{max(0, now_ms - row.audit_taken_at_ms) // 1000} s"
         style = "red" if row.leaks or min(row.vcpus.free or 0, row.memory_mib.free or 0) < 0 else None
-        drawn.add_row(row.node_id, row.status, cell(row.vcpus), cell(row.memory_mib), str(row.instances), str(row.leaks), age, style=style)
+        views = ((each.limit, each.reported, each.claimed, each.free) for each in (row.vcpus, row.memory_mib))
+        cells = (" / ".join("-" if value is None else f"{value:,}" for value in view) for view in views)
+        drawn.add_row(row.node_id, row.status, *cells, str(row.instances), str(row.leaks), age, style=style)
     return drawn
 
 
@@ -47,11 +45,9 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
     with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:
+        show = live.update if live.console.is_terminal or options.once else live.console.print
         read_rows(log, rows, offsets)
-        while True:
-            (live.update if live.console.is_terminal or options.once else live.console.print)(table(rows, time.time_ns() // 1_000_000))
-            if options.once:
-                return
+        while show(table(rows, time.time_ns() // 1_000_000)) is None and not options.once:
             time.sleep(1.0)
             try:
                 log.wait(offsets, 0.0 if live.console.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.

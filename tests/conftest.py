@@ -9,11 +9,20 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 ON_CI = os.environ.get("CI") == "true"
 SEED = 20_261_121
 """Of a run that is given none: what passed yesterday and fails today was broken in between. `make soak` and `SEED=random` look for what
 no seed has found yet."""
+
+LANES = (
+    ("test_kafka_azure", "test_azure", "test_garbage", "test_kafka_poison", "test_demands"),
+    ("test_kafka_brokers", "test_kafka_network", "test_kafka_membership", "test_kafka_rewound", "test_kafka_zombies", "test_kafka_unclean"),
+)
+"""Files of tests that put many processes under load, which take several times as long, and as much of the processors again, where three of
+them meet. Each lane is run by one worker, from the beginning on, while the others have the many small ones."""
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +46,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(1 << 32))
     elif given is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+def _lane(nodeid: str) -> int:
+    """The place of a test's lane; behind all of them for one in none."""
+    name = nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+    return next((place for place, files in enumerate(LANES) if name in files), len(LANES))
+
+
+class _InLanes(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+    """A file's tests go to one worker, and so do those of a lane."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        place = _lane(nodeid)
+        return f"lane {place}" if place < len(LANES) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """Who runs which test, where several workers do."""
+    return _InLanes(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lanes first: nothing is left to be done beside the last of them otherwise."""
+    items.sort(key=lambda item: _lane(item.nodeid))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
