@@ -34,9 +34,9 @@ soak: $(VENV)/.dev
 
 check: $(VENV)/.dev
 	@$(PY) -m ruff check --quiet .
-	@$(PY) -m mypy $(PACKAGES) tests $(SCRIPTS)
-# And as the newest Python's library has its types: what is an error there ends its users' `make test`.
-	@$(PY) -m mypy --python-version $(NEWEST) $(PACKAGES) tests $(SCRIPTS)
+# And beside it as the newest Python's library has its types: what is an error there ends its users' `make test`.
+	@$(PY) -m mypy --python-version $(NEWEST) $(PACKAGES) tests $(SCRIPTS) & newest=$$!; \
+	$(PY) -m mypy $(PACKAGES) tests $(SCRIPTS); own=$$?; wait $$newest && exit $$own
 
 bench: $(VENV)/.dev
 	@for file in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$file .py) $(ARGS) || exit 1; done

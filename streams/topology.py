@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
+from projections.whole import FOLLOWS
 from schemas import topics
 from schemas.claims import PartitionOpened
 from schemas.codec import encode, event_type
@@ -73,11 +74,16 @@ def open_ledger(
     """Make the topics that are missing and write `PartitionOpened` as record 0 of each partition of `claims`. Doing it twice does nothing.
 
     Several processes may do it at once: whoever holds the lease of a partition opens it. Raises TopicMismatch if the topics there have
-    other numbers of partitions than each other; with `whole` also what keeps one of `LATER_TOPICS` from being made.
+    other numbers of partitions than each other, and if `claims` was deleted; with `whole` also what keeps one of `LATER_TOPICS` from being
+    made.
     """
     there = log.topics()
     if topics.CLAIMS in there:
         ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
+    else:
+        _refuse_deleted(log, there)
+        ledger_partitions = made_with(there, "ledger", ledger_partitions)
+        request_partitions = made_with(there, "requests", request_partitions)
     specs = topic_specs(ledger_partitions, request_partitions)
     later = [spec for spec in specs if spec.name in LATER_TOPICS - there.keys()]
     log.create([spec for spec in specs if spec not in later])
@@ -106,6 +112,22 @@ def open_ledger(
                 log.wait({}, 0.05)
     finally:
         lease.release()
+
+
+def _refuse_deleted(log: Log, there: Collection[str]) -> None:
+    """Raises TopicMismatch where `claims` is missing and something follows from it: made anew it would be an empty ledger of full nodes."""
+    for topic in FOLLOWS:
+        if topic in there and any(log.ends(topic).values()):
+            raise TopicMismatch(
+                f"topic {topics.CLAIMS} is missing, though {topic} has what follows from its records: somebody deleted it. Restore it "
+                "from a copy; to begin another ledger here delete the other topics, too, or take another prefix"
+            )
+
+
+def made_with(there: Mapping[str, int], kind: str, otherwise: int) -> int:
+    """How many partitions most topics of a kind have (`Topic.partitions`); `otherwise` if there is none."""
+    counts = [there[topic.name] for topic in TOPICS.values() if topic.partitions == kind and topic.name in there]
+    return max(counts, key=counts.count, default=otherwise)
 
 
 def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
@@ -140,14 +162,13 @@ def first_partitions(there: Mapping[str, int], opened: Callable[[], int]) -> dic
     for topic in TOPICS.values():
         if topic.name in there:
             counts.setdefault(topic.partitions, []).append(there[topic.name])
-    ledger, requests = counts.get("ledger", [0]), counts.get("requests", [0])
-    common = max(requests, key=requests.count)
-    made_with = {
+    ledger, requests = counts.get("ledger", [0]), made_with(there, "requests", 0)
+    first = {
         "ledger": opened() if len(set(ledger)) > 1 else ledger[0],
-        "requests": common if requests.count(common) > 1 else requests[0],
+        "requests": requests if counts.get("requests", []).count(requests) > 1 else 0,
         "one": 1,
     }
-    known = {topic.name: made_with[topic.partitions] for topic in TOPICS.values() if topic.name in there}
+    known = {topic.name: first[topic.partitions] for topic in TOPICS.values() if topic.name in there}
     return {name: count for name, count in known.items() if 0 < count < there[name]}
 
 

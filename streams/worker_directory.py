@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from projections.table import TableInUse
+from projections.table import TableError, TableInUse
 from streams.log.alone import alone
 
 MACHINE: Final = Path("/etc/machine-id")
@@ -29,11 +29,15 @@ def worker_directory(folder: Path, tell: Callable[[str], None] = _say, machine: 
 
     The id is what the group knows a worker by: two processes with one id would throw each other out for ever, hence the lock. No lock
     helps against a copy of the directory, so a mark beside the id says which directory it was given to: anywhere else there is a new one,
-    and `tell` hears of it. Raises TableInUse if another process has the directory.
+    and `tell` hears of it. Raises TableInUse if another process has the directory, TableError for one that cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "lock"
-    lock.touch()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    except OSError as problem:
+        said = "it is a file" if isinstance(problem, FileExistsError) else problem.strerror
+        raise TableError(f"{folder}: this cannot be a worker's folder: {said}; mend that, or pass another with --state") from None
     with alone(lock, TableInUse(f"{folder}: another worker has this directory; each needs one of its own, so pass another with --state")):
         yield _identity(folder, tell, machine)
 

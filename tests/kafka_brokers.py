@@ -18,16 +18,12 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 
-from tests.kafka_broker import Broker, free_ports, shared_folder
+from tests.kafka_broker import CLOSED_SECONDS, Broker, free_ports
 
 JAVA: Final = ("java", "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 SESSION_SECONDS: Final = 3.0
 """How long a broker may be silent until the others go on without it, and how long a replica may lag."""
 HEALED_SECONDS: Final = 90.0
-ARCHIVE: Final = "classes.jsa"
-"""What Java has made of a broker's classes, kept beside the jars: a broker that is started again and again starts in half the time."""
-CLOSED_SECONDS: Final = 60.0
-"""How long a broker may take to hand over what it leads and end."""
 SETTINGS: Final = """\
 node.id={node}
 controller.quorum.voters={voters}
@@ -48,8 +44,7 @@ class Member(Broker):
     """One broker of a cluster. It can lose its disk, and knows who leads the controllers."""
 
     def __init__(self, folder: Path, node: int, ports: tuple[int, int], voters: str) -> None:
-        java = (*JAVA, f"-XX:SharedArchiveFile={shared_folder() / ARCHIVE}")
-        super().__init__(folder, SETTINGS.format(node=node, voters=voters), java)
+        super().__init__(folder, SETTINGS.format(node=node, voters=voters), JAVA)
         self.node, (self.port, self.controller_port) = node, ports
 
     @property
@@ -91,7 +86,6 @@ class Brokers:
 
     def start(self) -> None:
         """Make them, and wait until they are a cluster. Raises NoBroker."""
-        _archive(self.members[1].folder.with_name("archived"))
         for member in self.members.values():
             member.make()
         self.again(*self.members)
@@ -169,17 +163,6 @@ class Brokers:
                 return max(set(known), key=known.count)
             assert time.monotonic() < end, "nobody leads the controllers"
             time.sleep(0.05)
-
-
-def _archive(folder: Path) -> None:
-    """Have one broker write the archive of its classes, if nobody has. Another Java than the one it is of takes no notice of it."""
-    wanted = shared_folder() / ARCHIVE
-    if not wanted.exists():
-        part = folder.with_suffix(".jsa")
-        writer = Broker(folder, java=(*JAVA, f"-XX:ArchiveClassesAtExit={part}"))
-        writer.start()
-        writer.closes(CLOSED_SECONDS)
-        shutil.move(part, wanted)
 
 
 def _thin(topics: Iterable[tuple[str, TopicMetadata]]) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.writing import PARTITIONS_MAX, check_partitions, is_lines
 from streams.log.base import Log, TopicSpec
 from streams.mirror import COPIED
-from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, first_partitions, open_ledger, topic_specs
+from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, made_with, open_ledger, topic_specs
 
 if TYPE_CHECKING:
     from streams.log.kafka_topics import Difference
@@ -138,7 +138,7 @@ def _told(log: Log, show: Show) -> int:
 
 def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
     """How many the ledger was opened with; where that is not at hand, how many there are."""
-    return opened_partitions(log) or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT)
+    return opened_partitions(log) or there.get(CLAIMS) or made_with(there, "ledger", LEDGER_PARTITIONS_DEFAULT)
 
 
 def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:
@@ -149,8 +149,7 @@ def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:
 def differences(log: Log) -> Sequence[Difference | Missing]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
-    requests = first_partitions(there, lambda: 0).get(REQUESTS) or there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT)
-    specs = topic_specs(_ledger_partitions(log, there), requests)
+    specs = topic_specs(_ledger_partitions(log, there), made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT))
     if isinstance(log, Configured):
         return log.differences(specs)
     found: list[Missing] = []

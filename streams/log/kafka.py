@@ -215,8 +215,8 @@ class KafkaLog:
             if not fetcher.await_beyond(place, offset, left):
                 self._abandon(fetcher)
                 raise LogUnreachable(
-                    f"{self.settings.place}: {place}@{offset} did not come in {self.settings.patience_ms} ms, though the end is "
-                    f"{self._ends[place]}; check the partition's leader"
+                    f"{self.settings.place}: {place}@{offset} has not come so far, though the end is {self._ends[place]}; "
+                    "check the partition's leader"
                 )
 
     def _fetcher(self, place: Partition, offset: int) -> Fetcher | None:

@@ -16,7 +16,8 @@ from streams.log.kafka_errors import log_error
 
 # Brokers refuse shorter sessions unless `group.min.session.timeout.ms` is set lower.
 SESSION_MS_MIN: Final = 6_000
-HEARTBEATS_PER_SESSION: Final = 6
+HEARTBEAT_MS: Final = 500
+"""A member hears by its next heartbeat that others join or leave, twice until a share has changed hands: meanwhile nobody has it."""
 JOIN_SECONDS: Final = 10.0
 """How long the first look waits for the group's answer: a broker holds a new group for 3 s in case more members come."""
 # A look that finds nothing new costs a call of the client; once a millisecond is often enough.
@@ -43,7 +44,7 @@ class KafkaLease:
                 # Whoever joins or leaves, the others keep what is theirs meanwhile.
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": session_ms,
-                "heartbeat.interval.ms": session_ms // HEARTBEATS_PER_SESSION,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
                 # A process that stands still counts as gone as well, though its threads go on sending heartbeats.
                 "max.poll.interval.ms": session_ms,
                 "enable.partition.eof": False,

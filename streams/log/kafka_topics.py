@@ -42,6 +42,7 @@ VANISHED_SECONDS: Final = 5.0
 
 NO_ID: Final = str(Uuid(0, 0))
 """What a broker says that does not know topics' ids."""
+NAMED_MAX: Final = 3
 MISSING = "missing"
 """The setting of a topic that is not there."""
 
@@ -93,6 +94,20 @@ def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_brok
             of_mirrors = setting == TIMESTAMPS
             differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set", of_mirrors))
     return differences
+
+
+def told(differences: Sequence[Difference]) -> str:
+    """All in one sentence, what several topics have in common once."""
+    by_words: dict[str, list[Difference]] = {}
+    for difference in differences:
+        by_words.setdefault(str(difference).partition(": ")[2], []).append(difference)
+    alike = [(words, [each.topic for each in found]) for words, found in by_words.items()]
+    return "; ".join(f"{'topic' if len(names) == 1 else 'topics'} {_named(names)}: {words}" for words, names in alike)
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - NAMED_MAX} more" if len(topics) > NAMED_MAX else ""
+    return ", ".join(map(repr, topics[:NAMED_MAX])) + more
 
 
 class Catalog:
@@ -176,7 +191,7 @@ class Catalog:
         differences = [difference for difference in self.differences(specs) if not difference.is_of_mirrors]
         if differences:
             hint = f" (a single broker is meant? add ?{SINGLE_BROKER} to the address)" if not self._settings.single_broker else ""
-            raise TopicMismatch(f"{self._settings.place}: {'; '.join(map(str, differences))}{hint}")
+            raise TopicMismatch(f"{self._settings.place}: {told(differences)}{hint}")
 
     def differences(self, specs: Sequence[TopicSpec]) -> list[Difference]:
         """What is not as it must be, missing topics included."""

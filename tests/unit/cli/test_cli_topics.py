@@ -29,6 +29,12 @@ def test_partitions_that_were_added_to_an_opened_ledger_are_named() -> None:
     assert not any("placement-requests" in each for each in said)
 
 
+def test_where_claims_was_deleted_nothing_else_is_called_wrong() -> None:
+    log = MemoryLog([spec for spec in topic_specs(2, 3) if spec.name != CLAIMS])
+
+    assert [str(difference) for difference in differences(log)] == ["topic 'claims': missing; `claimlog topics apply` makes it"]
+
+
 def test_what_is_derived_is_not_missed_in_a_copy_of_lines_and_what_is_copied_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01")

@@ -62,6 +62,19 @@ def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> 
     assert log.ends(topics.CLAIMS) == {0: 1, 1: 1, 2: 1}
 
 
+def test_a_ledger_whose_claims_were_deleted_is_not_made_anew_empty() -> None:
+    log = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
+    open_again = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
+    log.append([Message(topics.NODE_RESOURCES, b"n1", b"{}")])
+
+    with pytest.raises(TopicMismatch, match="though node-resources has what follows from its records: somebody deleted it"):
+        open_ledger(log)
+    open_ledger(open_again)
+
+    assert topics.CLAIMS not in log.topics()
+    assert open_again.ends(topics.CLAIMS) == {0: 1, 1: 1}
+
+
 class _LongLease(MemoryLog):
     """A log whose lease comes when others have opened the ledger by it, as Kafka's does."""
 

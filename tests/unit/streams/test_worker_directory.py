@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from projections.table import TableInUse
+from projections.table import TableError, TableInUse
 from streams.worker_directory import worker_directory
 
 
@@ -26,6 +26,15 @@ def test_a_directory_keeps_the_id_it_was_given_first(tmp_path: Path) -> None:
 
     assert (again, said) == (first, [])
     assert other != first
+
+
+def test_a_directory_that_cannot_be_one_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(TableError, match="file: this cannot be a worker's folder: it is a file; mend that, or pass another with --state"):
+        worker_id(tmp_path / "file")
+    with pytest.raises(TableError, match="Not a directory; mend that"):
+        worker_id(tmp_path / "file" / "below")
 
 
 def test_a_directory_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
