@@ -30,7 +30,9 @@ from streams.cli.main import run
 from streams.cli.produce.driving import request_message
 from streams.cli.produce.publishing import message
 from streams.engines import Carrier
-from streams.log.base import Log, Message
+from streams.log.base import Log, Message, TopicMismatch, TopicSpec
+from streams.log.kafka import KafkaLog
+from streams.topology import open_ledger
 from tests.faults import checkers
 from tests.faults.harness import Process, until
 from tests.faults.kafka_site import kafka_site
@@ -89,8 +91,8 @@ def snapshot(log: Log) -> None:
         log.append([Message(topics.SNAPSHOTS, key_of(chunk) or b"", encode(chunk), (), number) for chunk in chunks_of(ledger)])
 
 
-def make_anew(here: SharedSite, name: str) -> None:
-    """Somebody deletes a topic; whoever starts next makes it."""
+def delete(here: SharedSite, name: str) -> None:
+    """Somebody deletes a topic."""
     admin = AdminClient({"bootstrap.servers": here.settings.bootstrap})
     full = here.settings.topic(name)
     admin.delete_topics([full])[full].result()
@@ -131,7 +133,11 @@ def test_a_ledger_made_anew_is_noticed_by_tables_snapshots_and_schedulers_and_fo
 
 def begins_another_ledger(here: SharedSite, hosts: int, epoch: int, because: str, snapshot_offset: int) -> None:
     """Make `claims` anew under a worker's table and a snapshot; both start, say why they do not use them, and go on with what is there."""
-    make_anew(here, topics.CLAIMS)
+    delete(here, topics.CLAIMS)
+    with KafkaLog.open(here.settings) as log:
+        with pytest.raises(TopicMismatch, match="somebody deleted it"):
+            open_ledger(log)
+        log.create([TopicSpec(topics.CLAIMS, 1)])
     ports = {"w": free_port(), "s": free_port()}
     with here.opened(1, 1) as log:
         report(log, Fleet(hosts, epoch=epoch), 1)
