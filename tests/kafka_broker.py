@@ -238,7 +238,7 @@ def _archive(java: tuple[str, ...]) -> None:
     writes, wanted = "-XX:ArchiveClassesAtExit=", shared_folder() / ARCHIVE
     if wanted.exists() or any(each.startswith(writes) for each in java):
         return
-    with (shared_folder() / "archiving").open("w") as lock, suppress(BlockingIOError), tempfile.TemporaryDirectory() as folder:
+    with (shared_folder() / "archiving").open("w") as lock, suppress(NoBroker, OSError), tempfile.TemporaryDirectory() as folder:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         part = wanted.with_suffix(".unfinished")
         writer = Broker(Path(folder), java=(*JAVA, f"{writes}{part}"))
