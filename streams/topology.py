@@ -126,8 +126,17 @@ def _refuse_deleted(log: Log, there: Collection[str]) -> None:
 
 def made_with(there: Mapping[str, int], kind: str, otherwise: int) -> int:
     """How many partitions most topics of a kind have (`Topic.partitions`); `otherwise` if there is none."""
-    counts = [there[topic.name] for topic in TOPICS.values() if topic.partitions == kind and topic.name in there]
+    counts = _counts(there, kind)
     return max(counts, key=counts.count, default=otherwise)
+
+
+def _counts(there: Mapping[str, int], kind: str) -> list[int]:
+    return [there[topic.name] for topic in TOPICS.values() if topic.partitions == kind and topic.name in there]
+
+
+def _of_most(counts: list[int]) -> int:
+    """What more than half of them are; 0 if there is no such number."""
+    return next((count for count in counts if 2 * counts.count(count) > len(counts)), 0)
 
 
 def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
@@ -155,17 +164,13 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
 def first_partitions(there: Mapping[str, int], opened: Callable[[], int]) -> dict[str, int]:
     """The topics to which somebody added partitions, with the number that they were made with; what stands in the others is nobody's.
 
-    `opened` tells how many the ledger says that it has, 0 if that is not at hand. Of requests nothing says so: what most of the topics
-    that belong together have counts, if two have it.
+    `opened` tells how many the ledger says that it has, 0 if that is not at hand. Otherwise, and of requests nothing says so, what most of
+    the topics that belong together have counts.
     """
-    counts: dict[str, list[int]] = {}
-    for topic in TOPICS.values():
-        if topic.name in there:
-            counts.setdefault(topic.partitions, []).append(there[topic.name])
-    ledger, requests = counts.get("ledger", [0]), made_with(there, "requests", 0)
+    ledger, requests = _counts(there, "ledger"), _counts(there, "requests")
     first = {
-        "ledger": opened() if len(set(ledger)) > 1 else ledger[0],
-        "requests": requests if counts.get("requests", []).count(requests) > 1 else 0,
+        "ledger": (opened() if len(set(ledger)) > 1 else 0) or _of_most(ledger),
+        "requests": _of_most(requests),
         "one": 1,
     }
     known = {topic.name: first[topic.partitions] for topic in TOPICS.values() if topic.name in there}

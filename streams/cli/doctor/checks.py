@@ -91,12 +91,18 @@ def topic_set(log: Log) -> Check:
     try:
         check_topics(log)
     except TopicMismatch as problem:
-        return Check("fail", "topics", str(problem), "`claimlog run` makes what is missing")
+        makes = "`claimlog run` makes what is missing" if topic_is_missing(log) else "`claimlog topics check` says what each has"
+        return Check("fail", "topics", str(problem), makes)
     said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
     if later := sorted(LATER_TOPICS - there.keys()):
         said += f"; {', '.join(later)} is missing, so each start of a scheduler reads all results"
         return Check("warn", "topics", said, "`claimlog topics apply` makes it; then start schedulers and workers again")
     return Check("ok", "topics", said)
+
+
+def topic_is_missing(log: Log) -> bool:
+    """Whether a ledger could not be whole without a topic that is not there."""
+    return not set(TOPICS) - LATER_TOPICS <= log.topics().keys()
 
 
 def ledger_opened(log: Log) -> Check:
