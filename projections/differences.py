@@ -14,6 +14,7 @@ from projections.ledger_state import Step
 from projections.node import NO_TOTAL, Claim, Node, ObservedAmounts, Shown
 from projections.observed import NodeView, Tracked
 from projections.rules import GRACE_MS
+from schemas.claims import NodeObserved
 from schemas.findings import FindingKind
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.results import OutcomeKind
@@ -102,9 +103,15 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
     """The differences about these instances on the node; the common case, that nothing is wrong, costs some comparisons each."""
     node, time_ms = look.node, look.step.time_ms
     claims_of, shown_of = node.claims.get, node.shown.get
-    if node.status == "withdrawn":
-        return [_stranded(claim) for instance_id in sorted(instances) for claim in sorted(claims_of(instance_id, ()), key=by_age)]
     found: list[Difference] = []
+    if node.status == "withdrawn":
+        for instance_id in sorted(instances):
+            found += [_stranded(claim) for claim in sorted(claims_of(instance_id, ()), key=by_age)]
+            # A host that was taken out and reports all the same has what it shows; what it showed before may have gone with it.
+            reports = isinstance(look.step.event, NodeObserved) and instance_id not in node.claims
+            if reports and (shown := shown_of(instance_id)) is not None:
+                found += _unclaimed(look, instance_id, shown)
+        return found
     for instance_id in instances:
         claims = claims_of(instance_id)
         if claims is not None and len(claims) == 1:

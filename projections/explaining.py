@@ -305,12 +305,19 @@ def _negative(look: Look, difference: Difference) -> Description:
         causes.grant(claim)
     causes.now()
     parts = [f"{name}: {node.used[r]} used of {node.limits[r]}" for r, name in enumerate(RESOURCES) if over[r]]
+    missing = f"InstanceDeparted or ClaimReleased on {node.node_id} of {amounts_text(over)}"
+    fix = f"claimlog node drain {quote(node.node_id)} --reason 'uses more than its limit'"
+    kept = [name for r, name in enumerate(RESOURCES) if over[r] and node.limits[r] < 0]
+    if kept:  # No guest's end gives back what was never there.
+        missing = f"NodeConfigured of {node.node_id} that reserves less than it has of {', '.join(kept)}"
+        fix = f"claimlog fleet show {quote(node.node_id)}"
+        parts += [f"{name}: {node.rule(name).reserved} reserved of {node.total(name)}" for name in kept]
     return Description(
         since_ms=when_ms(look.step),
         held=resources_of(over),
         causes=causes.all(),
-        missing=f"InstanceDeparted or ClaimReleased on {node.node_id} of {amounts_text(over)}",
-        fix=f"claimlog node drain {quote(node.node_id)} --reason 'uses more than its limit'",
+        missing=missing,
+        fix=fix,
         note="; ".join(parts) + "; nothing new is granted there until free is above 0",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
@@ -166,7 +167,7 @@ def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Counting,
         if request_id is None:
             gone = not_at_hand(log, REQUESTS, RESULTS)
             said = f"{subject!r} is no request and no instance of one on this log"
-            raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {subject}`")
+            raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {quote(subject)}`")
         found, instance_id = asked(log, request_id), subject
     counting = found.counting
     if counting is None:

@@ -255,6 +255,16 @@ def _rule(before: ResourceRule, setting: ResourceTable) -> ResourceRule:
     return replace(before, **said)
 
 
+def all_reserved(node: Node, fields: OperatorFields) -> list[str]:
+    """What `fields` reserve more of than the node has: nothing that asks for any fits there, and what runs there is over its limit."""
+    found = []
+    for name in RESOURCES:
+        rule, total = getattr(fields, name), node.total(name)
+        if isinstance(rule, ResourceRule) and total is not None and rule.reserved > total:
+            found.append(f"{node.node_id}: {name}: {rule.reserved} of {total}")
+    return found
+
+
 def changes(node: Node, fields: OperatorFields) -> tuple[OperatorFields, list[Change]]:
     """What of `fields` differs from the node as it is, and the same in words."""
     different: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from msgspec import structs, to_builtins
 
 from projections.node import Node
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
-from streams.cli.fleet.file import Change, FleetFile, changes, is_pattern, read, settings, unknown_names, wanted
+from streams.cli.fleet.file import Change, FleetFile, all_reserved, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
@@ -24,6 +24,7 @@ from streams.cli.writing import check_readable, new_stamp
 from streams.log.base import Message
 from streams.operator import configure
 
+TOLD_MAX = 3
 app = App(name="fleet", help="Ratios, reserved amounts, zones, aggregates and traits of all nodes, from a file.")
 
 CHANGES = [Column(name="node_id", title="node"), Column(name="field"), Column(name="before"), Column(name="after")]
@@ -47,7 +48,8 @@ def apply(
     Sections: [defaults] for every node, [nodes.NAME] or [nodes."c0*"] over it, [aggregates.NAME] with nodes and metadata. Settings:
     vcpus, pcpus, memory_mib, disk_mib = { ratio, reserved, min_unit, max_unit, step_size }; zone; traits;
     pages_reserved = [{ size_kib, reserved }], of each NUMA cell.
-    ratio is a decimal with up to three places, or "unlimited". What the file does not mention stays as it is.
+    ratio is a decimal with up to three places, or "unlimited". What the file does not mention stays as it is, but for aggregates: with
+    one in the file those are all there are, and nodes leave the others.
     """
     wants = _file(file)
     answer = Answer(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
@@ -59,6 +61,7 @@ def apply(
         nodes = _nodes(wants, everyone, new=new)
         messages: list[Message] = []
         listed: list[Change] = []
+        reserved: list[str] = []
         for node_id in nodes:
             node = state.node(node_id) or _unheard_of(node_id)
             fields, found = changes(node, wanted(wants, node))
@@ -66,10 +69,14 @@ def apply(
                 messages.append(configure(node_id, new_stamp(), fields=fields))
                 check_readable(messages[-1])
                 listed += found
+                reserved += all_reserved(node, fields)
         if messages and not dry_run:
             source.append(messages)
     answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
     show.write(answer)
+    if reserved:
+        more = f" and {len(reserved) - TOLD_MAX} more" if len(reserved) > TOLD_MAX else ""
+        say(f"more is reserved than there is, so nothing fits: {'; '.join(reserved[:TOLD_MAX])}{more}")
     say(_summary(len(messages), len(nodes), dry_run=dry_run))
     return 0
 

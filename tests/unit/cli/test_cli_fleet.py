@@ -85,6 +85,13 @@ def test_pages_are_kept_back_in_each_cell_as_many_as_the_file_says(fleet: FleetL
     assert shown == {"c01": [{"size_kib": 2048, "reserved": 128}], "c02": [], "d01": []}
 
 
+def test_more_reserved_than_a_node_has_is_written_and_said(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    said = applied(fleet, capsys, "[defaults]\nvcpus = { reserved = 99 }\n[nodes.c01]\nvcpus = { reserved = 1 }\n")
+
+    assert (said.code, len(words(fleet))) == (0, 3)
+    assert "more is reserved than there is, so nothing fits: c02: vcpus: 99 of 16; d01: vcpus: 99 of 16\n" in said.err
+
+
 def test_a_file_applied_twice_writes_once_and_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     first = applied(fleet, capsys, TOML)
     second = applied(fleet, capsys, TOML)

@@ -24,6 +24,7 @@ from schemas.requests import PciWant
 from schemas.resources import ObservedResources, Resources
 from schemas.topics import FINDINGS
 from schemas.units import TEXT_CHARACTERS_MAX
+from streams.healing import mends
 from tests.ledger_history import START_MS, History, digest_of
 
 KINDS = {LeakSuspected: "suspected", LeakConfirmed: "confirmed", LeakResolved: "resolved"}
@@ -351,6 +352,23 @@ def test_a_claim_on_a_withdrawn_node_is_stranded_until_it_is_given_back(n1: Audi
     assert n1.look() == [("resolved", "stranded-claim", "c")]
 
 
+def test_what_a_withdrawn_node_still_reports_is_no_less_wrong(n1: Audited) -> None:
+    for at_s in (100, 160):
+        n1.history.audit({"i": 4, "stranger": 2}, at_s=at_s, memory_mib=16)
+    n1.history.configure(status="withdrawn", at_s=170)
+    n1.history.release("c", reason="operator", at_s=180)
+    assert [(state, kind) for state, kind, _ in n1.look()][:2] == [("suspected", "ghost-instance"), ("confirmed", "ghost-instance")]
+    assert n1.open() == [("ghost-instance", "stranger")], "what it showed before may have gone with it"
+
+    for at_s in (220, 280):
+        n1.history.audit({"i": 4, "stranger": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "missing-claim", "i"), ("confirmed", "missing-claim", "i")]
+    assert n1.open() == [("ghost-instance", "stranger"), ("missing-claim", "i")]
+    n1.history.audit({}, at_s=340, memory_mib=16)
+    assert {kind for state, kind, _ in n1.look() if state == "resolved"} == {"ghost-instance", "missing-claim"}
+
+
 HOST = Hypervisor(vcpus=64, pcpus=0, memory_mib=16, disk_mib=1000, pci_devices=(PciDevice(address="a"), PciDevice(address="b")))
 
 
@@ -514,6 +532,16 @@ def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Aud
     n1.history.configure(memory_mib=ResourceRule(ratio_milli=2000), at_s=190)
 
     assert ("resolved", "negative-free", "n1") in n1.look()
+
+
+def test_a_node_of_which_more_is_reserved_than_it_has_is_told_so_and_not_that_a_guest_should_go(n1: Audited) -> None:
+    n1.history.configure(memory_mib=ResourceRule(reserved=20), at_s=70)
+
+    assert n1.look() == [("suspected", "negative-free", "n1")]
+    negative = n1.records[-1]
+    assert negative.missing == "NodeConfigured of n1 that reserves less than it has of memory_mib"
+    assert "memory_mib: 20 reserved of 16" in negative.note
+    assert not mends(negative.fix)
 
 
 def test_a_forced_claim_is_named_among_the_causes_of_a_node_over_its_limit(n1: Audited) -> None:
