@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
-    with open_log(options.log, os.environ, sys.stdin.buffer) as log, Live(refresh_per_second=4) as live:
+    with open_log(options.log, os.environ, sys.stdin.buffer, narrowed=True) as log, Live(refresh_per_second=4) as live:
         show = live.update if live.console.is_terminal or options.once else live.console.print
         read_rows(log, rows, offsets)
         while show(table(rows, time.time_ns() // 1_000_000)) is None and not options.once:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from projections.whole import FOLLOWS
+from projections.whole import FOLLOWS, opened_partitions
 from schemas import topics
 from schemas.claims import PartitionOpened
 from schemas.codec import encode, event_type
@@ -79,6 +79,7 @@ def open_ledger(
     """
     there = log.topics()
     if topics.CLAIMS in there:
+        _refuse_added(log, there)
         ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
     else:
         _refuse_deleted(log, there)
@@ -124,6 +125,17 @@ def _refuse_deleted(log: Log, there: Collection[str]) -> None:
             )
 
 
+def _refuse_added(log: Log, there: Mapping[str, int]) -> None:
+    """Raises TopicMismatch where `claims` has more partitions than the ledger says: who opened those would make a part of another one."""
+    opened = opened_partitions(log)
+    if 0 < opened < there.get(topics.CLAIMS, 0):
+        raise TopicMismatch(
+            f"topic {topics.CLAIMS} has {there[topics.CLAIMS]} partitions, and the ledger was opened with {opened}: somebody added some, "
+            "so keys belong to other partitions than their records. Stop all that writes and `claimlog copy` the ledger to a new log, "
+            "which gets those it was opened with"
+        )
+
+
 def made_with(there: Mapping[str, int], kind: str, otherwise: int) -> int:
     """How many partitions most topics of a kind have (`Topic.partitions`); `otherwise` if there is none."""
     counts = _counts(there, kind)
@@ -147,6 +159,8 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
     there = log.topics()
     names = expected(there, names)
     wanted = [topic for topic in TOPICS.values() if topic.name in names]
+    if topics.CLAIMS in names:
+        (_refuse_added if topics.CLAIMS in there else _refuse_deleted)(log, there)
     for topic in wanted:
         if topic.name not in there:
             raise TopicMismatch(
@@ -169,7 +183,7 @@ def first_partitions(there: Mapping[str, int], opened: Callable[[], int]) -> dic
     """
     ledger, requests = _counts(there, "ledger"), _counts(there, "requests")
     first = {
-        "ledger": (opened() if len(set(ledger)) > 1 else 0) or _of_most(ledger),
+        "ledger": opened() or _of_most(ledger),
         "requests": _of_most(requests),
         "one": 1,
     }

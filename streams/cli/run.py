@@ -54,6 +54,7 @@ KAFKA_LEASE_SECONDS = (6, 1800)
 PROCESS_CHARACTERS_MAX = 100
 """Of 255 that an id may have. Names of hosts, of which a process is called if nothing else is said, have 64."""
 PORT_MAX = 65_535
+METRICS_ADDRESS = "127.0.0.1"
 Only = Literal["processor", "scheduler"]
 
 
@@ -95,7 +96,7 @@ def run(
         int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
     ] = None,
     metrics: Annotated[int | None, Parameter(converter=whole, help="Serve Prometheus metrics and health at this port.")] = None,
-    metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = "127.0.0.1",
+    metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = METRICS_ADDRESS,
     until_idle: Annotated[bool, Parameter(negative=(), help="End when there is nothing left to do.")] = False,
     clock: Annotated[str, Parameter(show=False)] = "",
 ) -> int:
@@ -189,6 +190,8 @@ def _check_served(port: int | None, address: str) -> None:
     """Raises UsageProblem for a port or an address at which nothing can be served."""
     if port is not None and not 0 <= port <= PORT_MAX:
         raise UsageProblem(f"--metrics {port}: expected a port, 0 (any that is free) to {PORT_MAX}")
+    if port is None and address != METRICS_ADDRESS:
+        raise UsageProblem(f"--metrics-address {address}: nothing is served without --metrics PORT")
     if not address:
         raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
 

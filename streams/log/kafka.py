@@ -96,9 +96,8 @@ class KafkaLog:
         return self._counts
 
     def narrow(self, counts: Mapping[str, int]) -> None:
-        """From now on these topics have so many partitions, whatever somebody has added to them."""
-        self._narrowed = dict(counts)
-        self._counts = {**self._counts, **counts}
+        """These topics have so many partitions, and all others those of now, whatever somebody adds: for who only reads."""
+        self._counts = self._narrowed = {**self.topics(), **counts}
 
     def _look(self) -> None:
         self._refuse_if_closed()
@@ -151,6 +150,7 @@ class KafkaLog:
     def _append(self, messages: Sequence[Message], times_ms: Sequence[int] | None) -> list[int]:
         if not messages:
             return []
+        self.topics()  # Looked at now and then: keys would go elsewhere where somebody has added partitions.
         numbers = self._route(messages)
         offsets = self._sender.append(messages, numbers, times_ms)
         if UNKNOWN in offsets and times_ms is None:

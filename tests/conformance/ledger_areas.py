@@ -250,9 +250,19 @@ def _tested(given: Given) -> Given:
     return _outcome(lacks)
 
 
+LIVE = "live-migration"
+
+
 def _moved(given: Given) -> Given:
-    """A move onto a host that has what its NUMA fit gave (`claimed…`, `new…`): the guest's own page size must be there."""
+    """A move onto a host that has what its NUMA fit gave (`claimed…`, `new…`): the guest's own page size must be there if it moves live.
+
+    One that names its host is tested like any other claim.
+    """
+    if "node" in given:
+        return _tested(given)
     guest, there = (_cells_said(given, *names) for names in (("instance", "old"), ("claimed", "new")))
+    if guest and there and given.get("migration_type", LIVE) != LIVE:
+        return _outcome([])
     if guest and there:
         sizes = [cell.get("pagesize") for cell in there]
         pages = [{"mempages": [(size, cell["memory"] * 1024 // size, 0)] if size else []} for cell, size in zip(there, sizes, strict=True)]
@@ -366,14 +376,18 @@ def _audited(given: Given) -> Given:
     for n, move in enumerate(given.get("migrations") or []):
         said = move.get("instance") or {"vm_state": RESIZED}
         moved = guests[said] if isinstance(said, str) else said
-        if move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
-            _take(history, f"c{n}", f"migration {n}", _held_by(move), at_s=1)
+        # One that is listed here holds its flavor already; a move within the host holds the other one besides.
+        is_counted = isinstance(said, str) and said in states and move.get("direction", "dest") != "both"
+        if not is_counted and move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
+            _take(history, f"c{n}", f"migration {n}", _held_by(move, moved), at_s=1)
     return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
 
 
-def _held_by(move: Given) -> Given:
-    """The flavor that a migration holds besides its instance: the new one where it only comes in, else the old one (the guest is new)."""
-    flavor: Given = move.get("flavor") or move["new_flavor" if move.get("direction", "dest") == "dest" else "old_flavor"]
+def _held_by(move: Given, moved: Given) -> Given:
+    """The flavor that a migration holds besides its guest: the new one where it only comes in, and where the guest is still the old one."""
+    comes_in = move.get("direction", "dest") == "dest"
+    is_old = move.get("direction") == "both" and moved.get("flavor", {}) == move.get("old_flavor")
+    flavor: Given = move.get("flavor") or move["new_flavor" if comes_in or is_old else "old_flavor"]
     return flavor
 
 

@@ -102,7 +102,7 @@ def topic_set(log: Log) -> Check:
 
 def topic_is_missing(log: Log) -> bool:
     """Whether a ledger could not be whole without a topic that is not there."""
-    return not set(TOPICS) - LATER_TOPICS <= log.topics().keys()
+    return CLAIMS in log.topics() and not set(TOPICS) - LATER_TOPICS <= log.topics().keys()
 
 
 def ledger_opened(log: Log) -> Check:

@@ -153,8 +153,9 @@ def _narrow(log: KafkaLog) -> None:
 
     try:
         there = log.topics()
-        if added := first_partitions(there, lambda: opened_partitions(log)):
-            log.narrow(added)
+        added = first_partitions(there, lambda: opened_partitions(log))
+        log.narrow(added)
+        if added:
             names = ", ".join(f"{log.settings.topic(name)} ({there[name]}, made with {count})" for name, count in sorted(added.items()))
             teller(sys.stderr)(f"partitions were added to {names}: what stands in them is not read; `claimlog topics check` has more")
     except LogError:
