@@ -18,7 +18,7 @@ SEED = 20_261_121
 no seed has found yet."""
 
 LANES = (
-    ("test_kafka_azure", "test_azure", "test_garbage", "test_kafka_poison", "test_demands"),
+    ("test_kafka_azure", "test_azure", "test_garbage", "test_kafka_poison", "test_demands", "test_kill"),
     ("test_kafka_brokers", "test_kafka_network", "test_kafka_membership", "test_kafka_rewound", "test_kafka_zombies", "test_kafka_unclean"),
 )
 """Files of tests that put many processes under load, which take several times as long, and as much of the processors again, where three of

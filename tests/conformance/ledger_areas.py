@@ -366,6 +366,9 @@ def _track(vector: Given) -> Given:
     return _SUBJECTS[vector["subject"]](vector["given"])
 
 
+ONE_WAY = ("source", "dest")
+
+
 def _audited(given: Given) -> Given:
     """What the host lists are the instances that count; a migration that has not ended claims its flavor while its instance moves."""
     guests = {guest.get("id", f"vm{n}"): guest for n, guest in enumerate(given.get("instances") or [])}
@@ -377,7 +380,7 @@ def _audited(given: Given) -> Given:
         said = move.get("instance") or {"vm_state": RESIZED}
         moved = guests[said] if isinstance(said, str) else said
         # One that is listed here holds its flavor already; a move within the host holds the other one besides.
-        is_counted = isinstance(said, str) and said in states and move.get("direction", "dest") != "both"
+        is_counted = isinstance(said, str) and said in states and move.get("direction", "dest") in ONE_WAY
         if not is_counted and move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
             _take(history, f"c{n}", f"migration {n}", _held_by(move, moved), at_s=1)
     return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
@@ -386,7 +389,7 @@ def _audited(given: Given) -> Given:
 def _held_by(move: Given, moved: Given) -> Given:
     """The flavor that a migration holds besides its guest: the new one where it only comes in, and where the guest is still the old one."""
     comes_in = move.get("direction", "dest") == "dest"
-    is_old = move.get("direction") == "both" and moved.get("flavor", {}) == move.get("old_flavor")
+    is_old = move.get("direction", "dest") not in ONE_WAY and moved.get("flavor", {}) == move.get("old_flavor")
     flavor: Given = move.get("flavor") or move["new_flavor" if comes_in or is_old else "old_flavor"]
     return flavor
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from producers.load import Fleet
 from producers.source import said
 from producers.traces import trace
@@ -19,6 +21,7 @@ VMS = 10_000
 NODES = 500
 
 
+@pytest.mark.timeout(600)
 def test_the_first_vms_of_a_real_cloud_are_all_answered_and_never_over_a_node(tmp_path: Path, seed: int) -> None:
     folder = data()
     with site(tmp_path) as here, here.opened(ledger_partitions=4) as log:
