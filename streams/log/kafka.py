@@ -101,10 +101,10 @@ class KafkaLog:
 
     def _look(self) -> None:
         self._refuse_if_closed()
-        counts = {**{name: len(topic.partitions) for name, topic in sorted(self._catalog.found().items())}, **self._narrowed}
+        found = sorted(self._catalog.found().items())
+        counts = {name: self._narrowed.get(name, len(topic.partitions)) for name, topic in found}
         check_same(self._counts, counts)
-        self._counts = counts
-        self._counted = time.monotonic()
+        self._counts, self._counted = counts, time.monotonic()
 
     def _count(self, topic: str) -> int:
         if topic not in self._counts:

@@ -20,7 +20,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Message as Delivered
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
 from schemas.topics import CLAIMS, REQUESTS
@@ -376,6 +376,23 @@ def test_topics_that_were_made_are_there_though_the_next_broker_that_is_asked_le
 
     assert log.differences([*TOPICS, TopicSpec("later", 3)]) == []
     assert seen[0] >= unknown_to.stop
+
+
+def test_who_only_reads_goes_by_the_partitions_of_before_and_sees_that_a_topic_is_gone(
+    log: KafkaLog, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.log.kafka.TOPICS_SECONDS", 0.0)
+    monkeypatch.setattr("streams.log.kafka_topics.VANISHED_SECONDS", 0.1)
+    admin, more, gone = AdminClient({"bootstrap.servers": settings.bootstrap}), settings.topic("claims"), settings.topic("one")
+    log.narrow({})
+
+    admin.create_partitions([NewPartitions(more, 6)])[more].result()
+    admin.delete_topics([gone])[gone].result()
+    until = time.monotonic() + 30
+    while "one" in log.topics() and time.monotonic() < until:
+        time.sleep(0.1)
+
+    assert (log.topics()["claims"], "one" in log.topics()) == (4, False)
 
 
 def members(log: KafkaLog, count: int) -> list[Lease]:
