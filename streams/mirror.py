@@ -63,9 +63,13 @@ class OtherLedger(LogError):  # noqa: N818 - see streams.log.base
 def check_begins(source: Log) -> None:
     """Raise unless a copy can begin: TopicMismatch if `source` is no ledger, OffsetOutOfRange for history that left it."""
     check_topics(source, COPIED)
-    counts = source.topics()
-    for place in [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]:
+    for place in _places(source.topics()):
         _check_at_hand(source, place, 0)
+
+
+def _places(counts: Mapping[str, int]) -> list[Partition]:
+    """Every partition that is copied, in the order in which it is."""
+    return [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]
 
 
 def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> dict[Partition, int]:
@@ -80,7 +84,7 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
     ends = one_moment(source)
     copied: dict[Partition, int] = {}
-    places = [Partition(topic, number) for topic in COPIED for number in range(counts[topic])]
+    places = _places(counts)
     there = target.topics()
     for place in places:  # Before topics are made: without records they are a ledger too, and a copy that cannot begin is none.
         _check_begun(source, target, place, target.end(*place) if place.number < there.get(place.topic, 0) else 0)

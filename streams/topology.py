@@ -7,7 +7,7 @@ every other topic ──> watcher ──> dead-letters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
+from streams.log.partitioner import WAY_BACK
 
 LEDGER_PARTITIONS_DEFAULT = 4
 """Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
@@ -77,12 +78,11 @@ def open_ledger(
     other numbers of partitions than each other, and if `claims` was deleted; with `whole` also what keeps one of `LATER_TOPICS` from being
     made.
     """
+    _check_claims(log)
     there = log.topics()
     if topics.CLAIMS in there:
-        _refuse_added(log, there)
         ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
     else:
-        _refuse_deleted(log, there)
         ledger_partitions = made_with(there, "ledger", ledger_partitions)
         request_partitions = made_with(there, "requests", request_partitions)
     specs = topic_specs(ledger_partitions, request_partitions)
@@ -97,7 +97,7 @@ def open_ledger(
         # No right to make topics, a broker less than a new one needs, no room: an earlier version, which makes none here, would go on.
         if whole:
             raise
-    check_topics(log)
+    _check_counts(log)
     if all(log.ends(topics.CLAIMS).values()):
         return
     member = new_id or uuid4().hex
@@ -131,8 +131,7 @@ def _refuse_added(log: Log, there: Mapping[str, int]) -> None:
     if 0 < opened < there.get(topics.CLAIMS, 0):
         raise TopicMismatch(
             f"topic {topics.CLAIMS} has {there[topics.CLAIMS]} partitions, and the ledger was opened with {opened}: somebody added some, "
-            "so keys belong to other partitions than their records. Stop all that writes and `claimlog copy` the ledger to a new log, "
-            "which gets those it was opened with"
+            f"so keys belong to other partitions than their records: {WAY_BACK}"
         )
 
 
@@ -156,11 +155,20 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
 
     Those of `LATER_TOPICS` may be missing.
     """
+    if topics.CLAIMS in names:
+        _check_claims(log)
+    _check_counts(log, names)
+
+
+def _check_claims(log: Log) -> None:
+    there = log.topics()
+    (_refuse_added if topics.CLAIMS in there else _refuse_deleted)(log, there)
+
+
+def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
     there = log.topics()
     names = expected(there, names)
     wanted = [topic for topic in TOPICS.values() if topic.name in names]
-    if topics.CLAIMS in names:
-        (_refuse_added if topics.CLAIMS in there else _refuse_deleted)(log, there)
     for topic in wanted:
         if topic.name not in there:
             raise TopicMismatch(
@@ -171,20 +179,19 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
         if there[topic.name] != there[first]:
             raise TopicMismatch(
                 f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. Where "
-                "somebody added some, stop all that writes and `claimlog copy` the ledger to a new log, which gets those it was opened with"
+                f"somebody added some, {WAY_BACK}"
             )
 
 
-def first_partitions(there: Mapping[str, int], opened: Callable[[], int]) -> dict[str, int]:
+def first_partitions(there: Mapping[str, int], opened: int) -> dict[str, int]:
     """The topics to which somebody added partitions, with the number that they were made with; what stands in the others is nobody's.
 
-    `opened` tells how many the ledger says that it has, 0 if that is not at hand. Otherwise, and of requests nothing says so, what most of
+    `opened` is how many the ledger says that it has, 0 if that is not at hand. Otherwise, and of requests nothing says so, what most of
     the topics that belong together have counts.
     """
-    ledger, requests = _counts(there, "ledger"), _counts(there, "requests")
     first = {
-        "ledger": opened() or _of_most(ledger),
-        "requests": _of_most(requests),
+        "ledger": opened or _of_most(_counts(there, "ledger")),
+        "requests": _of_most(_counts(there, "requests")),
         "one": 1,
     }
     known = {topic.name: first[topic.partitions] for topic in TOPICS.values() if topic.name in there}

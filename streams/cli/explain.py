@@ -107,14 +107,14 @@ def explain(
     trusted = code_vouched_for(by, "--by")
     with opened(log) as source:
         found, request, counting, instance_id = _found(source, subject)
+        moment = moment_of(at)
+        _check_decided(counting, moment)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
-        moment = moment_of(at)
         now = _now(source, request, moment)
-        _check_decided(counting, moment)
         if show.in_words:
             for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))

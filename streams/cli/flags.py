@@ -56,9 +56,14 @@ class Show:
     headers: Annotated[bool, Parameter(negative="--no-headers", help="The line above a table.")] = True
 
     @property
+    def for_people(self) -> bool:
+        """Whether it is a table, and what is told around it."""
+        return self.output in {"table", "wide"}
+
+    @property
     def in_words(self) -> bool:
         """Whether people read it: verbs that tell more than a table holds do so here, unless columns are asked for."""
-        return self.output in {"table", "wide"} and not self.column and not self.sort
+        return self.for_people and not self.column and not self.sort
 
     def style(self, out: TextIO) -> Style:
         """What `output.write` needs to know, colour included: a terminal that knows any, unless NO_COLOR is set."""

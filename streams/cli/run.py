@@ -127,12 +127,11 @@ def run(
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
             stack.callback(server.shutdown)
             print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
+        home = state or _state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
-            home = state or _state_folder(log)
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
             return _code(asked)
-        folder = state or _state_folder(log)
-        engines = [] if only == "scheduler" else _processor(opened, folder, process, series, timing, pace)
+        engines = [] if only == "scheduler" else _processor(opened, home, process, series, timing, pace)
         if chosen is not None:
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
             engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout))

@@ -50,7 +50,7 @@ def watchable(verb: Callable[_P, int]) -> Callable[_P, int]:
         seconds = INTERVAL_SECONDS if live.interval is None else live.interval
         if not 0 < seconds <= INTERVAL_SECONDS_MAX:
             raise UsageProblem(f"--interval {seconds:g}: expected more than 0 and at most {INTERVAL_SECONDS_MAX} seconds")
-        _watch(lambda: verb(*args, **kwargs), seconds, for_people=live.output in {"table", "wide"})
+        _watch(lambda: verb(*args, **kwargs), seconds, for_people=live.for_people)
 
     return asked
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
 from msgspec import Struct
 
 from schemas.topics import TOPICS
+from streams.few import few
 from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error
@@ -42,7 +43,6 @@ VANISHED_SECONDS: Final = 5.0
 
 NO_ID: Final = str(Uuid(0, 0))
 """What a broker says that does not know topics' ids."""
-NAMED_MAX: Final = 3
 MISSING = "missing"
 """The setting of a topic that is not there."""
 
@@ -102,12 +102,7 @@ def told(differences: Sequence[Difference]) -> str:
     for difference in differences:
         by_words.setdefault(str(difference).partition(": ")[2], []).append(difference)
     alike = [(words, [each.topic for each in found]) for words, found in by_words.items()]
-    return "; ".join(f"{'topic' if len(names) == 1 else 'topics'} {_named(names)}: {words}" for words, names in alike)
-
-
-def _named(topics: Sequence[str]) -> str:
-    more = f" and {len(topics) - NAMED_MAX} more" if len(topics) > NAMED_MAX else ""
-    return ", ".join(map(repr, topics[:NAMED_MAX])) + more
+    return "; ".join(f"{'topic' if len(names) == 1 else 'topics'} {few(list(map(repr, names)))}: {words}" for words, names in alike)
 
 
 class Catalog:

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from schemas.partitioner import partition_of
 from streams.log.base import Message, TopicMismatch, TopicSpec
 
+WAY_BACK = "stop all that writes, and `claimlog copy` the ledger to a new log, which gets the partitions that it was opened with"
+"""What to do where somebody has added partitions."""
+
 
 def route(messages: Sequence[Message], topics: Mapping[str, int]) -> list[int]:
     """The partition of each message. Raises TopicMismatch for a topic or an explicit partition that does not exist."""
@@ -52,6 +55,5 @@ def check_same(before: Mapping[str, int], now: Mapping[str, int]) -> None:
         if now[topic] != before[topic]:
             raise TopicMismatch(
                 f"topic {topic!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that "
-                "(`kafka-topics.sh --alter`), so keys belong to other partitions than their records. It cannot be taken back: stop all "
-                "that writes, and `claimlog copy` the ledger to a new log, which gets the partitions that it was opened with"
+                f"(`kafka-topics.sh --alter`), so keys belong to other partitions than their records. It cannot be taken back: {WAY_BACK}"
             )

@@ -84,7 +84,7 @@ def capacity_verb(
         "nodes_known": len(fleet.rooms()),
     }
     show.write(Answer(columns=_columns(zones if are_named else ()), items=items, cut=cut, summary=summary))
-    if show.output in {"table", "wide"}:
+    if show.for_people:
         if changing.told():
             say(f"if {', '.join(changing.told())}")
         if several := sum(len(each) > 1 for each in zoned):

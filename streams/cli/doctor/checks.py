@@ -91,7 +91,7 @@ def topic_set(log: Log) -> Check:
     try:
         check_topics(log)
     except TopicMismatch as problem:
-        makes = "`claimlog run` makes what is missing" if topic_is_missing(log) else "`claimlog topics check` says what each has"
+        makes = "`claimlog run` makes what is missing" if _is_one_to_make(log) else "`claimlog topics check` says what each has"
         return Check("fail", "topics", str(problem), makes)
     said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
     if later := sorted(LATER_TOPICS - there.keys()):
@@ -100,8 +100,8 @@ def topic_set(log: Log) -> Check:
     return Check("ok", "topics", said)
 
 
-def topic_is_missing(log: Log) -> bool:
-    """Whether a ledger could not be whole without a topic that is not there."""
+def _is_one_to_make(log: Log) -> bool:
+    """Whether a topic other than `claims` is missing, which `claimlog run` makes."""
     return CLAIMS in log.topics() and not set(TOPICS) - LATER_TOPICS <= log.topics().keys()
 
 

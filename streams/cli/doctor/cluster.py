@@ -11,6 +11,7 @@ from streams.cli.doctor.checks import Check
 from streams.cli.printed.units import counted
 from streams.cli.topics import TIMES_OF_BROKERS, TIMES_OF_WRITERS, Missing, differences, of_mirrors
 from streams.engines import WATCHERS
+from streams.few import few
 from streams.log.base import Log, Partition
 from streams.log.kafka_settings import REPLICAS
 from streams.reconciler import CARRIERS
@@ -24,8 +25,6 @@ WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
 PLACES_KEPT = (CARRIERS, WATCHERS, SCHEDULERS)
 """The groups without members, which keep how far their readers have come."""
-NAMED_MAX = 3
-"""So many of a kind are named, the others counted."""
 
 
 @runtime_checkable
@@ -70,13 +69,13 @@ def brokers(found: Cluster) -> Check:
     said = f"{counted(found.brokers, 'broker')}, {found.partitions} partitions"
     if found.leaderless:
         fix = "start the brokers that are down; a partition whose only copy is lost is made anew by hand"
-        return Check("fail", "brokers", f"{said}; without a leader: {_named(found.leaderless)}", fix)
+        return Check("fail", "brokers", f"{said}; without a leader: {few(found.leaderless)}", fix)
     if found.refusing:
         fix = "start the brokers that are down; what is there can be read"
-        return Check("fail", "brokers", f"{said}; too few copies for any writing: {_named(found.refusing)}", fix)
+        return Check("fail", "brokers", f"{said}; too few copies for any writing: {few(found.refusing)}", fix)
     if found.thin:
         fix = "start the brokers that are down; until then another loss stops writing"
-        return Check("warn", "brokers", f"{said}; copies are missing of {_named(found.thin)}", fix)
+        return Check("warn", "brokers", f"{said}; copies are missing of {few(found.thin)}", fix)
     return Check("ok", "brokers", f"{said}, each with all its copies")
 
 
@@ -93,8 +92,7 @@ def settings(compared: Sequence[Difference | Missing]) -> Check:
     """The topics are as a ledger needs them."""
     wrong = [str(difference) for difference in compared if not difference.is_of_mirrors]
     if wrong:
-        more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
-        return Check("fail", "settings", f"{'; '.join(wrong[:NAMED_MAX])}{more}", "claimlog topics check")
+        return Check("fail", "settings", few(wrong, separator="; "), "claimlog topics check")
     return Check("ok", "settings", "topics are as a ledger needs them")
 
 
@@ -102,7 +100,7 @@ def times(compared: Sequence[Difference | Missing]) -> Iterator[Check]:
     """Nothing where the brokers' clocks are the records' times."""
     mirrored = of_mirrors(compared)
     if mirrored:
-        yield Check("warn", "times", f"{_named(mirrored)}: {TIMES_OF_WRITERS}", TIMES_OF_BROKERS)
+        yield Check("warn", "times", f"{few(mirrored)}: {TIMES_OF_WRITERS}", TIMES_OF_BROKERS)
 
 
 def namesakes(schedulers: Members) -> Iterator[Check]:
@@ -127,7 +125,7 @@ def nobodys(group: Members, places: Sequence[Partition]) -> Iterator[Check]:
     """Nothing where each partition that the group shares out is somebody's, nobody is there, or it shares out just now."""
     lacking = [place for place in places if place not in group.assigned]
     if lacking and group.clients and group.state == "stable":
-        said = f"{_named(lacking)}: nobody's, though there are {len(group.clients)} in group {group.group}"
+        said = f"{few(lacking)}: nobody's, though there are {len(group.clients)} in group {group.group}"
         yield Check("warn", "shares", said, "look again in a minute: it is shared out anew; else start all of them again")
 
 
@@ -138,8 +136,3 @@ def strangers(groups: Sequence[Members]) -> Iterator[Check]:
         if group.clients:
             said = f"{', '.join(group.clients)} has joined group {group.group}, where claimlog keeps how far it has read"
             yield Check("fail", "groups", said, fix)
-
-
-def _named(places: Sequence[Partition | str]) -> str:
-    more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
-    return f"{', '.join(map(str, places[:NAMED_MAX]))}{more}"

@@ -21,10 +21,10 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.writing import check_readable, new_stamp
+from streams.few import few
 from streams.log.base import Message
 from streams.operator import configure
 
-TOLD_MAX = 3
 app = App(name="fleet", help="Ratios, reserved amounts, zones, aggregates and traits of all nodes, from a file.")
 
 CHANGES = [Column(name="node_id", title="node"), Column(name="field"), Column(name="before"), Column(name="after")]
@@ -75,8 +75,7 @@ def apply(
     answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
     show.write(answer)
     if reserved:
-        more = f" and {len(reserved) - TOLD_MAX} more" if len(reserved) > TOLD_MAX else ""
-        say(f"more is reserved than there is, so nothing fits: {'; '.join(reserved[:TOLD_MAX])}{more}")
+        say(f"more is reserved than there is, so nothing fits: {few(reserved, separator='; ')}")
     say(_summary(len(messages), len(nodes), dry_run=dry_run))
     return 0
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from streams.cli.problems import UsageProblem
+from streams.few import few
 
 NAMED_MAX = 10
 
@@ -33,5 +34,4 @@ def unknown_node(name: str, known: Sequence[str]) -> str:
     """What to say of a node that the ledger does not know."""
     if not known:
         return f"node {name!r} is not known: no node has been reported yet"
-    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
-    return f"node {name!r} is not known; known: {', '.join(known[:NAMED_MAX])}{more}"
+    return f"node {name!r} is not known; known: {few(known, NAMED_MAX)}"

@@ -35,7 +35,6 @@ app = App(name="leaks")
 
 _LIKE = LeakSuspected(finding_id="", kind="orphan-claim", node_id="", partition=0, offset=0, time_ms=0, since_ms=0, suspected_ms=0)
 KINDS: tuple[str, ...] = get_args(FindingKind)
-_OF_PEOPLE = {"table", "wide"}
 
 NodeFlag = Annotated[tuple[str, ...], Parameter(name="--node", negative=(), show_default=False, help="Only of this node; repeatable.")]
 KindFlag = Annotated[
@@ -89,7 +88,7 @@ def leaks(
         raise UsageProblem("--report-age goes with --heal")
     if explain:
         show.check(Answer(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
-        if show.column and show.output in _OF_PEOPLE:
+        if show.column and show.for_people:
             raise UsageProblem("--explain tells in words, which have no columns: leave out -c, or add -o jsonl")
     oldest_ms = duration_ms(report_age or REPORT_AGE)
     for name in kind:
@@ -120,11 +119,11 @@ def leaks(
         return code
     items = [finding_item(finding, state.as_of_ms) for finding in found]
     answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
-    if explain and show.output in _OF_PEOPLE:
+    if explain and show.for_people:
         _explain(answer, dict(zip(map(id, items), found, strict=True)), state, show)
     else:
         show.write(answer)
-    if show.output in _OF_PEOPLE:
+    if show.for_people:
         say(told)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
 

@@ -153,7 +153,7 @@ def _narrow(log: KafkaLog) -> None:
 
     try:
         there = log.topics()
-        added = first_partitions(there, lambda: opened_partitions(log))
+        added = first_partitions(there, opened_partitions(log))
         log.narrow(added)
         if added:
             names = ", ".join(f"{log.settings.topic(name)} ({there[name]}, made with {count})" for name, count in sorted(added.items()))

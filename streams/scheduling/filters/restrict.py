@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streams.few import few
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import host_of
 from streams.scheduling.options import Options
 
-NAMED_MAX = 3
-"""Names in one reason: the request has them all."""
 HELD_NODES = "held-nodes"
 """The name by which evidence knows a choice among the nodes that the request held already (see `scheduling.holding`)."""
 
@@ -96,6 +95,5 @@ def _only(node_ids: tuple[str, ...], verb: str) -> Check | None:
 
 
 def listed(names: Sequence[str], verb: str) -> str:
-    """What is said of so many names, the first of them in full."""
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return f"{verb} {', '.join(names[:NAMED_MAX])}{more}"
+    """What is said of so many names, the first of them in full: the request has them all."""
+    return f"{verb} {few(names)}"

@@ -52,7 +52,7 @@ def counts(**others: int) -> dict[str, int]:
 def test_partitions_that_were_added_are_told_from_those_that_a_ledger_was_made_with(
     there: dict[str, int], opened: int, first: dict[str, int]
 ) -> None:
-    assert first_partitions(there, lambda: opened) == first
+    assert first_partitions(there, opened) == first
 
 
 def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> None:
