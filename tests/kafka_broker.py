@@ -365,7 +365,9 @@ def serve(folder: Path) -> None:
     broker = Broker(data)
     try:
         broker.start()
-        (folder / "address").write_text(broker.address)
+        # Under the lock: whoever looks meanwhile would find a file that has nothing in it yet.
+        with locked(folder):
+            (folder / "address").write_text(broker.address)
         idle_since = time.monotonic()
         while broker.is_running() and time.monotonic() - idle_since < LINGER_SECONDS:
             time.sleep(0.5)

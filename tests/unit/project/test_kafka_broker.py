@@ -17,7 +17,8 @@ import os, sys, time
 from pathlib import Path
 folder = Path(sys.argv[2])
 time.sleep(0.2)
-(folder / "address").write_text(f"new:{os.getpid()}")
+(folder / "part").write_text(f"new:{os.getpid()}")
+(folder / "part").rename(folder / "address")
 time.sleep(60)
 """
 
