@@ -5,13 +5,13 @@ For explanations: a decision stops asking of a node once it is rejected, and cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from projections.room import Room
-from schemas.resources import Shortfall
+from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.filters import LAST, RESTRICTIONS, Filter
@@ -23,8 +23,8 @@ from streams.scheduling.select import engine
 
 TESTED = {"CoreFilter": ("vcpus", "pcpus"), "RamFilter": ("memory_mib",), "DiskFilter": ("disk_mib",)}
 """The resources of the filters whose reasons are shortfalls; the last filter's are all of `fits`."""
-
-
+LEDGER_ONLY = frozenset({"resize", "keep", "min_unit", "max_unit", "step_size"})
+"""What the ledger's own test looks at and no filter of a policy does."""
 UNUSABLE = RESTRICTIONS[0].name
 """It rejects every node, where the request contradicts itself."""
 
@@ -50,8 +50,11 @@ class Line(Struct, frozen=True, gc=False):
 
     @property
     def against(self) -> tuple[Rejected, ...]:
-        """What stands against the node; the ledger's own test only where nothing else does."""
-        return tuple([each for each in self.rejected if each.filter != LAST.name]) or self.rejected
+        """What stands against the node; of the ledger's own test, the last, only what no other filter says."""
+        others = tuple([each for each in self.rejected if each.filter != LAST.name])
+        said = {lack.resource for each in others for lack in each.shortfalls}
+        own = tuple([lack for each in self.rejected[len(others) :] for lack in each.shortfalls if _is_unsaid(lack, said)])
+        return (*others, Rejected(LAST.name, "; ".join(map(str, own)), own)) if own else others or self.rejected
 
 
 class Matrix(Struct, frozen=True):
@@ -72,7 +75,7 @@ class Matrix(Struct, frozen=True):
         """The rejected node that fewest filters reject, of those the one that came furthest; None where all passed, or none is known.
 
         For decisions without a nearest miss: where more than amounts stands against every node. The ledger's own test, the last, says
-        again what others said, so it counts only by itself. A request that contradicts itself comes close to none.
+        again what others said, so only what it alone says counts. A request that contradicts itself comes close to none.
         """
         rejected = [line for line in self.lines if line.rejected and line.first != UNUSABLE]
         return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
@@ -119,6 +122,11 @@ def without_each(fleet: Fleet, ask: Ask, policy: Policy, decision: Decision) -> 
     for each in [each for each in policy.weighers if each.weigher in weighed]:
         other = replace(policy, weighers=tuple([one for one in policy.weighers if one is not each]))
         yield Without(each.weigher, engine("reference")(fleet, ask, other, digest(other)).chosen)
+
+
+def _is_unsaid(lack: Shortfall, said: Container[str]) -> bool:
+    """Whether no other filter says so of a node: what only the ledger looks at, and amounts that the policy's filters do not test."""
+    return lack.resource in LEDGER_ONLY or (lack.resource in RESOURCES and lack.resource not in said)
 
 
 def _rejected(filter_: Filter, check: Check, ask: Ask, room: Room) -> Rejected:

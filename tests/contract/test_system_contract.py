@@ -184,10 +184,10 @@ class Story:
         self.lived(InstanceDeparted, "n3", stranger)
         self.audit("n3")
         self.becomes("the stranger is gone", lambda items: items == [], "leaks")
-        until(self._is_at_rest, PATIENCE_SECONDS, "all is carried, folded and published")
+        looked = checkers.seen(self.host.log)
+        until(lambda: self._is_at_rest(looked), PATIENCE_SECONDS, "all is carried, folded and published")
 
-    def _is_at_rest(self) -> bool:
-        log = self.host.log
+    def _is_at_rest(self, log: Log) -> bool:
         for topic in SOURCES:
             carried = log.committed(CARRIERS, topic)
             if any(carried.get(number, 0) < end for number, end in log.ends(topic).items()):

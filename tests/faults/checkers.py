@@ -6,12 +6,13 @@ code that decides them. `tests/unit/project/test_fault_checkers.py` shows for ea
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -36,7 +37,7 @@ from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeRes
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES, REQUESTS, RESULTS, VERDICTS
 from streams.dead_letters import DeadLetter, read_letter
 from streams.leak_audit import LeakAudit
-from streams.log.base import Log
+from streams.log.base import Log, Partition, Record
 
 READ_RECORDS = 5_000
 CLOSING = frozenset({"released", "departed", "deleted", "expired", "vanished"})
@@ -69,11 +70,42 @@ def hash_of(value: bytes) -> str:
     return blake2b(value, digest_size=16).hexdigest()
 
 
-def records(log: Log, topic: str, partition: int | None = None) -> Iterator[Any]:
-    """Every record of a topic that is at hand, partition by partition."""
+class Seen:
+    """A log as checkers that wait for something look at it, again and again: what was read stays at hand, and the fold goes on from there.
+
+    For logs that only grow: one that is rewound is to be read anew.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._kept: dict[Partition, list[Record]] = {}
+        self.fold = Folded()
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """See `Log`."""
+        kept = self._kept.setdefault(Partition(topic, partition), [])
+        if kept and kept[0].offset <= offset <= kept[-1].offset:
+            first = bisect_left(kept, offset, key=lambda record: record.offset)
+            return kept[first : first + records_max]
+        found = self._log.read(topic, partition, offset, records_max, bytes_max)
+        if not kept or offset == kept[-1].offset + 1:
+            kept += found
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def seen(log: Log) -> Log:
+    """The same log, of which each record is read once: see `Seen`."""
+    return cast("Log", Seen(log))
+
+
+def records(log: Log, topic: str, partition: int | None = None, first: int = 0) -> Iterator[Any]:
+    """Every record of a topic that is at hand, partition by partition; from offset `first` on."""
     numbers = range(log.topics()[topic]) if partition is None else (partition,)
     for number in numbers:
-        at, end = log.start(topic, number), log.end(topic, number)
+        at, end = max(first, log.start(topic, number)), log.end(topic, number)
         while at < end:
             found = log.read(topic, number, at, READ_RECORDS)
             yield from found
@@ -96,6 +128,7 @@ class Folded(Struct):
     ledgers: list[Ledger] = field(default_factory=list)
     observed: list[Observed] = field(default_factory=list)
     audits: list[LeakAudit] = field(default_factory=list)
+    books: list[Books] = field(default_factory=list)
     outcomes: Counter[bytes] = field(default_factory=Counter)
     granted: dict[str, ClaimOutcome] = field(default_factory=dict)
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -112,21 +145,23 @@ class Folded(Struct):
 
 def folded(log: Log, below: Mapping[int, int] | None = None) -> Folded:
     """Fold all of `claims`, recounting every grant; with `below` only these partitions' records below these offsets."""
-    all_of = Folded()
-    for number in range(log.topics()[CLAIMS]):
-        ledger, observed, audit, books = Ledger(number, log.topics()[CLAIMS]), Observed(number), LeakAudit(number), Books()
-        for record in records(log, CLAIMS, number) if below is None or number in below else ():
+    all_of = log.fold if isinstance(log, Seen) and below is None else Folded()
+    count = log.topics()[CLAIMS]
+    for number in range(len(all_of.ledgers), count):
+        all_of.ledgers.append(Ledger(number, count))
+        all_of.observed.append(Observed(number))
+        all_of.audits.append(LeakAudit(number))
+        all_of.books.append(Books())
+    for number, ledger in enumerate(all_of.ledgers):
+        for record in records(log, CLAIMS, number, ledger.next_offset) if below is None or number in below else ():
             if below is not None and record.offset >= below[number]:
                 break
             step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
             assert step is not None, f"{CLAIMS}/{number}@{record.offset} was read twice"
-            observed.apply(ledger, step)
-            audit.step(ledger, observed, step)
-            all_of.overgrants += books.overgrants(ledger, step)
+            all_of.observed[number].apply(ledger, step)
+            all_of.audits[number].step(ledger, all_of.observed[number], step)
+            all_of.overgrants += all_of.books[number].overgrants(ledger, step)
             _note(all_of, ledger, step)
-        all_of.ledgers.append(ledger)
-        all_of.observed.append(observed)
-        all_of.audits.append(audit)
     return all_of
 
 
@@ -431,6 +466,7 @@ def everything_wrong(
 
     `state` is the folder of the tables, or those of several workers that each have their own.
     """
+    log = seen(log)
     fold, kept = folded(log), list(acknowledged)
     checks: tuple[Callable[[], list[str]], ...] = (
         lambda: lost(log, kept),

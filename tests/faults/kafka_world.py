@@ -131,24 +131,24 @@ class World(Struct):
         """No more requests come, all are answered, all losers given back, and all that follows is published; then everything is stopped."""
         assert self.load is not None
         self.load.finish()
-        until(self._is_at_rest, PATIENCE_SECONDS, "all is carried, answered and published")
+        looked = checkers.seen(self.log)
+        until(lambda: self._is_at_rest(looked), PATIENCE_SECONDS, "all is carried, answered and published")
         self.site.stop_all()
 
-    def _is_at_rest(self) -> bool:
+    def _is_at_rest(self, log: Log) -> bool:
         for process in self.site.processes.values():
             if process.running is not None:
                 process.must_run()
         for source in (topics.AUDITS, topics.LIFECYCLE):
-            carried = self.log.committed("reconciler", source)
-            if any(carried.get(number, 0) < end for number, end in self.log.ends(source).items()):
+            carried = log.committed("reconciler", source)
+            if any(carried.get(number, 0) < end for number, end in log.ends(source).items()):
                 return False
-        fold = checkers.folded(self.log)
-        known = list(checkers.requests(self.log))
+        fold = checkers.folded(log)
         return not (
-            checkers.unanswered(self.log, known)
-            or checkers.unnamed(self.log, fold)
-            or checkers.verdicts_wrong(self.log, fold)
-            or checkers.rows_wrong(self.log, fold)
+            checkers.unanswered(log, checkers.requests(log))
+            or checkers.unnamed(log, fold)
+            or checkers.verdicts_wrong(log, fold)
+            or checkers.rows_wrong(log, fold)
         )
 
     def wrong(self, workers: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from threading import Timer
 
 from schemas.results import PlacementFailed
 from streams.log.base import Log
-from tests.faults.checkers import counting, everything_wrong, folded, requests, unanswered, unnamed
+from tests.faults.checkers import counting, everything_wrong, folded, requests, seen, unanswered, unnamed
 from tests.faults.demanding import Demanding
 from tests.faults.demanding_requests import POLICY
 from tests.faults.demands import demands_wrong, not_made_again
@@ -110,7 +110,8 @@ def test_nothing_is_given_twice_and_no_group_breaks_whatever_is_asked_for(tmp_pa
 
         player.calm = True
         until(lambda: not asleep, REST_SECONDS, "all that sleep wake up")
-        until(lambda: is_at_rest(player, log), REST_SECONDS, "all requests are answered and all losing claims given back")
+        looked = seen(log)
+        until(lambda: is_at_rest(player, looked), REST_SECONDS, "all requests are answered and all losing claims given back")
         player.ending = True
         until(lambda: is_over(player), REST_SECONDS, "no claim is left behind")
         here.stop_all()

@@ -220,7 +220,8 @@ def test_a_real_cloud_on_kafka_with_every_process_and_the_broker_killed_loses_an
             chaos.join(PATIENCE_SECONDS)
             observer.join(PATIENCE_SECONDS)
         played_s = time.monotonic() - begun - started_s
-        until(lambda: at_rest_and_published(log), PATIENCE_SECONDS, "every losing claim is given back and everything is published")
+        looked = checkers.seen(log)
+        until(lambda: at_rest_and_published(looked), PATIENCE_SECONDS, "every losing claim is given back and everything is published")
         here.site.stop_all()
         rested_s = time.monotonic() - begun - started_s - played_s
         fold, wrong = everything_wrong(log, [here.home(name) for name in WORKERS], cloud.kept)

@@ -16,7 +16,7 @@ from schemas.results import InstancesPlaced
 from streams.cli.produce.publishing import message
 from streams.log.base import Log, Message
 from streams.scheduler import Scheduler
-from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, verdicts_wrong
+from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, seen, verdicts_wrong
 from tests.faults.harness import until, until_known
 from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
@@ -61,7 +61,8 @@ def test_garbage_and_harm_on_every_topic_end_in_the_dead_letters_and_no_process_
         settle(log, beside, expected, honest)
         assert pids(here) == before
         beside.close()
-        until(lambda: is_published(log), PATIENCE_SECONDS, "all that follows from the ledger is published")
+        looked = seen(log)
+        until(lambda: is_published(looked), PATIENCE_SECONDS, "all that follows from the ledger is published")
         for name in before:
             here.stop(name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
         until(lambda: shared_out(here, ("w-old", "w-new")), PATIENCE_SECONDS, "each worker has a partition")
         until_known(log, len(fleet.nodes))
         requester.asks_until_each_has_placed(("s-old", "s-new"))
-        until(lambda: is_at_rest(log), PATIENCE_SECONDS, "all that follows is published")
+        until(partial(is_at_rest, checkers.seen(log)), PATIENCE_SECONDS, "all that follows is published")
         assert checkers.digests_wrong(log, checkers.folded(log)) == []
         assert {version.rpartition("+")[2] for version in scheduler_versions(log)} == {"older", "newer"}
 
@@ -142,7 +143,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
         # The checkers are this tree's, and learn what the newer wheel knows.
         for module in ("projections.ledger", "projections.state"):
             monkeypatch.setattr(f"{module}.RULES_KNOWN", RULES_KNOWN | {NEXT})
-        until(lambda: is_at_rest(log), PATIENCE_SECONDS, "all that follows is published")
+        until(partial(is_at_rest, checkers.seen(log)), PATIENCE_SECONDS, "all that follows is published")
         for name in here.processes:
             here.stop(name)
 

@@ -17,7 +17,19 @@ import msgspec
 from schemas.results import PlacementFailed
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
 from streams.log.base import Log
-from tests.faults.checkers import Acknowledged, Folded, counting, everything_wrong, folded, limits, records, requests, unanswered, unnamed
+from tests.faults.checkers import (
+    Acknowledged,
+    Folded,
+    counting,
+    everything_wrong,
+    folded,
+    limits,
+    records,
+    requests,
+    seen,
+    unanswered,
+    unnamed,
+)
 from tests.faults.harness import SOAKS, Site, scaled_clock, site, until
 from tests.faults.history import at_rest, history_wrong, read_history
 
@@ -53,9 +65,9 @@ def acknowledged(folder: Path) -> list[Acknowledged]:
     return [msgspec.json.decode(line, type=Acknowledged) for line in (folder / "acknowledged.jsonl").read_bytes().splitlines()]
 
 
-def is_at_rest(log: Log, known: list[str]) -> bool:
+def is_at_rest(log: Log) -> bool:
     """Whether every request is answered and every claim that lost is given back."""
-    return not unanswered(log, known) and not unnamed(log, folded(log))
+    return not unanswered(log, requests(log)) and not unnamed(log, folded(log))
 
 
 def recorded_wrong(log: Log, folder: Path, fold: Folded) -> list[str]:
@@ -78,7 +90,8 @@ def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behin
 
         here.wait(2.0)
         (tmp_path / "calm").touch()
-        until(lambda: is_at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        looked = seen(log)
+        until(lambda: is_at_rest(looked), REST_SECONDS, "all requests are answered and all losing claims given back")
         if SOAKS:
             here.wait(EXPIRY_SECONDS)
         here.stop_all()
@@ -116,7 +129,8 @@ def test_stream_processors_that_share_the_tables_take_over_from_each_other(tmp_p
             here.processor(victim)
 
         (tmp_path / "calm").touch()
-        until(lambda: is_at_rest(log, list(requests(log))), REST_SECONDS, "all requests are answered and all losing claims given back")
+        looked = seen(log)
+        until(lambda: is_at_rest(looked), REST_SECONDS, "all requests are answered and all losing claims given back")
         here.stop_all()
         here.process_to_the_end()
         fold, wrong = everything_wrong(log, here.state, acknowledged(tmp_path))

@@ -96,6 +96,31 @@ def test_a_sound_history_has_nothing_wrong(world: World) -> None:
     assert world.wrong() == []
 
 
+def test_who_looks_again_and_again_sees_what_came_and_folds_on_from_there(world: World) -> None:
+    class Counted:
+        reads = 0
+
+        def __getattr__(self, name: str) -> Any:
+            self.reads += name == "read"
+            return getattr(world.log, name)
+
+    counted: Any = Counted()
+    looked = checkers.seen(counted)
+    first = checkers.folded(looked)
+    reads = counted.reads
+    assert checkers.folded(looked) is first
+    assert list(checkers.records(looked, topics.CLAIMS)) == list(checkers.records(world.log, topics.CLAIMS))
+    assert counted.reads == reads, "what was read is not read again"
+
+    world.say(topics.REQUESTS, PlacementRequested(request_id="r2", flavor=Flavor(vcpus=2, memory_mib=1024)))
+    world.say(topics.CLAIMS, claim("r2", "c2"))
+
+    assert checkers.unanswered(looked, checkers.requests(looked)) == ["r2 has no counting result"]
+    again, anew = checkers.folded(looked), checkers.folded(world.log)
+    assert (again.digests, again.granted, again.outcomes) == (anew.digests, anew.granted, anew.outcomes)
+    assert [record.offset for record in looked.read(topics.CLAIMS, 0, 1)] == [1, 2, 3]
+
+
 def test_a_record_that_is_gone_or_another_than_acknowledged_is_lost(world: World) -> None:
     beyond = Acknowledged(topics.CLAIMS, 0, 99, hash_of(b"x"))
     other = Acknowledged(topics.CLAIMS, 0, 1, hash_of(b"x"))

@@ -1,0 +1,37 @@
+"""What stands against a node: each reason once, also those that the ledger alone has."""
+
+from __future__ import annotations
+
+from schemas.resources import Shortfall
+from streams.scheduling.filters import LAST
+from streams.scheduling.matrix import Line, Matrix, Rejected
+
+MEMORY = Shortfall(resource="memory_mib", needed=4096, free=2048)
+DISK = Shortfall(resource="disk_mib", needed=10, free=5)
+RESIZE = Shortfall(resource="resize", detail="another request's claim of this instance is not confirmed yet")
+
+
+def rejected(name: str, *lacks: Shortfall) -> Rejected:
+    return Rejected(name, "; ".join(map(str, lacks)), lacks)
+
+
+def test_the_ledgers_own_test_counts_for_what_no_filter_says_and_only_for_that() -> None:
+    trait, room = Rejected("TraitsFilter", "lacks CUSTOM_GOLD"), rejected("RamFilter", MEMORY)
+
+    assert Line("c1", (trait, room, rejected(LAST.name, RESIZE, MEMORY))).against == (trait, room, rejected(LAST.name, RESIZE))
+    assert Line("c1", (trait, room, rejected(LAST.name, MEMORY))).against == (trait, room)
+    assert Line("c1", (trait, rejected(LAST.name, Shortfall(resource="pci", needed=1)))).against == (trait,), "PciPassthroughFilter's"
+    assert Line("c1", (rejected(LAST.name, MEMORY, DISK),)).against == (rejected(LAST.name, MEMORY, DISK),)
+    assert Line("c1", (room, rejected(LAST.name, MEMORY, DISK))).against == (room, rejected(LAST.name, DISK)), "a policy without DiskFilter"
+
+
+def test_a_node_that_the_ledger_alone_would_still_refuse_is_not_the_closest() -> None:
+    """Without the trait, c1 would be refused for the resize that is not confirmed; c2 would be taken."""
+    trait = Rejected("TraitsFilter", "lacks CUSTOM_GOLD")
+    resizing = Line("c1", (trait, rejected(LAST.name, RESIZE)))
+    lines = (resizing, Line("c2", (trait,)))
+
+    closest = Matrix(("TraitsFilter", LAST.name), lines).closest()
+
+    assert closest is not None
+    assert closest.node_id == "c2"
