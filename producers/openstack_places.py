@@ -21,7 +21,9 @@ from schemas.resources import Resources, addition
 FACTS_MAX = 64
 """Facts kept to be put in order with late ones: a day's worth of one instance, a few actions of a dozen messages each."""
 DELETED, OFFLOADED, RESIZED, SPAWNING = "deleted", "shelved_offloaded", "resized", "spawning"
-RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "resize_finish", "resize_reverting", "resize_confirming"})
+ACTIVE, STOPPED, PAUSED = "active", "stopped", "paused"
+RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "resize_finish"})
+"""A resize that is being confirmed or reverted is one of an instance that is still `resized`."""
 REBUILDING = frozenset({"rebuilding", "rebuild_block_device_mapping", "rebuild_spawning"})
 MIGRATING = "migrating"
 
@@ -126,8 +128,13 @@ def step(standing: Standing, fact: InstanceFact) -> None:
 
 
 def is_moving(vm_state: str | None, task_state: str | None) -> bool:
-    """Whether an instance in these states is resized, rebuilt or live-migrated (`_instance_in_resize_state` of the tracker)."""
-    return vm_state == RESIZED or task_state == MIGRATING or task_state in RESIZING or task_state in REBUILDING
+    """Whether an instance in these states is resized, rebuilt or live-migrated.
+
+    Source: the tracker's `_instance_in_resize_state` and `_instance_is_live_migrating`.
+    """
+    if task_state == MIGRATING:
+        return vm_state in {ACTIVE, PAUSED}
+    return vm_state == RESIZED or (vm_state in {ACTIVE, STOPPED} and (task_state in RESIZING or task_state in REBUILDING))
 
 
 def _size(standing: Standing, fact: InstanceFact) -> Resources:

@@ -19,7 +19,7 @@ from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
-from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, options_of, renamed, room_of
+from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, listed, options_of, renamed, room_of
 from tests.scheduling_world import world
 
 Vector = dict[str, Any]
@@ -35,7 +35,9 @@ def weighed(vector: Vector) -> Mapping[str, Any]:
     if not hosts:
         return {"order": [], "weights": []}
     option, default = MULTIPLIERS[name]
-    multiplier = config.get(option, config.get("metrics.weight_multiplier", default))
+    own = {option, "weight_multiplier"} if name == "MetricsWeigher" else {option}
+    said = [value for key, value in config.items() if key.rpartition(".")[2] in own and value is not None]
+    multiplier = float(said[0]) if said else default
     group = asked.get("group") or {}
     rooms = [room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity") for host in hosts]
     try:
@@ -94,9 +96,9 @@ def selected(vector: Vector) -> Mapping[str, Any]:
     request = PlacementRequested(
         request_id="request",
         flavor=Flavor(),
-        ignored_hosts=tuple(asked.get("ignore_hosts") or ()),
-        forced_hosts=tuple(asked.get("force_hosts") or ()),
-        forced_nodes=ids(asked.get("force_nodes") or ()),
+        ignored_hosts=listed(asked.get("ignore_hosts")),
+        forced_hosts=listed(asked.get("force_hosts")),
+        forced_nodes=ids(listed(asked.get("force_nodes"))),
         **wanted(),
     )
     ask = ask_of(request, 0, seed=0)

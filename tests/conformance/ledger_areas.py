@@ -8,6 +8,7 @@ its own, and a resize on the same host as well, because Nova lets the migration 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from producers import nova_stats
@@ -367,6 +368,11 @@ def _track(vector: Given) -> Given:
 
 
 ONE_WAY = ("source", "dest")
+BUILDS = {
+    **dict.fromkeys(("ok", "success", "succeeded", "build_succeeded"), True),
+    **dict.fromkeys(("failed", "fail", "failure", "build_failed"), False),
+}
+"""Whether a build succeeded, in the words that vectors have for it."""
 
 
 def _audited(given: Given) -> Given:
@@ -376,21 +382,30 @@ def _audited(given: Given) -> Given:
     sizes = {instance_id: {**guest["flavor"], "volume_backed": guest.get("volume_backed", False)} for instance_id, guest in guests.items()}
     listed = {instance_id: _observed(_amounts(sizes[instance_id])) for instance_id in states}
     history = _tracker(given["totals"], given.get("reserved"), listed)
+    under_way: dict[str, tuple[Given, Given]] = {}
     for n, move in enumerate(given.get("migrations") or []):
-        said = move.get("instance") or {"vm_state": RESIZED}
-        moved = guests[said] if isinstance(said, str) else said
+        said = move.get("instance", {"vm_state": RESIZED})
+        instance_id = move.get("instance_id") or (said if isinstance(said, str) else (said or {}).get("id")) or f"of migration {n}"
+        moved = {**guests.get(instance_id, {}), **(said if isinstance(said, Mapping) else {})}
         # One that is listed here holds its flavor already; a move within the host holds the other one besides.
-        is_counted = isinstance(said, str) and said in states and move.get("direction", "dest") in ONE_WAY
+        is_counted = instance_id in states and move.get("direction", "dest") in ONE_WAY
         if not is_counted and move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
-            _take(history, f"c{n}", f"migration {n}", _held_by(move, moved), at_s=1)
-    return {**_usage(history), "current_workload": nova_stats.workload(states.values())}
+            under_way[instance_id] = move, moved  # The last of an instance's migrations is the one that goes on.
+    for n, (move, moved) in enumerate(under_way.values()):
+        _take(history, f"c{n}", f"migration {n}", _held_by(move, moved), at_s=1)
+    usage, counted = _usage(history), list(states.values())
+    usage["stats"]["io_workload"] = nova_stats.io_workload(counted)
+    return {**usage, "current_workload": nova_stats.workload(counted)}
 
 
 def _held_by(move: Given, moved: Given) -> Given:
-    """The flavor that a migration holds besides its guest: the new one where it only comes in, and where the guest is still the old one."""
+    """The flavor that a migration holds besides its guest: the new one where it only comes in, and where the guest is still the old one.
+
+    Whatever moves without another flavor holds its own.
+    """
     comes_in = move.get("direction", "dest") == "dest"
     is_old = move.get("direction", "dest") not in ONE_WAY and moved.get("flavor", {}) == move.get("old_flavor")
-    flavor: Given = move.get("flavor") or move["new_flavor" if comes_in or is_old else "old_flavor"]
+    flavor: Given = move.get("flavor") or move.get("new_flavor" if comes_in or is_old else "old_flavor") or moved["flavor"]
     return flavor
 
 
@@ -402,7 +417,9 @@ def _two_incoming(given: Given) -> Given:
 
 
 def _resized_and_aborted(given: Given) -> Given:
-    history = _tracker(given["totals"], listed={guest["id"]: _observed(_amounts(guest["flavor"])) for guest in given["instances"]})
+    states = nova_stats.latest(_state(guest, guest["id"]) for guest in given["instances"])
+    listed = {guest["id"]: _observed(_amounts(guest["flavor"])) for guest in given["instances"] if guest["id"] in states}
+    history = _tracker(given["totals"], listed=listed)
     _take(history, "c", "migration", given["resize"]["to"], at_s=1)
     during = _usage(history)
     history.release("c", at_s=2, reason="failed")
@@ -417,7 +434,7 @@ def _built_and_resized(given: Given) -> Given:
     after_build = _usage(history)
     _take(history, "resize", "migration", given["resize_to"], at_s=20)
     during = _usage(history)
-    if given["end"] == "confirm":
+    if {"confirm": True, "revert": False}[given["end"]]:
         history.event("resized", "vm", at_s=30, size=_observed(_amounts(given["resize_to"])))
     history.release("resize", at_s=31, reason="migrated")
     sizes = ("vcpus_used", "memory_mb_used", "local_gb_used")
@@ -432,11 +449,11 @@ def _only(usage: Given, keys: Sequence[str] = ("vcpus_used", "memory_mb_used", "
     return {key: usage[key] for key in keys}
 
 
-def _claimed(given: Given) -> Given:
-    """The tracker's claim covers the start as well: the instance runs on the node from then on."""
+def _claimed(given: Given, *, is_aborted: bool = False) -> Given:
+    """The tracker's claim covers the start as well: the instance runs on the node from then on, unless the claim is aborted."""
     history = _tracker(given["totals"], given.get("reserved"))
     _take(history, "c", "vm", given["claim"], at_s=1)
-    if given.get("then") == "abort":
+    if is_aborted:
         history.release("c", at_s=2, reason="failed")
     else:
         history.event("started", "vm", at_s=2)
@@ -468,7 +485,7 @@ _SUBJECTS: dict[str, Callable[[Given], Given]] = {
     "build_resize_confirm": _built_and_resized,
     "build_resize_revert": _built_and_resized,
     "claim": _claimed,
-    "claim_abort": _claimed,
+    "claim_abort": partial(_claimed, is_aborted=True),
     "update_usage_shelved_offloaded": _claimed,
     "claim_unknown_node": _claimed_on,
     "volume_backed": _volume_backed,
@@ -483,7 +500,7 @@ def _stats(vector: Given) -> Given:
     if vector["subject"] == "failed_builds":
         rows = [0]
         for event in given["events"]:
-            rows.append(nova_stats.failed_builds(rows[-1], succeeded=event == "ok"))
+            rows.append(nova_stats.failed_builds(rows[-1], succeeded=BUILDS[event]))
         return {"after_each": rows[1:]}
     updates = [_state(update, update["id"]) for update in given["updates"]]
     states = list(nova_stats.latest(updates).values())
@@ -507,14 +524,15 @@ def _placement_capacity(vector: Given) -> Given:
     given = vector["given"]
     inventory = given.get("inventory", given)
     rule = ResourceRule(
-        reserved=inventory.get("reserved", 0),
-        ratio_milli=milli(inventory.get("allocation_ratio", 1.0)),
-        min_unit=inventory.get("min_unit", 1),
+        reserved=inventory.get("reserved") or 0,
+        ratio_milli=milli(1.0 if inventory.get("allocation_ratio") is None else inventory["allocation_ratio"]),
+        min_unit=inventory.get("min_unit") or 1,
         max_unit=inventory.get("max_unit"),
-        step_size=inventory.get("step_size", 1),
+        step_size=inventory.get("step_size") or 1,
     )
     history = History()
-    history.configure(NODE, at_s=0, vcpus=rule)
+    if (step := history.configure(NODE, at_s=0, vcpus=rule)).dead is not None:
+        raise ValueError(f"no rule of the ledger's: {step.dead.reason}")
     others = given.get("used_by_others", 0)
     history.audit({"others": ObservedResources(vcpus=others)} if others else {}, at_s=0, hypervisor=Hypervisor(vcpus=inventory["total"]))
     if vector["subject"] == "capacity":

@@ -78,15 +78,16 @@ def _normalize(vector: Vector) -> Mapping[str, Any]:
 
 def _multiplier(vector: Vector) -> Mapping[str, Any]:
     given = vector["given"]
-    listed = aggregates_of([{given["option"]: value} for value in given.get("aggregate_values") or ()])
-    return {"multiplier": aggregates.override(listed, given["option"], float(given["config_value"]), float)}
+    option = given["option"].rpartition(".")[2]
+    listed = aggregates_of(given.get("aggregates") or [{option: value} for value in given.get("aggregate_values") or ()])
+    return {"multiplier": aggregates.override(listed, option, float(given["config_value"]), float)}
 
 
 def _aggregates(vector: Vector) -> Mapping[str, Any]:
     given, subject = vector["given"], vector["subject"]
     if subject == "validate_num_values":
         choose: Callable[..., Any] = max if given.get("based_on") == "max" else min
-        read: Callable[[str], Any] = float if given.get("cast") == "float" else int
+        read: Callable[[str], Any] = float if given.get("cast", given.get("cast_to")) == "float" else int
         try:
             return {"value": aggregates.number([str(value) for value in given["values"]], given.get("default"), read, choose)}
         except ValueError:

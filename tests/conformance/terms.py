@@ -115,8 +115,8 @@ def ask_for(asked: Mapping[str, Any], node: str = "node1", **more: Any) -> Ask:
         ),
         image=Image(image_id=image.get("id") or "", properties=_texts(image.get("properties"))),
         hints=Hints(
-            same_host=_list(hints.get("same_host")),
-            different_host=_list(hints.get("different_host")),
+            same_host=listed(hints.get("same_host")),
+            different_host=listed(hints.get("different_host")),
             build_near_host_ip=_first(hints.get("build_near_host_ip")),
             cidr=_first(hints.get("cidr")),
             query=_first(hints.get("query")),
@@ -124,7 +124,7 @@ def ask_for(asked: Mapping[str, Any], node: str = "node1", **more: Any) -> Ask:
         group=_group(group),
         availability_zone=asked.get("availability_zone") or "",
         project_id=asked.get("project_id") or "",
-        retry_nodes=tuple("/".join(pair) for pair in (asked.get("retry") or {}).get("hosts", ())),
+        retry_nodes=tuple(map(_tried, (asked.get("retry") or {}).get("hosts") or ())),
         preferred_cell=destination.get("cell") or "",
         cross_cell_move=bool(destination.get("allow_cross_cell_move")),
         numa=tuple(want_of(cell, asked.get("emulator_threads_policy")) for cell in asked.get("numa_cells") or ()),
@@ -133,6 +133,12 @@ def ask_for(asked: Mapping[str, Any], node: str = "node1", **more: Any) -> Ask:
     )
     group_hosts = frozenset(f"{host}/{node}" for host in (group or {}).get("hosts") or ())
     return ask_of(request, 0, seed=0, group_nodes=group_hosts)
+
+
+def _tried(said: Any) -> str:
+    """A host that was tried: a pair, or an object of host and node."""
+    host, node = (said["host"], said.get("node", said.get("nodename"))) if isinstance(said, Mapping) else said
+    return f"{host}/{node}"
 
 
 def cpu_info_of(said: Any) -> CpuInfo:
@@ -170,7 +176,7 @@ def _hypervisor(host: Mapping[str, Any]) -> Hypervisor:
         hypervisor_version=version,
         supported_guests=msgspec.convert(supported, tuple[SupportedGuest, ...]),
         cpu_info=cpu_info_of(host.get("cpu_info")),
-        metrics=tuple(Metric(name=name, value_milli=_milli(value)) for name, value in (host.get("metrics") or {}).items()),
+        metrics=tuple(Metric(name=name, value_milli=_milli(value)) for name, value in _metrics(host.get("metrics") or {})),
         pci_pools=tuple(PciPool(count=count) for count in host.get("pci_pool_counts") or ()),
         io_workload=host.get("num_io_ops") or 0,
         failed_builds=host.get("failed_builds") or 0,
@@ -179,6 +185,11 @@ def _hypervisor(host: Mapping[str, Any]) -> Hypervisor:
         numa_cells=tuple(map(_numa_cell, host.get("numa_cells") or ())),
         pci_devices=_pci_devices(host),
     )
+
+
+def _metrics(said: Any) -> list[tuple[str, Any]]:
+    """Figures by name, or Nova's list of objects that each have a name and a value."""
+    return list(said.items()) if isinstance(said, Mapping) else [(each["name"], each["value"]) for each in said]
 
 
 def _numa_cell(given: Mapping[str, Any]) -> NumaCell:
@@ -278,13 +289,12 @@ def _milli(value: Any) -> int:
 
 
 def _texts(said: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name: str(value) for name, value in (said or {}).items()}
+    return {name: str(value) for name, value in (said or {}).items() if value is not None}
 
 
-def _list(hint: Any) -> tuple[str, ...]:
+def listed(hint: Any) -> tuple[str, ...]:
     return (hint,) if hint and isinstance(hint, str) else tuple(hint or ())
 
 
 def _first(hint: Any) -> str:
-    listed = _list(hint)
-    return listed[0] if listed else ""
+    return next(iter(listed(hint)), "")

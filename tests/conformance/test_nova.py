@@ -57,6 +57,8 @@ FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_use
 TWINS = [{"vendor": "v", "product": name, "numa": cell, "address": "0000:00:00.1"} for name, cell in (("far", 1), ("near", 0))]
 SMALL = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, "ephemeral_gb": 0, "swap": 0}
 BIG = {"memory_mb": 256, "vcpus": 2, "root_gb": 5, "ephemeral_gb": 0, "swap": 0}
+LIVE_MOVE = {"direction": "dest", "type": "live-migration", "status": "running"}
+EVACUATION = {"direction": "dest", "type": "evacuation", "status": "pre-migrating", "new_flavor": None}
 SAME_HOST = {"direction": "source-and-dest", "type": "resize", "status": "migrating"}
 ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"memory_mb": 256, "vcpus": 1, "root_gb": 1}}
 
@@ -193,6 +195,80 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             },
             {"memory_mb_used": 384, "vcpus_used": 3, "running_vms": 1, "current_workload": 1},
         ),
+        *(
+            (
+                "tracker",
+                "update_available_resource",
+                {"totals": TOTALS, "instances": [], "migrations": [{**move, "instance": {"id": "m", **states, "flavor": BIG}}]},
+                {"memory_mb_used": used},
+            )
+            for move, states, used in (
+                (LIVE_MOVE, {"vm_state": "paused", "task_state": "migrating"}, 256),
+                (LIVE_MOVE, {"vm_state": "stopped", "task_state": "migrating"}, 0),
+                (EVACUATION, {"vm_state": "active", "task_state": "rebuilding"}, 256),
+                (EVACUATION, {"vm_state": "error", "task_state": "rebuilding"}, 0),
+                (LIVE_MOVE, {"vm_state": "active", "task_state": "resize_reverting"}, 0),
+            )
+        ),
+        (
+            "tracker",
+            "update_available_resource",
+            {
+                "totals": TOTALS,
+                "instances": [
+                    {"id": "a", "flavor": BIG, "vm_state": "active", "task_state": "resize_finish"},
+                    {"id": "b", "flavor": SMALL, "vm_state": "building", "task_state": "spawning"},
+                ],
+                "migrations": [
+                    {**LIVE_MOVE, "type": "resize", "instance": {"id": "a", "vm_state": "active", "task_state": "resize_finish"}}
+                ],
+            },
+            {"memory_mb_used": 384, "stats": {"io_workload": 1, "num_instances": 2}},
+        ),
+        (
+            "tracker",
+            "claim_abort",
+            {"totals": TOTALS, "claim": SMALL, "then": "exception inside the claim context"},
+            {"memory_mb_used": 0, "instance_host": None},
+        ),
+        (
+            "tracker",
+            "same_host_resize_then_abort",
+            {
+                "totals": TOTALS,
+                "instances": [
+                    {"id": "a", "flavor": SMALL, "vm_state": "active", "task_state": None},
+                    {"id": "b", "flavor": BIG, "vm_state": "deleted", "task_state": None},
+                ],
+                "resize": {"from": SMALL, "to": BIG},
+            },
+            {"after_abort": {"vcpus_used": 1, "memory_mb_used": 128, "local_gb_used": 1, "tracked_migrations": 0}},
+        ),
+        ("stats", "failed_builds", {"events": ["failed", "succeeded", "failed"]}, {"after_each": [1, 0, 1]}),
+        ("multiplier", "get_weight_multiplier", {"option": RAM, "config_value": 1.0, "aggregates": [{RAM: "2.0"}]}, {"multiplier": 2.0}),
+        (
+            "weigh",
+            "RAMWeigher",
+            {"hosts": [{"free_ram_mb": 1}, {"free_ram_mb": 2}], "config": {f"filter_scheduler.{RAM}": "2.0"}},
+            {"first": "host2", "first_weight": 2.0},
+        ),
+        (
+            "weigh",
+            "MetricsWeigher",
+            {
+                "hosts": [{"metrics": [{"name": "idle", "value": 3}]}, {"metrics": {"idle": 4}}],
+                "config": {"metrics.weight_setting": ["idle=1"]},
+            },
+            {"order": ["host2", "host1"]},
+        ),
+        (
+            "filter",
+            "RetryFilter",
+            {"host": {"host": "h", "nodename": "n"}, "request": {"retry": {"hosts": [{"host": "h", "node": "n"}]}}},
+            {"pass": False},
+        ),
+        ("filter", "RetryFilter", {"host": {"host": "h", "nodename": "n"}, "request": {"retry": {"hosts": None}}}, {"pass": True}),
+        ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"ignore_hosts": "blade"}}, {"hosts": [["Rack", "n1"]]}),
         ("choose", "_get_sorted_hosts", {"weighed": [["h1", 1.0], ["h2", 1.0]], "random_picks": None}, {"order": ["h1", "h2"]}),
         (
             "filter",
