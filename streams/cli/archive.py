@@ -23,6 +23,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import identified
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
+from streams.cli.reading.there import check_there
 from streams.cli.snapshot import ensure_snapshot
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
 from streams.log.base import Partition, wall_clock_ms
@@ -56,6 +57,7 @@ def archive_verb(
     show.check(answer)
     with opened(log, makes=folder) as source, ArchivedLog(identified(source), folder) as history:
         whole = identified(source)
+        check_there(whole, CLAIMS)
         limits = _limits(whole, below)
         wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
         verified = dict(limits)
@@ -64,7 +66,8 @@ def archive_verb(
             for partition, offset in wanted.items():
                 if partition.topic == CLAIMS:
                     verified[partition] = ensure_snapshot(history, partition.number, offset, progress.add, state)
-        moved = archive(whole, folder, wanted, verified=verified.__getitem__)
+        claims = [partition for partition in limits if partition.topic == CLAIMS]
+        moved = archive(whole, folder, wanted, verified=verified.__getitem__, whole=claims)
         items = [
             {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
             for partition in limits
@@ -76,8 +79,6 @@ def archive_verb(
 def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
     """The offset below which each partition's records may leave."""
     topics = log.topics()
-    if CLAIMS not in topics:
-        raise UsageProblem(f"this log has no topic {CLAIMS}, so there is no history to archive")
     at = moment(below, wall_clock_ms())
     if isinstance(at, Cut):
         check_cut(log, at, FOLDED)

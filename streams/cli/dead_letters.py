@@ -24,6 +24,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
+from streams.cli.reading.there import check_there
 from streams.cli.writing import check_writable
 from streams.dead_letters import DeadLetter, read_letter, redrive
 from streams.log.base import Log, Message, Partition, Record, TopicMismatch, wall_clock_ms
@@ -69,6 +70,7 @@ def list_(
 ) -> int:
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
+        check_there(source, DEAD_LETTERS)
         within = Range(None if since is None else moment(since, wall_clock_ms()), moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
@@ -86,6 +88,7 @@ def list_(
 def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> int:
     """One letter with the original's bytes: as text where they are UTF-8, else as hexadecimal."""
     with opened(log) as source:
+        check_there(source, DEAD_LETTERS)
         record = _letter(source, letter)
     item = _item(record)
     read = read_letter(record)
@@ -121,6 +124,7 @@ def redrive_(
     with open_log(log, os.environ, sys.stdin.buffer) as source:
         if not dry_run:
             check_writable(source)
+        check_there(source, DEAD_LETTERS)
         _check_known(source, "topic", topic, TOPICS)
         letters_there: Iterable[Record]
         if every:

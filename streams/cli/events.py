@@ -28,6 +28,7 @@ from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
+from streams.cli.reading.there import check_there, missing, missing_text
 from streams.cli.watching import check_grows
 from streams.dead_letters import read_letter
 from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in, wall_clock_ms
@@ -97,6 +98,7 @@ def events(
         if watch:
             _watch(source, topics, within.since, chosen, show)
         else:
+            check_there(source, *topic)
             cut = cut_of(source, topics, within)
             having = tuple([name for name in topics if _may_have(name, kind)])
             found = _found(source, having, Range(within.since, cut), chosen)
@@ -107,6 +109,8 @@ def events(
             show.write(Answer(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
             for late in begins_late(source, having, within):
                 say(late)
+            if names := missing(source, having):
+                say(missing_text(names))
     return 0
 
 
@@ -201,6 +205,8 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
     """Print records as they come, a batch at a time; ends by an interrupt (exit 130), or once nobody reads any more."""
     style = show.style(sys.stdout)
     headers = style.headers
+    if not any(name in log.topics() for name in topics):
+        say("this log has none of these topics yet; they are waited for")
     for batch in coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record)]
         if items:

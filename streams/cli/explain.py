@@ -46,6 +46,7 @@ from streams.cli.reading.relief import relief_lines, reliefs
 from streams.cli.reading.rerun import Again, Reruns
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.there import check_there
 from streams.log.base import Log
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix
@@ -106,6 +107,7 @@ def explain(
     """
     trusted = code_vouched_for(by, "--by")
     with opened(log) as source:
+        check_there(source, REQUESTS, RESULTS)
         found, request, counting, instance_id = _found(source, subject)
         moment = moment_of(at)
         _check_decided(counting, moment)

@@ -31,6 +31,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
+from streams.cli.reading.there import missing, missing_text
 from streams.cli.watching import watchable
 from streams.log.base import Log, wall_clock_ms
 
@@ -52,6 +53,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         raise UsageProblem(str(problem)) from None
     now_ms = wall_clock_ms()
     with opened(log) as source:
+        lacks = missing(source, (CLAIMS, *AROUND))
         end = moment_of(until, now_ms)
         start = None if since is None else moment(since, now_ms)
         Range(start, end).check(source, (CLAIMS, *AROUND))
@@ -65,6 +67,8 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     show.write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
+    if lacks:
+        say(missing_text(lacks))
     if not about.entries:
         say(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`")
     return 0

@@ -17,7 +17,8 @@ from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
-from streams.cli.writing import PARTITIONS_MAX, check_partitions, is_lines
+from streams.cli.reading.there import is_lines
+from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.log.base import Log, TopicSpec
 from streams.mirror import COPIED
 from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, made_with, open_ledger, topic_specs

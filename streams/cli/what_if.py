@@ -32,6 +32,7 @@ from streams.cli.reading.answers import asked, not_at_hand, request_of_instance,
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.there import check_there
 from streams.log.base import Log, OffsetOutOfRange
 from streams.placement.checks import unfit
 from streams.scheduling.ask import seed_of
@@ -96,6 +97,7 @@ def what_if(
     Exits 4 if it could not be placed.
     """
     with opened(log) as source:
+        check_there(source)
         about = _subject(source, subject, asking)
         changes = changing.changes()
         try:

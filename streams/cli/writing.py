@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
 from streams.cli.problems import UsageProblem
-from streams.log.base import Log, LogError, LogReadOnly, Message, Position, wall_clock_ms
+from streams.log.base import Log, LogError, Message, Position, wall_clock_ms
 from streams.operator import Stamp
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ def new_stamp() -> Stamp:
 def check_writable(log: Log) -> None:
     """Raises LogReadOnly for a log that cannot be written, before anything else is found to be wrong with it."""
     log.append([])
-
-
-def is_lines(log: Log) -> bool:
-    """Whether it is lines of JSON, from a file or stdin: what can only be read."""
-    try:
-        check_writable(log)
-    except LogReadOnly:
-        return True
-    return False
 
 
 def check_readable(message: Message) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -48,22 +48,28 @@ class ArchiveBusy(LogError):  # noqa: N818 - see streams.log.base
     """Somebody else archives into the same folder right now."""
 
 
+class ArchiveGap(LogError):  # noqa: N818 - see streams.log.base
+    """What has left the log is not in this folder: it would not be whole."""
+
+
 def archive(
     log: IdentifiedLog,
     directory: Path,
     below: Mapping[Partition, int],
     *,
     verified: Callable[[Partition], int],
+    whole: Iterable[Partition] = (),
     progress: Progress | None = None,
     file_records_max: int = FILE_RECORDS_MAX,
 ) -> dict[Partition, int]:
     """Move the records below the offsets in `below` into files; returns how many left the log. Interrupted, call it again.
 
-    `verified` gives the offset up to which a partition need not be read from the log again: that of its newest verified snapshot.
+    `verified` gives the offset up to which a partition need not be read from the log again: that of its newest verified snapshot. `whole`
+    are the partitions whose records leave the log this way only, so that the folder must hold all that has left.
 
     Raises SnapshotMissing if one of `below` is above that, before anything is moved; OffsetOutOfRange above the end of the log; ArchiveBusy
-    while another process archives into `directory`; LogDamaged if what was written reads back differently (the log then keeps everything);
-    LogError with what the disk says.
+    while another process archives into `directory`; ArchiveGap if others have taken from the log what is not in it; LogDamaged if what was
+    written reads back differently (the log then keeps everything); LogError with what the disk says.
     """
     for partition, before in below.items():
         if before > verified(partition):
@@ -72,7 +78,15 @@ def archive(
             raise OffsetOutOfRange(f"{partition}@{before}: the log ends at {log.end(*partition)}")
     moved: dict[Partition, int] = {}
     with _alone(directory):
+        for partition in whole:
+            _check_whole(log, directory, partition)
+        starts = {partition: log.start(*partition) for partition in below}
         for partition, before in below.items():
+            if (now := log.start(*partition)) != starts[partition]:
+                raise ArchiveGap(
+                    f"{partition}: somebody else took the records from {starts[partition]} to {now} out of the log just now (another "
+                    f"archive, or the log's own retention), so {directory} lacks them. Let one archive at a time run, into one folder"
+                )
             _write_files(log, directory, partition, before, file_records_max, progress)
             moved[partition] = log.truncate(*partition, before)
     return moved
@@ -89,6 +103,19 @@ def _alone(directory: Path) -> Iterator[None]:
         except OSError as problem:
             raise LogError(f"{directory}: {problem.strerror or problem}; expected a folder that can be written, or a new name") from problem
         yield
+
+
+def _check_whole(log: IdentifiedLog, directory: Path, partition: Partition) -> None:
+    """Raises ArchiveGap unless the folder holds all that has left the log."""
+    start = needed = log.start(*partition)
+    for first, end in reversed([_range(path) for path in _files(_folder(directory, partition))]):
+        needed = first if first < needed <= end else needed
+    if needed > 0:
+        there = f"has only what is from {needed} on" if needed < start else "has none of it"
+        raise ArchiveGap(
+            f"{partition}: the log begins at {start}, and {directory} {there}: what was before went elsewhere. Archive into the folder "
+            "that has it, the one of the first time"
+        )
 
 
 def _write_files(

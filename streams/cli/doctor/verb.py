@@ -24,8 +24,8 @@ from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
+from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
-from streams.cli.writing import is_lines
 from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
 
 COLUMNS = [

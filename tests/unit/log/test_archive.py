@@ -9,7 +9,7 @@ import pytest
 
 from streams.log import archive as archive_module
 from streams.log import archive_file
-from streams.log.archive import ArchiveBusy, ArchivedLog, SnapshotMissing, archive
+from streams.log.archive import ArchiveBusy, ArchivedLog, ArchiveGap, SnapshotMissing, archive
 from streams.log.base import Log, LogDamaged, LogError, Message, OffsetOutOfRange, Partition, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
@@ -348,3 +348,38 @@ def test_two_archives_into_one_folder_at_once_are_refused_and_nothing_is_lost(tm
     assert moved == {CLAIMS_0: 1000}
     with ArchivedLog(log, tmp_path / "archive") as whole:
         assert everything(whole, CLAIMS_0) == before
+
+
+def test_a_folder_that_lacks_what_left_before_is_refused(tmp_path: Path) -> None:
+    """Two folders with a part each would be no archive, and both commands would have ended well."""
+    log = MemoryLog(clock=Ticks())
+    filled(log, 400)
+    both = (CLAIMS_0, CLAIMS_1)
+    archive(log, tmp_path / "one", {CLAIMS_0: 50}, verified=anywhere, whole=both)
+
+    with pytest.raises(ArchiveGap, match=r"claims/0: the log begins at 50, and .*two has none of it: .* the one of the first time"):
+        archive(log, tmp_path / "two", {CLAIMS_1: 50}, verified=anywhere, whole=both)
+    assert log.start(*CLAIMS_1) == 0, "nothing was moved"
+
+    archive(log, tmp_path / "one", {CLAIMS_0: 60, CLAIMS_1: 50}, verified=anywhere, whole=both)
+    next((tmp_path / "one" / "claims" / "0").glob("0000000000000000-*")).unlink()
+    with pytest.raises(ArchiveGap, match="has only what is from 50 on"):
+        archive(log, tmp_path / "one", {CLAIMS_0: 70}, verified=anywhere, whole=both)
+
+
+def test_what_another_archive_takes_meanwhile_is_said(tmp_path: Path) -> None:
+    log = MemoryLog(clock=Ticks())
+    filled(log, 400)
+
+    class Shared(MemoryLog):
+        def __init__(self) -> None:
+            self.__dict__ = log.__dict__
+
+        def truncate(self, topic: str, partition: int, before: int) -> int:
+            moved = super().truncate(topic, partition, before)
+            if (topic, partition) == CLAIMS_0:
+                archive(log, tmp_path / "other", {CLAIMS_1: 30}, verified=anywhere)
+            return moved
+
+    with pytest.raises(ArchiveGap, match=r"claims/1: somebody else took the records from 0 to 30 out of the log just now"):
+        archive(Shared(), tmp_path / "one", {CLAIMS_0: 50, CLAIMS_1: 50}, verified=anywhere)

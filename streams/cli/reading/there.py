@@ -1,0 +1,43 @@
+"""Is what a verb reads there at all? An answer from a log without its topics would be "nothing", whatever was in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.topics import TOPICS
+from streams.cli.problems import AnswerIncomplete
+from streams.cli.reading.state_at import ledger_partitions
+from streams.log.base import Log, LogReadOnly
+from streams.topology import LATER_TOPICS
+
+
+def is_lines(log: Log) -> bool:
+    """Whether it is lines of JSON, from a file or stdin: what can only be read, and has the topics that whoever wrote it chose."""
+    try:
+        log.append([])
+    except LogReadOnly:
+        return True
+    return False
+
+
+def missing(log: Log, topics: Sequence[str] = tuple(TOPICS)) -> list[str]:
+    """Those of `topics` that a ledger has and this log has not; none of a file of lines.
+
+    Raises TopicMismatch for a log that carries no ledger.
+    """
+    if is_lines(log):
+        return []
+    ledger_partitions(log)
+    return [name for name in topics if name not in log.topics() and name not in LATER_TOPICS]
+
+
+def missing_text(names: Sequence[str]) -> str:
+    """What to say of missing topics."""
+    are = "topic {} is" if len(names) == 1 else "topics {} are"
+    return f"{are.format(', '.join(names))} missing, so what stood there is not known; see `claimlog topics check`"
+
+
+def check_there(log: Log, *topics: str) -> None:
+    """Raises TopicMismatch for a log without a ledger, AnswerIncomplete where one of the topics that the answer reads is missing."""
+    if names := missing(log, topics):
+        raise AnswerIncomplete(missing_text(names))

@@ -1,0 +1,70 @@
+"""A log without what is asked for says so: "nothing" would be an answer, and a wrong prefix would be green for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas import topics
+from streams.log.base import TopicSpec
+from tests.cli_log import FleetLog
+
+VERBS = [
+    ("dead-letters", "list", "-o", "json"),
+    ("dead-letters", "show", "dead-letters/0@0"),
+    ("dead-letters", "redrive", "--all"),
+    ("events", "-o", "json"),
+    ("timeline", "node/c01"),
+    ("explain", "r1"),
+    ("what-if", "r1"),
+    ("capacity",),
+    ("archive", "old", "--below", "now"),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_log_without_a_ledger_is_told_by_every_verb(verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = FleetLog(tmp_path, opened=False).run(capsys, *verb)
+
+    assert (said.code, said.out) == (1, "")
+    assert "this log has no ledger" in said.err
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> FleetLog:
+    """A ledger of which somebody deleted all topics but those that are folded."""
+    fleet = FleetLog(tmp_path, opened=False)
+    fleet.log.create([TopicSpec(topic, 2) for topic in topics.FOLDED])
+    fleet.audit("c01", {})
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("verb", "lacks"),
+    [
+        (VERBS[0], topics.DEAD_LETTERS),
+        (VERBS[1], topics.DEAD_LETTERS),
+        (VERBS[2], topics.DEAD_LETTERS),
+        (("events", "--topic", topics.REQUESTS), topics.REQUESTS),
+        (("explain", "r1"), f"{topics.REQUESTS}, {topics.RESULTS}"),
+        (("capacity",), topics.REQUESTS),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_an_answer_that_would_need_a_missing_topic_is_none(
+    part: FleetLog, verb: tuple[str, ...], lacks: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = part.run(capsys, *verb)
+
+    assert (said.code, said.out) == (6, "")
+    assert f"{lacks} {'are' if ',' in lacks else 'is'} missing, so what stood there is not known; see `claimlog topics check`" in said.err
+
+
+def test_an_answer_that_has_some_of_its_topics_names_the_others(part: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    events, timeline = part.run(capsys, "events"), part.run(capsys, "timeline", "node/c01")
+
+    assert (events.code, timeline.code) == (0, 0)
+    assert "node-observed" in events.out
+    assert f"topics {topics.REQUESTS}, " in events.err
+    assert f"topics {topics.REQUESTS}, {topics.RESULTS}, {topics.FINDINGS} are missing" in timeline.err
