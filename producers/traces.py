@@ -126,7 +126,7 @@ def _opened(path: Path) -> TextIO:
         return gzip.open(path, "rt", encoding="utf-8", newline="") if path.suffix == ".gz" else path.open(encoding="utf-8", newline="")
     except OSError as error:
         raise TraceUnreadable(
-            f"{path}: {error.strerror or error}; name the folder that has {TRACE_FILE} and {FLAVORS_FILE} with CLAIMLOG_DATA"
+            f"{path}: {error.strerror or error}; name the folder that has {TRACE_FILE} and {FLAVORS_FILE} with --data or CLAIMLOG_DATA"
         ) from error
 
 

@@ -87,7 +87,7 @@ class Causes:
     def now(self, instance_id: str = "", summary: str = "") -> None:
         """The step that is looked at."""
         step = self._look.step
-        if step.offset not in self._by_offset:
+        if summary or step.offset not in self._by_offset:
             self.add(step.offset, when_ms(step), event_type(step.event), summary or event_text(step.event, instance_id))
 
     def all(self) -> tuple[Cause, ...]:

@@ -121,7 +121,7 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
                     continue
             elif claim.run_epoch is None:
                 shown = shown_of(instance_id)
-                if shown is None or _alike(shown, claim):
+                if shown is None or (_alike(shown, claim) and not _has_left(node, look.view, instance_id, shown)):
                     continue
         found += _of_instance(look, instance_id)
     return found
@@ -148,7 +148,10 @@ def nothing_wrong(node: Node, instances: Iterable[str], time_ms: int, view: Node
         if claim.confirmed_ms is None:
             if time_ms > claim.deadline_ms:
                 return False
-        elif claim.run_epoch is not None or ((shown := shown_of(instance_id)) is not None and not _alike(shown, claim)):
+        elif claim.run_epoch is not None or (
+            (shown := shown_of(instance_id)) is not None
+            and (not _alike(shown, claim) or (view is not None and _has_left(node, view, instance_id, shown)))
+        ):
             return False
     return node.status != "withdrawn" and node.silent_since_ms is None and node.unknown_since_ms is None and not _is_over(node)
 
@@ -182,6 +185,8 @@ def _of_instance(look: Look, instance_id: str) -> list[Difference]:
         newest = max(claims, key=by_age)
         if not any(_same(shown, claim) for claim in claims):
             found.append(Difference("size-drift", instance_id, newest))
+        if _has_left(node, look.view, instance_id, shown):
+            found.append(Difference("ghost-instance", instance_id))
         if all(any(devices_apart(look, claim)) for claim in claims):
             found.append(Difference("device-drift", instance_id, newest))
     return found
@@ -303,6 +308,11 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Differ
     if word is None:
         return [Difference("ghost-instance", instance_id)]
     return [] if word.moving or counted_apart(look.node, shown, word) is None else [Difference("size-drift", instance_id)]
+
+
+def _has_left(node: Node, view: NodeView, instance_id: str, shown: Shown) -> bool:
+    """Whether its owner said that an instance left, and its host has shown it since."""
+    return instance_id in view.left and _seen_ms(node, instance_id, shown) > view.gone_ms(instance_id)
 
 
 def _seen_ms(node: Node, instance_id: str, shown: Shown) -> int:

@@ -19,6 +19,8 @@ from schemas.units import AMOUNT_MAX
 
 # The newest forced claims that a finding names: it must stay far below the size of a record.
 _FORCED_MAX = 20
+# And of the guests that one look has brought.
+_CAME_MAX = 5
 
 
 class Description(Struct, frozen=True):
@@ -223,6 +225,9 @@ def _shown_unclaimed(look: Look, difference: Difference) -> Description:
     if gone is not None:
         causes.grant(gone.claim)
         causes.closing(gone)
+    for claim in sorted(node.claims.get(instance_id, ()), key=by_age):
+        causes.grant(claim)
+        causes.confirmation(claim)
     causes.leaving(instance_id)
     causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
     causes.life(instance_id)
@@ -231,7 +236,8 @@ def _shown_unclaimed(look: Look, difference: Difference) -> Description:
     claimed = f"ClaimRequested for {instance_id} on {node.node_id}"
     note = "delete the guest on its host, or claim what it uses; until then its use counts"
     if left is not None:
-        note = f"{left.producer} says that it {left.change}, its host still has it: delete the guest there; until then its use counts"
+        has = "its host still has it, and its claim is held" if instance_id in node.claims else "its host still has it"
+        note = f"{left.producer} says that it {left.change}, {has}: delete the guest there; until then its use counts"
         missing = f"{departure}, by the hypervisor"
     else:
         missing = claimed if gone is None else f"{departure}, or a new {claimed}"
@@ -303,7 +309,7 @@ def _negative(look: Look, difference: Difference) -> Description:
         causes.add(node.full.offset, node.complete_ms, "node-observed", f"totals: {_totals_text(node)}")
     for claim in sorted((claim for claim in node.held() if claim.forced), key=by_age)[-_FORCED_MAX:]:
         causes.grant(claim)
-    causes.now()
+    causes.now(summary=_came_text(look))
     parts = [f"{name}: {node.used[r]} used of {node.limits[r]}" for r, name in enumerate(RESOURCES) if over[r]]
     missing = f"InstanceDeparted or ClaimReleased on {node.node_id} of {amounts_text(over)}"
     fix = f"claimlog node drain {quote(node.node_id)} --reason 'uses more than its limit'"
@@ -320,6 +326,15 @@ def _negative(look: Look, difference: Difference) -> Description:
         fix=fix,
         note="; ".join(parts) + "; nothing new is granted there until free is above 0",
     )
+
+
+def _came_text(look: Look) -> str:
+    """The guests whose present size came with this step, the largest first; empty if it brought none."""
+    node, offset = look.node, look.step.offset
+    came = [(instance_id, shown.amounts) for instance_id, shown in node.shown.items() if shown.offset == offset]
+    came.sort(key=lambda each: ([-(amount or 0) for amount in each[1]], each[0]))
+    told = [f"{instance_id} seen with {amounts_text(amounts)}" for instance_id, amounts in came[:_CAME_MAX]]
+    return ", ".join(told) + (f" and {len(came) - _CAME_MAX} more" if len(came) > _CAME_MAX else "")
 
 
 def _totals_text(node: Node) -> str:

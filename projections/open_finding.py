@@ -11,7 +11,7 @@ from projections.differences import Difference, Look, bounded_text
 from projections.explaining import Description, described
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved, NodeSilent
-from schemas.findings import LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.findings import Cause, LeakConfirmed, LeakResolved, LeakSuspected
 
 _CAUSES_MAX = 30
 _BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "stranded-member"})
@@ -63,16 +63,19 @@ def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
 def confirmed(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed:
     """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
     before, said = finding.record, described(look, difference)
-    causes = (*before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
+    causes = _with(before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
     return LeakConfirmed(**_said(before, look, causes) | _measures(said))
 
 
 def remeasured(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed | None:
     """The confirmed finding with what it holds by now; None if that is what it says already."""
-    before, now = finding.record, _measures(described(look, difference))
+    before, said = finding.record, described(look, difference)
+    now = _measures(said)
     if all(getattr(before, name) == now[name] for name in ("held", "counted", "devices")):
         return None
-    return LeakConfirmed(**_said(before, look, before.causes) | now)
+    step = look.step
+    why = next((cause for cause in said.causes if cause.offset == step.offset), None)
+    return LeakConfirmed(**_said(before, look, _with(before.causes, why or step_cause(look.partition, step, before.instance_id))) | now)
 
 
 def _measures(said: Description) -> dict[str, Any]:
@@ -84,7 +87,14 @@ def _measures(said: Description) -> dict[str, Any]:
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:
     """The end of a finding: its causes and the record after which it is gone."""
     before = finding.record
-    return LeakResolved(**_said(before, look, (*before.causes, step_cause(look.partition, look.step, before.instance_id))))
+    return LeakResolved(**_said(before, look, _with(before.causes, step_cause(look.partition, look.step, before.instance_id))))
+
+
+def _with(causes: tuple[Cause, ...], newer: Cause) -> tuple[Cause, ...]:
+    """One more cause. Of very many the first and the last ones stay: how it began, and how it came to what it is."""
+    if len(causes) > 2 * _CAUSES_MAX:
+        causes = (*causes[:_CAUSES_MAX], *causes[-_CAUSES_MAX + 1 :])
+    return (*causes, newer)
 
 
 def _said(record: LeakSuspected | LeakConfirmed, look: Look, causes: tuple[Any, ...]) -> dict[str, Any]:

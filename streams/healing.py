@@ -87,6 +87,8 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
         )
         says = f"claim {amounts_text(amounts)} for {finding.instance_id}, as its host shows it"
         return Remedy(finding, says, (_claim(item, place, stamp),))
+    if finding.kind == "ghost-instance" and claims:
+        return Remedy(finding, "its owner says that it left and its host shows it: delete the guest there, which gives its claim back")
     if finding.kind in {"ghost-instance", "missing-claim"}:
         adopt = f"`claimlog leaks adopt {quote(finding.finding_id)} --reason WORDS` claims what it uses"
         return Remedy(finding, f"its host shows it: delete the guest there, or {adopt}")
@@ -102,6 +104,8 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Rem
     shown = node.shown.get(finding.instance_id)
     if finding.kind not in {"ghost-instance", "missing-claim"}:
         return Remedy(finding, f"a {finding.kind} cannot be adopted: only an instance that is there without a claim can")
+    if finding.instance_id in node.claims:
+        return Remedy(finding, f"{finding.instance_id} has a claim on {node.node_id}: only an instance without one can be adopted")
     if shown is None:
         return Remedy(finding, f"no observation shows {finding.instance_id} on {node.node_id} now, so there is nothing to claim")
     item = _item(finding, stamp, resources_of([amount or 0 for amount in shown.amounts]), resize=False)

@@ -95,12 +95,19 @@ class FleetLog:
             self.carry()
 
     def lived(
-        self, node_id: str, instance_id: str, memory_mib: int, kind: type[LifecycleEvent] = InstanceArrived, *, carry: bool = True
+        self,
+        node_id: str,
+        instance_id: str,
+        memory_mib: int,
+        kind: type[LifecycleEvent] = InstanceArrived,
+        *,
+        producer: str = "lives",
+        carry: bool = True,
     ) -> None:
-        """A life-cycle event of an instance; `carry` it into the ledger."""
+        """A life-cycle event of an instance; `carry` it into the ledger. The producer of the audits is `audits`."""
         self._counter += 1
         report = InstanceReport(instance_id=instance_id, resources=ObservedResources(memory_mib=memory_mib))
-        event = kind(node_id=node_id, producer="lives", epoch=1, counter=self._counter, event_time_ms=self.now_ms + 1000, instance=report)
+        event = kind(node_id=node_id, producer=producer, epoch=1, counter=self._counter, event_time_ms=self.now_ms + 1000, instance=report)
         self.append(LIFECYCLE, event)
         if carry:
             self.carry()

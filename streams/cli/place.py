@@ -42,6 +42,8 @@ PLACED = [
     Column(name="partition", wide=True, right=True),
 ]
 FAILED = [PLACED[0], Column(name="nodes_known"), Column(name="passed"), *(structs.replace(column, wide=True) for column in PLACED[1:])]
+ASKED = [Column(name="request_id", title="request"), Column(name="position")]
+"""What there is to say of a request whose answer nobody waits for."""
 _LIKE = decision_item(Decision(instance_id="", cut=())) | {
     **item_of(Placement(instance_id="", claim_id="", partition=0, node_id="", resources=Resources())),
     "resources": dict.fromkeys(RESOURCES),
@@ -86,7 +88,7 @@ def place(
 
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
-    show.check(Answer(columns=PLACED, items=(), like=_LIKE))
+    show.check(Answer(columns=PLACED, items=(), like=_LIKE) if wait_ms else Answer(columns=ASKED, items=()))
     with opened(spec, for_work=True) as log:
         check_writable(log)
         check_topics(log)
@@ -107,7 +109,10 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
         if asked_since is not None:
             _refuse_overtaken(log, request, asked_since, position)
         if not wait_ms:
-            print(printable(request.request_id))
+            if show.in_words:
+                print(printable(request.request_id))
+            else:
+                show.write(Answer(columns=ASKED, items=[{"request_id": request.request_id, "position": str(position)}]))
             return 0
         found = awaited(log, request.request_id, number, since, wait_ms)
         if found is None:

@@ -154,7 +154,9 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
     assert len(records(tmp_path / "l.sqlite", REQUESTS)) == 20
 
     assert run(["produce", "trace", "--data", str(tmp_path / "none"), "--nodes", "0", "--log", log]) == 2
-    assert "with CLAIMLOG_DATA" in capsys.readouterr().err
+    assert "with --data or CLAIMLOG_DATA" in capsys.readouterr().err
+    assert run(["produce", "trace", "--data", str(tmp_path / "none"), "--once", "--nodes", "1", "--log", f"sqlite:{tmp_path}/n.db"]) == 2
+    assert not (tmp_path / "n.db").exists(), "nothing is written for a folder that is not there"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ ROWS_BEHIND_MAX = 5_000
 SNAPSHOT_BEHIND_MAX = 20_000
 AUDIT_LATE_MS = 60_000
 """An audit is in the ledger within seconds of the look; a minute is what a worker that starts has to catch up with."""
+ROOM_LOW_BYTES, ROOM_NONE_BYTES = 1 << 30, 64 << 20
+"""An hour of a busy fleet is some hundred MiB; SQLite's WAL takes 16 MiB before it is folded back, a snapshot of a large fleet as much."""
 LIBRARIES = ("apsw", "msgspec", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
 # A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew (see DESIGN, "Embedded").
 SQLITE_SOUND = (3, 51, 3)
@@ -65,6 +68,15 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
         fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
         return Check("fail", "integrity", str(problem), fix)
     return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+
+
+def room(path: Path, free_bytes: int) -> Check:
+    """Is there room to append? A log on a full disk takes nothing, and whoever works on it waits."""
+    says = f"{units.mib(free_bytes >> 20)} free where {path} is"
+    if free_bytes >= ROOM_LOW_BYTES:
+        return Check("ok", "room", says)
+    fix = "make room there: whoever waits for it goes on by itself; `claimlog archive` moves history elsewhere"
+    return Check("fail" if free_bytes < ROOM_NONE_BYTES else "warn", "room", says, fix)
 
 
 def file_topics(log: Log) -> Check:

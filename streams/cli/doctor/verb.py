@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shutil import disk_usage
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -43,12 +44,12 @@ def doctor(
     log: LogFlag = None,
     show: Live = LIVE,
 ) -> int:
-    """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log cannot be opened.
+    """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log is out of reach or not there.
 
-    Checked: the log opens and every checksum fits; topics and their partitions; the ledger is opened; clocks; who is behind; dead
-    letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers and copies,
-    the settings of topics, and who is in the groups of workers and schedulers. Of a file of JSON lines: all that does not need somebody at
-    work on it.
+    Checked: the log opens, every checksum fits, and there is room to append; topics and their partitions; the ledger is opened; clocks; who
+    is behind; dead letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers
+    and copies, the settings of topics, and who is in the groups of workers and schedulers. Of a file of JSON lines: all that does not need
+    somebody at work on it.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -75,6 +76,8 @@ def doctor(
 
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from of_brokers(log)
+    if (path := getattr(log, "path", None)) is not None:
+        yield checks.room(path, disk_usage(path.parent).free)
     if not quick:
         with Progress("check", _records(log)) as progress:
             sound = checks.integrity(log, progress.add)

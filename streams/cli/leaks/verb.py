@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, Parameter
 from msgspec.structs import asdict
 
-from projections.differences import apart as amounts_apart
-from projections.rules import SKEW_MS
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
 from streams.cli.exits import Exit
@@ -18,6 +16,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
+from streams.cli.leaks.views_apart import apart_lines, apart_on, apart_text
 from streams.cli.printed import units
 from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column, in_order, item_of
@@ -86,14 +85,8 @@ def leaks(
         raise UsageProblem("--yes goes with --heal")
     if report_age is not None and not heal:
         raise UsageProblem("--report-age goes with --heal")
-    if explain:
-        show.check(Answer(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
-        if show.column and show.for_people:
-            raise UsageProblem("--explain tells in words, which have no columns: leave out -c, or add -o jsonl")
+    _check_told(kind, explain, show)
     oldest_ms = duration_ms(report_age or REPORT_AGE)
-    for name in kind:
-        if name not in KINDS:
-            raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
     apart = Apart(Source(log), jobs_of(jobs))
     with opened(log) as source:
         state = state_at(source, moment_of(at), apart=apart)
@@ -108,31 +101,47 @@ def leaks(
         found = [finding for finding in found if not finding.ignored]
     if hidden:
         say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
-    told = summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)
-    if not found and len(known) == hidden:
-        told = apart_text(apart_on(state, node or state.node_ids()), hidden=hidden) or told
+    told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
+    views_apart = apart_on(state, node or state.node_ids(), {finding.node_id for finding in known})
+    differs = apart_text(views_apart, found=len(known) - hidden, hidden=hidden)
+    if differs:
+        told = [*told, differs] if len(known) > hidden else [differs]
     if heal:
         with opened(log) as source:
             code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
-        if not found and show.in_words:
-            say(told)
+        for sentence in told if not found and show.in_words else ():
+            say(sentence)
         return code
     items = [finding_item(finding, state.as_of_ms) for finding in found]
-    answer = Answer(columns=columns(), items=items, cut=state.cut, summary=summary(found), like=finding_item(_LIKE, 0))
+    totals = summary(found) | {"nodes_apart": sorted(views_apart)}
+    answer = Answer(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
     if explain and show.for_people:
         _explain(answer, dict(zip(map(id, items), found, strict=True)), state, show)
+        for name, unjudged in () if kind else views_apart.items():
+            sys.stdout.write(apart_lines(state, name, unjudged=unjudged))
+        say(str(state.cut))
     else:
         show.write(answer)
-    if show.for_people:
-        say(told)
+    for sentence in told if show.for_people else ():
+        say(sentence)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
+
+
+def _check_told(kinds: tuple[str, ...], explain: bool, show: Live) -> None:
+    """Raises UsageProblem for what the answer would be told without."""
+    if explain:
+        show.check(Answer(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
+        if show.column and show.for_people:
+            raise UsageProblem("--explain tells in words, which have no columns: leave out -c, or add -o jsonl")
+    for name in kinds:
+        if name not in KINDS:
+            raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
 
 
 def _explain(answer: Answer, of_item: Mapping[int, OpenRecord], state: State, show: Live) -> None:
     """Tell of each finding in words, in the order asked for; `of_item` has them by the identity of their items."""
     items = in_order(answer, show.style(sys.stdout))
     sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in items))
-    say(str(state.cut))
 
 
 app.command(mending.ignore)
@@ -164,35 +173,6 @@ def summary(findings: Sequence[OpenRecord]) -> dict[str, Any]:
         "held": dict(zip(RESOURCES, held_by(findings), strict=True)),
         "counted": dict(zip(RESOURCES, counted_by(findings), strict=True)),
     }
-
-
-def apart_on(state: State, names: Iterable[str]) -> dict[str, bool]:
-    """The nodes where tracked and reported differ in CPUs or memory and no finding is open; True where an audit has yet to judge it.
-
-    That is where a guest was last told of no earlier than the last complete audit, within the skew, or is on its way. Disk is left out and
-    CPUs count together, as in a finding: what an owner asked for need not be what a host has. So are withdrawn nodes: nobody audits them.
-    """
-    found: dict[str, bool] = {}
-    for node_id in names:
-        ledger = state.ledger_of(node_id)
-        if ledger is None or ledger.nodes[node_id].status == "withdrawn" or state.leaks[ledger.partition].open.get(node_id):
-            continue
-        node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
-        if view.reported is None or not any(amounts_apart(view.reported, view.tracked_amounts())):
-            continue
-        words = [*(view.tracked or {}).values(), *view.left.values()]
-        last_ms = max([*(word.event_ms for word in words), *view.departed.values()], default=-1)
-        found[node_id] = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
-    return found
-
-
-def apart_text(nodes: Mapping[str, bool], *, hidden: int) -> str:
-    """What is said in place of "all agree" where nothing is found and views of these nodes differ; empty where none do."""
-    nothing, unjudged = "nothing else found" if hidden else "nothing found", sum(nodes.values())
-    if unjudged:
-        whose = "its" if unjudged == 1 else "their"
-        return f"{nothing} yet; tracked and reported differ on {units.counted(unjudged, 'node')}: {whose} next audits will tell"
-    return f"{nothing}, though tracked and reported differ on {units.counted(len(nodes), 'node')}: see `claimlog nodes`" if nodes else ""
 
 
 def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, hidden: int = 0) -> str:

@@ -146,7 +146,7 @@ def trace(
     plan = Plan(nodes=nodes, seed=seed, speed=speed, interval_seconds=interval, once=once, until_answered=until_answered, instances=limit)
     try:
         plan.check()
-        if not once:
+        if data is not None or not once:
             check_trace(folder, instances=limit)
         return _drive(log, lambda: read_trace(folder, seed=seed, instances=limit), plan)
     except TraceUnreadable as problem:

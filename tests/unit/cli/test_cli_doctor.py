@@ -15,6 +15,7 @@ from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
 from streams import topology
+from streams.cli.doctor import checks
 from streams.log.base import Message
 from streams.topology import topic_specs
 from tests.cli_log import FleetLog, Said
@@ -250,3 +251,13 @@ def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_
     assert statuses(alone)["digests"] == "warn"
     assert "CLAIMLOG_ARCHIVE" in says(alone, "digests")
     assert statuses(together)["digests"] == "ok"
+
+
+def test_a_disk_that_is_full_or_nearly_so_is_told() -> None:
+    """A log on a full disk takes nothing, while all else about it is as it should be."""
+    path = Path("/var/lib/claimlog/log.sqlite")
+    told = [checks.room(path, free_mib << 20) for free_mib in (10, 500, 5_000)]
+
+    assert [each.status for each in told] == ["fail", "warn", "ok"]
+    assert told[0].says == "10 MiB free where /var/lib/claimlog/log.sqlite is"
+    assert ["make room there" in each.fix for each in told] == [True, True, False]

@@ -11,7 +11,7 @@ import pytest
 
 from projections.cut import Cut
 from schemas.claims import ClaimReleased
-from schemas.lifecycle import InstanceDeleted
+from schemas.lifecycle import InstanceDeleted, InstanceDeparted, InstanceResized
 from schemas.topics import CLAIMS
 from tests.cli_log import FleetLog
 
@@ -48,7 +48,7 @@ def test_each_finding_has_its_state_and_what_it_holds_and_the_exit_code_says_tha
     assert orphan["held"] == {"vcpus": 2, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}
     assert said.json["summary"] == {
         "findings": 2, "confirmed": 2, "nodes": 2, "held": {"vcpus": 2, "pcpus": 0, "memory_mib": 2560, "disk_mib": 0},
-        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0},
+        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}, "nodes_apart": [],
     }  # fmt: skip
 
 
@@ -277,6 +277,34 @@ def test_a_gap_that_no_audit_will_ever_judge_is_not_said_to_wait_for_one(sound: 
         sound.audit("c01", {"i-1": 2048, "silent": 256})  # Its life cycle says nothing of it; its claim is as audited.
 
     assert last_words(sound, capsys) == "nothing found, though tracked and reported differ on 1 node: see `claimlog nodes`"
+
+
+def test_a_gap_without_a_finding_is_told_beside_findings_and_explained_by_what_each_side_says(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hypervisor's own producer says that a guest grew and that another left, and its audits go on saying otherwise."""
+    sound.claim("r2/0/s-1.2", "i-2", "c01", memory_mib=512)
+    sound.lived("c01", "i-2", 512, producer="audits")
+    sound.claim("r3/0/s-1.3", "i-3", "c01", memory_mib=256)
+    sound.lived("c01", "i-3", 256, producer="audits")
+    sound.now_ms += 60_000
+    sound.lived("c01", "i-3", 1024, InstanceResized, producer="audits")
+    sound.lived("c01", "i-2", 512, InstanceDeparted, producer="audits")
+    sound.audit("c02", {"ghost": 256})
+    for _ in range(3):
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048, "i-2": 512, "i-3": 256})
+
+    said, explained = sound.run(capsys, "leaks"), sound.run(capsys, "leaks", "--explain")
+    one_kind = sound.run(capsys, "leaks", "--explain", "--kind", "ghost-instance")
+
+    assert said.err.splitlines()[-1] == "without a finding, tracked and reported differ on 1 node: see `claimlog nodes`"
+    assert sound.run(capsys, "leaks", "-o", "json").json["summary"]["nodes_apart"] == ["c01"]
+    assert "tracked and reported differ on c01, without a finding\n" in explained.out
+    assert "  i-3  shown with 256 MiB; the life cycle counts 1024 MiB (resized at claims/" in explained.out
+    assert "  i-1  " not in explained.out, "both sides say the same of it"
+    assert "  i-2  shown with 512 MiB; the life cycle does not count it: `claimlog timeline i-2`" in explained.out
+    assert "differ on c01" not in one_kind.out
 
 
 def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from schemas.claims import FindingIgnored, InstanceObserved, NodeConfigured, Nod
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice
-from schemas.lifecycle import InstanceArrived
+from schemas.lifecycle import InstanceArrived, InstanceDeparted
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
@@ -59,6 +59,26 @@ def strange(fleet: FleetLog) -> str:
         fleet.now_ms += 60_000
         fleet.audit("n1", {"stranger": 2048})
     return "ghost-instance/n1/stranger"
+
+
+def test_a_guest_that_its_owner_says_has_left_is_not_adopted_while_its_claim_is_held(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.claim("r1/0/s-1.1", "moved", "n1", memory_mib=1024)
+    fleet.lived("n1", "moved", 1024)
+    fleet.lived("n1", "moved", 1024, InstanceDeparted)
+    for _ in range(3):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"moved": 1024})
+
+    (finding,) = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+    healed = fleet.run(capsys, "leaks", "--heal", *LONG)
+    adopted = fleet.run(capsys, "leaks", "adopt", "ghost-instance/n1/moved", "--reason", "mine")
+
+    assert (finding["kind"], finding["state"]) == ("ghost-instance", "confirmed")
+    assert "delete the guest there, which gives its claim back" in healed.out
+    assert adopted.code != 0
+    assert "moved has a claim on n1: only an instance without one can be adopted" in adopted.out + adopted.err
 
 
 class Reading(SqliteLog):

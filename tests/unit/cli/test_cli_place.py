@@ -104,6 +104,19 @@ def test_without_a_scheduler_it_says_what_to_check_and_how_to_take_the_request_b
     assert "claimlog cancel r9" in said.err
 
 
+def test_a_request_whose_answer_nobody_waits_for_is_named_in_the_form_asked_for(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("place", "--memory", "1GiB", "--wait", "0s", "--request")
+
+    words, document = fleet.run(capsys, *place, "r1"), fleet.run(capsys, *place, "r2", "-o", "json")
+    other = fleet.run(capsys, *place, "r3", "-c", "instance_id")
+
+    assert words.out == "r1\n"
+    assert [(item["request_id"], item["position"].partition("/")[0]) for item in document.json["items"]] == [("r2", "placement-requests")]
+    assert (other.code, len(requests(fleet))) == (2, 2), "a column that only an answer has is refused before anything is asked"
+
+
 def test_the_same_request_asked_again_has_the_same_answer(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r9", "--wait", "0s")
     fleet.schedule()

@@ -100,7 +100,7 @@ def test_a_column_that_is_there_twice_is_named(extract: Extract) -> None:
 
 
 def test_a_missing_file_says_where_it_may_be_named(tmp_path: Path) -> None:
-    assert complaint(tmp_path).endswith(f"{TRACE_FILE} and {FLAVORS_FILE} with CLAIMLOG_DATA")
+    assert complaint(tmp_path).endswith(f"{TRACE_FILE} and {FLAVORS_FILE} with --data or CLAIMLOG_DATA")
 
 
 def test_a_cut_archive_is_an_error_and_not_an_end(extract: Extract) -> None:

@@ -217,7 +217,8 @@ def test_a_finding_says_what_it_holds_by_now_and_once_for_each_change(world: Wor
     assert world.found() == {("ghost-instance", H3, "stranger"): amounts(LARGE)}
     (said,) = world.records[before:]
     assert isinstance(said, LeakConfirmed)
-    assert [cause.event for cause in said.causes] == ["node-observed", "node-observed"]
+    assert [cause.event for cause in said.causes] == ["node-observed"] * 3, "seen, seen again, and grown"
+    assert said.causes[-1].offset == said.offset
 
 
 def test_a_node_that_came_back_under_another_name(world: World) -> None:

@@ -281,6 +281,28 @@ def test_a_guest_that_its_owner_counts_is_adopted_usage_and_no_finding(n1: Audit
     assert n1.history.used() == 6
 
 
+def test_a_guest_whose_owner_says_that_it_left_is_a_ghost_though_its_claim_is_held(n1: Audited) -> None:
+    """An evacuated guest that still runs on its old host: where there is a claim, nothing else would say so."""
+    n1.history.event("departed", "i", at_s=100, producer="nova")
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "ghost-instance", "i"), ("confirmed", "ghost-instance", "i")]
+    ghost = n1.records[-1]
+    assert ghost.note.startswith("nova says that it departed, its host still has it, and its claim is held: delete the guest there")
+    assert [cause.event for cause in ghost.causes] == [
+        "claim-requested",
+        "instance-observed",
+        "instance-observed",
+        "node-observed",
+        "node-observed",
+    ]
+
+    n1.history.audit({}, at_s=240, memory_mib=16)
+
+    assert ("resolved", "ghost-instance", "i") in n1.look()
+
+
 def test_a_guest_whose_owner_says_that_it_left_is_a_ghost_with_that_event_as_a_cause(n1: Audited) -> None:
     n1.history.event("started", "vm", at_s=70, size=2, producer="nova")
     n1.history.audit({"i": 4, "vm": 2}, at_s=80, memory_mib=16)
@@ -532,6 +554,35 @@ def test_a_node_that_uses_more_than_its_limit_is_found_with_what_is_over(n1: Aud
     n1.history.configure(memory_mib=ResourceRule(ratio_milli=2000), at_s=190)
 
     assert ("resolved", "negative-free", "n1") in n1.look()
+
+
+def test_a_node_over_its_limit_names_the_guests_that_brought_it_there_and_those_that_came_since(n1: Audited) -> None:
+    n1.history.audit({"i": 4, "g1": 10}, at_s=120, memory_mib=16)
+    n1.history.audit({"i": 4, "g1": 10, "g2": 6, "g3": 1}, at_s=180, memory_mib=16)
+    n1.history.audit({"i": 4, "g1": 10, "g2": 6, "g3": 1}, at_s=240, memory_mib=16)
+    n1.history.audit({"i": 4, "g1": 10, "g2": 6, "g3": 1, "g4": 8}, at_s=300, memory_mib=16)
+
+    n1.look()
+    last = [record for record in n1.records if record.kind == "negative-free"][-1]
+
+    assert last.held == Resources(memory_mib=13)
+    assert [cause.summary.partition("; ")[2] or cause.summary for cause in last.causes] == [
+        "g2 seen with 6 MiB, g3 seen with 1 MiB",
+        "a later look shows the same",
+        "g4 seen with 8 MiB",
+    ]
+
+
+def test_of_very_many_causes_the_first_and_the_last_stay(n1: Audited) -> None:
+    for number in range(100):
+        n1.history.audit({"i": 20 + number}, at_s=120 + 60 * number, memory_mib=16)
+
+    n1.look()
+    last = [record for record in n1.records if record.kind == "negative-free"][-1]
+
+    assert (last.held.memory_mib, len(last.causes)) == (103, 60)
+    assert [last.causes[0].offset, last.causes[1].summary] == [4, "a later look shows the same"]
+    assert last.causes[-1].summary.endswith("i seen with 119 MiB")
 
 
 def test_a_node_of_which_more_is_reserved_than_it_has_is_told_so_and_not_that_a_guest_should_go(n1: Audited) -> None:
