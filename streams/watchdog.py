@@ -24,6 +24,8 @@ GROUP: Final = "stream-processor"
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
+STOPPED_SECONDS: Final = 10.0
+"""So much longer than asked for nobody sleeps who runs: the process was stopped meanwhile, or its machine was."""
 
 
 @runtime_checkable
@@ -156,7 +158,7 @@ class Watchdog:
     def _run(self) -> None:
         try:
             with self._opened() as log:
-                while not self._stopped.wait(LOOK_SECONDS):
+                while not self._waited():
                     try:
                         self._look(log)
                         self._failing_since = math.inf
@@ -164,6 +166,15 @@ class Watchdog:
                         self._bear(problem)
         except Exception as problem:
             self._give_up(f"nobody watches over the engines: {problem!r}")
+
+    def _waited(self) -> bool:
+        """Whether it is to look no more, after the time between two looks. Engines do not stand still in a process that was stopped."""
+        before = self._seconds()
+        stopped = self._stopped.wait(LOOK_SECONDS)
+        if (slept := self._seconds() - before) > LOOK_SECONDS + STOPPED_SECONDS:
+            self._tell(f"this process was stopped for {slept:.0f} s, or its machine was; others may have its partitions by now")
+            self._give_time()
+        return stopped
 
     def _opened(self) -> Log:
         """A log of its own, as soon as one can be had: brokers that are away just then are the engines' affair."""

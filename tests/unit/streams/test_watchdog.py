@@ -245,6 +245,31 @@ def test_engines_that_wait_for_a_table_in_a_later_turn_do_not_stand_still_and_ha
     assert [said.partition(" for")[0] for said in given_up] == ["an engine stands still: claims/0 has stood at 0"]
 
 
+def test_engines_of_a_process_that_was_stopped_have_not_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP and SIGCONT, or a machine that was paused: a clock that went on without it says nothing of its engines."""
+    log, clock, given_up, told = MemoryLog(), Seconds(), list[str](), list[str]()
+    log.create([TopicSpec(CLAIMS, 1)])
+    log.append([Message(CLAIMS, b"n1", b"{}")])
+    share = Share(frozenset({0}))
+    share.positions = {CLAIMS_0: 0}
+    waits = [1.0, 69.0, *[1.0] * 60, 2.0]
+
+    class Stopping:
+        def wait(self, _seconds: float) -> bool:
+            clock.now += waits.pop(0)
+            return not waits
+
+    dog = Watchdog(lambda: share, lambda: None, lambda: log, Health(clock), told.append, given_up.append, stall_seconds=60.0, seconds=clock)
+    monkeypatch.setattr(dog, "_stopped", Stopping())
+
+    dog._run()
+
+    assert [said for said in told if "stopped" in said] == [
+        "this process was stopped for 69 s, or its machine was; others may have its partitions by now"
+    ]
+    assert given_up == [], "from then on they have all their time"
+
+
 def test_engines_have_all_their_time_once_a_log_that_was_out_of_reach_is_back() -> None:
     log, health, given_up = MemoryLog(), Health(time.monotonic), list[str]()
     log.create([TopicSpec(CLAIMS, 1)])
