@@ -25,8 +25,9 @@ HEAVY = ("confluent_kafka", "faust", "mode", "rocksdict", "apsw", "numpy", "rich
 HEAVY_FOR_VERBS = ("confluent_kafka", "faust", "mode", "rocksdict", "apsw", "numpy", "prometheus_client", "libvirt")
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | environment)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, verbs: tuple[Verb, ...] = VERBS) -> tuple[int, str, str]:
@@ -125,10 +126,9 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("columns", ["0", "9" * 20])
-def test_help_comes_to_an_end_where_the_terminal_has_no_width(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-
-    shown = python("from streams.cli.main import main; main()", "schemas", "--help")
+def test_help_comes_to_an_end_where_the_terminal_has_no_width(columns: str) -> None:
+    """Set for the command alone: pytest would write its own lines so wide."""
+    shown = python("from streams.cli.main import main; main()", "schemas", "--help", COLUMNS=columns)
 
     assert shown.returncode == 0
     assert "Usage: claimlog schemas" in shown.stdout
