@@ -151,9 +151,10 @@ class Carrier:
         self, log: Log, group: str = CARRIERS, *, count_dead: CountDead = not_counted, tell: Callable[[str], None] = not_told
     ) -> None:
         self._log, self._count_dead = log, count_dead
-        self.readers = [
-            Reader(log, group, topic, tell=tell, unstored=partial(first_to_carry, log, topic), needs_all=True) for topic in SOURCES
-        ]
+        self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic), needs_all=True) for topic in SOURCES]
+        self._letters: dict[Partition, DeadLetter] | None = None
+        self._has_letters: dict[Partition, int] = {}
+        """Below these offsets what cannot be read has its letter: of partitions whose stored offset the brokers forgot."""
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
         self.carried = 0
@@ -172,7 +173,7 @@ class Carrier:
             for partition in sorted(partitions):
                 records = reader.read(partition)
                 if records:
-                    messages.extend(self._carried(record, total) for record in records if not is_stand_in(record))
+                    messages.extend(filter(None, (self._carried(record, total) for record in records if not is_stand_in(record))))
                     batches.append(records)
                     count += len(records)
             if messages:
@@ -193,9 +194,22 @@ class Carrier:
         for reader in self.readers if self._is_sound else ():
             reader.commit(at_once=True)
 
-    def _carried(self, record: Record, partitions: int) -> Message:
+    def _unstored(self, topic: str, partition: int) -> int:
+        """Where to begin if nobody knows how far it was carried: behind the newest record that was.
+
+        Letters stand in the order of what they are of, so what is read twice has its letter up to the newest one.
+        """
+        place = Partition(topic, partition)
+        self._letters = newest_letters(self._log) if self._letters is None else self._letters
+        self._has_letters[place] = first_to_look_through(self._log, self._letters, place)
+        return first_to_carry(self._log, topic, partition)
+
+    def _carried(self, record: Record, partitions: int) -> Message | None:
+        """What the record becomes; nothing where it has its letter."""
         result = reconcile(record, partitions)
         if isinstance(result, Unreadable):
+            if record.offset < self._has_letters.get(Partition(record.topic, record.partition), 0):
+                return None
             self.dead += 1
             self._count_dead(record.topic, result.kind)
             return dead_letter(record, result)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from producers.load import Fleet
 from producers.source import said
-from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.carried import first_to_carry
 from streams.cli.produce.publishing import message
+from streams.dead_letters import DeadLetter, read_letter
 from streams.engines import Carrier
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
@@ -36,6 +37,23 @@ def test_what_was_carried_is_not_carried_again_when_the_stored_offsets_are_forgo
     assert read == 1
     assert log.end(CLAIMS, 0) == 1 + 4
     assert first_to_carry(log, LIFECYCLE, 0) == 0
+
+
+def test_what_cannot_be_read_has_one_letter_though_the_stored_offsets_are_forgotten() -> None:
+    """Behind the newest record that was carried nothing says how far it went, but the letters themselves."""
+    log = ledger()
+    log.append([*audits(1, 1), *(Message(AUDITS, b"node-00000", text, (), 0) for text in (b"no record", b"another"))])
+    log.append([Message(LIFECYCLE, b"node-00000", b"no event", (), 0)])
+    Carrier(log).turn(frozenset({0}))
+    log.append([Message(AUDITS, b"node-00000", b"a new one", (), 0)])
+
+    after = Carrier(log, "a group of which nothing is stored")
+    while after.turn(frozenset({0})):
+        pass
+
+    letters = [read_letter(record) for record in log.read(DEAD_LETTERS, 0, 0)]
+    assert [each.value for each in letters if isinstance(each, DeadLetter)] == [b"no record", b"another", b"no event", b"a new one"]
+    assert (log.end(CLAIMS, 0), after.dead) == (1 + 1, 1)
 
 
 def test_observations_of_a_topic_made_anew_are_carried_from_the_first() -> None:
