@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from msgspec import Struct
+
 from projections.table import TableError, TableInUse
 from streams.log.alone import alone
 
@@ -23,8 +25,25 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
+class Own(Struct, frozen=True):
+    """A directory that this process has: the id that belongs to it, and its lock, by its file's number."""
+
+    worker_id: str
+    lock: Path
+    number: int
+
+    def check(self) -> None:
+        """Raises TableError if the directory was taken away meanwhile: another worker could have what stands there now."""
+        try:
+            is_here = self.lock.stat().st_ino == self.number
+        except OSError:
+            is_here = False
+        if not is_here:
+            raise TableError(f"{self.lock.parent}: this worker's directory was deleted or replaced while it ran; start it again")
+
+
 @contextmanager
-def worker_directory(folder: Path, tell: Callable[[str], None] = _say, machine: Path = MACHINE) -> Iterator[str]:
+def worker_directory(folder: Path, tell: Callable[[str], None] = _say, machine: Path = MACHINE) -> Iterator[Own]:
     """Lock a worker's directory, made if it is missing, for as long as this lasts; gives the id that belongs to it.
 
     The id is what the group knows a worker by: two processes with one id would throw each other out for ever, hence the lock. No lock
@@ -39,7 +58,7 @@ def worker_directory(folder: Path, tell: Callable[[str], None] = _say, machine: 
         said = "it is a file" if isinstance(problem, FileExistsError) else problem.strerror
         raise TableError(f"{folder}: this cannot be a worker's folder: {said}; mend that, or pass another with --state") from None
     with alone(lock, TableInUse(f"{folder}: another worker has this directory; each needs one of its own, so pass another with --state")):
-        yield _identity(folder, tell, machine)
+        yield Own(_identity(folder, tell, machine), lock, lock.stat().st_ino)
 
 
 def _identity(folder: Path, tell: Callable[[str], None], machine: Path) -> str:

@@ -224,11 +224,13 @@ def _workers_share(
         _tell("this process hosts the stream processor; on Kafka schedulers are processes of their own: claimlog run --only scheduler")
     settings, partitions = log.settings, log.topics()[STREAM_PARTITIONS]
     log.close()
-    with worker_directory(home) as worker_id:
+    with worker_directory(home) as own_directory:
+        worker_id = own_directory.worker_id
         # As constant as the worker's directory: each name of a process leaves a record of its digests.
         process = name or f"{socket.gethostname()}-{worker_id[:8]}"
 
         def engines(own: Log) -> list[Engine]:
+            own_directory.check()
             return [Measured(each, own, metrics) for each in _processor(own, home, process, metrics, clock, pace)]
 
         FaustHost(

@@ -15,7 +15,7 @@ def worker_id(folder: Path, machine: Path = Path("/nowhere")) -> tuple[str, list
     """The id that a start in this directory gives, and what is said of it."""
     said: list[str] = []
     with worker_directory(folder, said.append, machine) as found:
-        return found, said
+        return found.worker_id, said
 
 
 def test_a_directory_keeps_the_id_it_was_given_first(tmp_path: Path) -> None:
@@ -35,6 +35,19 @@ def test_a_directory_that_cannot_be_one_is_refused_with_what_to_do(tmp_path: Pat
         worker_id(tmp_path / "file")
     with pytest.raises(TableError, match="Not a directory; mend that"):
         worker_id(tmp_path / "file" / "below")
+
+
+def test_a_directory_that_is_taken_away_meanwhile_is_noticed(tmp_path: Path) -> None:
+    """Another worker could lock what stands there now."""
+    with worker_directory(tmp_path / "own") as own:
+        own.check()
+        shutil.rmtree(tmp_path / "own")
+        with pytest.raises(TableError, match="own: this worker's directory was deleted or replaced while it ran; start it again"):
+            own.check()
+        with worker_directory(tmp_path / "own") as other:
+            other.check()
+            with pytest.raises(TableError, match="replaced"):
+                own.check()
 
 
 def test_a_directory_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
