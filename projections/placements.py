@@ -1,6 +1,6 @@
 """Requests and what became of them: the fold of one partition of `placement-requests` and `placement-results`.
 
-Of all results of a request one counts: the first in the partition whose append time is not after its `commit_by_ms` (DESIGN section 3). A
+Of all results of a request one counts: the first in the partition whose append time is not after its `commit_by_ms`. A
 failure has no such time and always may count. Who reads both topics up to the same offsets has the same answers.
 """
 

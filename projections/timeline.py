@@ -113,7 +113,7 @@ class Timeline(Struct):
         self.results_ms[partition] = max(time_ms, self.results_ms.get(partition, 0))
 
     def _note(self, partition: int, offset: int, time_ms: int, result: InstancesPlaced | PlacementFailed) -> str:
-        """What is to be added where a result does not count: one of each request does (DESIGN section 3), the rest changed nothing."""
+        """What is to be added where a result does not count: one of each request does, the rest changed nothing."""
         self.heard(partition, time_ms)
         if isinstance(result, InstancesPlaced) and self.results_ms[partition] > result.commit_by_ms:
             return " (does not count: appended after its commit_by_ms)"

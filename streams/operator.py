@@ -66,7 +66,7 @@ def ask(request: PlacementRequested, stamp: Stamp) -> Message:
 
 
 def cancel(request_id: str, stamp: Stamp, *, reason: str = "") -> Message:
-    """The requester no longer wants it (DESIGN section 3: it acts only by becoming the counting result, or as a release)."""
+    """The requester no longer wants it (it acts only by becoming the counting result, or as a release)."""
     event = PlacementCancelled(request_id=request_id, record_id=stamp.record_id, reason=reason)
     return _message(REQUESTS, event, stamp, subject=request_id)
 

@@ -1,7 +1,7 @@
 """The reconciler: each observation becomes exactly one `claims` record for the same node, in the same partition, computed from it alone.
 
 It keeps nothing and decides nothing: run it twice and the log holds a copy that every fold ignores (rule 4). The host appends what comes
-out in the order of the source, and commits the source only after the log has acknowledged (DESIGN section 3).
+out in the order of the source, and commits the source only after the log has acknowledged.
 """
 
 from __future__ import annotations

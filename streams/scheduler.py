@@ -232,7 +232,7 @@ class Scheduler:
             self._beginning.add(partition)
             placements = begun(self._log, partition, stored, self._placements.get(partition), self._tell)
             self._placements[partition] = placements
-            # Every result up to the end is known before anything is done (DESIGN section 3).
+            # Every result up to the end is known before anything is done.
             while read < RESULTS_PER_TURN and (records := self._read(RESULTS, partition, placements.results_next, RECORDS_PER_READ)):
                 for record in records:
                     placements.apply_result(record.offset, record.time_ms, record.key, record.value)

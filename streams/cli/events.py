@@ -73,8 +73,9 @@ def events(
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:
-    """The records of the log, oldest first: when, where, what. With -w also those to come; without --since it begins at the end.
+    """The records of the log, oldest first: when, where, what. With -w also those to come, and without --since only these.
 
+    Rows, snapshots, digests and filed answers, which follow from the others, are shown where --topic or --type asks for them.
     A subject that no record of the log names exits 2, unless one that does may still come (-w).
     """
     for name in topic:
@@ -93,7 +94,8 @@ def events(
     subject = _subject(about)
     _check_types(kind)
     chosen = chooser(subject, kind)
-    topics = tuple(dict.fromkeys(topic)) or TOPICS_SHOWN
+    # Asked for by its type a record is looked for wherever it may stand.
+    topics = tuple(dict.fromkeys(topic)) or (tuple(name for name in TOPICS if _may_have(name, kind)) if kind else TOPICS_SHOWN)
     with opened(log) as source:
         if watch:
             _watch(source, topics, within.since, chosen, show)

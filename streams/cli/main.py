@@ -43,7 +43,7 @@ VERBS = (
     Verb("leaks", "streams.cli.leaks.verb:app", "where claims, life cycles and audits do not agree, and which events made it so"),
     Verb("timeline", "streams.cli.timeline:timeline", "what happened to an instance, a node or a request, and what each record changed"),
     Verb("diff", "streams.cli.diff:diff", "what changed between two moments, and which records made each change"),
-    Verb("events", "streams.cli.events:events", "the records themselves, of every topic; -w as they come"),
+    Verb("events", "streams.cli.events:events", "the records themselves; -w as they come"),
     Verb("produce", "streams.cli.produce.verb:app", "facts from libvirt, OpenStack's notifications, a generated load, or a trace"),
     Verb("fleet", "streams.cli.fleet.verb:app", "apply ratios, zones, aggregates and traits from a file; show them"),
     Verb("replay", "streams.cli.replay:replay_verb", "the ledger folded again to any moment; --verify: is all that was published right?"),

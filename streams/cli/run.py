@@ -38,6 +38,9 @@ ENGINE_HELP = (
     "How a scheduler selects: reference looks at every node, profiles choose alike and are quicker from 32 nodes on, auto takes either; "
     "first-fit measures the log alone."
 )
+AGAIN_SECONDS = 1.0
+"""A second signal so much later is no echo of the first, as `timeout` and shells send one to a process and its group."""
+STATE_HELP = "Folder of the tables; default: the log's path with -state behind it, on Kafka claimlog-PREFIX-state where it is started."
 POLICY_HELP = "A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file; default: spread."
 NAME_HELP = (
     "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
@@ -79,7 +82,7 @@ def run(
     *,
     log: LogFlag = None,
     only: Annotated[Only | None, Parameter(help="Host only the stream processor, or only a scheduler; default: both.")] = None,
-    state: Annotated[Path | None, Parameter(help="Folder of the tables; default: the log's path with -state behind it.")] = None,
+    state: Annotated[Path | None, Parameter(help=STATE_HELP)] = None,
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
@@ -102,8 +105,8 @@ def run(
 ) -> int:
     """Carry observations into the ledger, fold it, publish what follows, and place instances, until stopped.
 
-    A second process on the same log takes over when the first ends; schedulers share the requests among themselves. On Kafka this is the
-    stream processor alone, unless --only scheduler: workers share its partitions, each with a --state of its own.
+    Several processes on one log share its partitions, and schedulers the requests; when one ends the others take over what it had. On Kafka
+    this is the stream processor alone, unless --only scheduler: its workers have a --state of their own each.
     """
     from streams.digest_check import DigestCheck, digest_name
     from streams.log.kafka import KafkaLog
@@ -307,10 +310,18 @@ def _opened(stack: ExitStack, log: str | None, clock: Clock) -> tuple[Log, list[
 
 
 def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]]) -> list[int]:
-    """SIGTERM and SIGINT end the process after the present turn; the handler takes note, and whoever waits for brokers is `hurried`."""
+    """SIGTERM and SIGINT end the process after the present turn; the handler takes note, and whoever waits for brokers is `hurried`.
+
+    A turn that does not end, as in a policy's own code, is not waited for by who asks again: no end leaves anything half done.
+    """
     asked: list[int] = []
+    first_s: list[float] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
+        first_s.append(time.monotonic())
+        if first_s[-1] - first_s[0] > AGAIN_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         asked.append(number)
         for hurry in hurried:
             hurry()

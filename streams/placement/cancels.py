@@ -1,6 +1,6 @@
 """Cancellations and releases of one partition's requests: what is to be said of them now.
 
-A cancellation acts by becoming the counting failure, or after a placement as releases with reason `cancelled` (DESIGN section 3).
+A cancellation acts by becoming the counting failure, or after a placement as releases with reason `cancelled`.
 """
 
 from __future__ import annotations

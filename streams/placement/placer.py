@@ -1,6 +1,6 @@
 """Placement: requests in, claims and results out. A pure state machine: no clock, no log; the shell is `streams.scheduler`.
 
-The rules are those of DESIGN section 3:
+The rules (docs/architecture.md, "Placing an instance"):
 
 - A claim is a proposal, the fold's verdict on it the answer; a refused one is decided again on the newer fold.
 - The result is the commit point. It is written when all claims of the request are held, and acted on when it is read back and counts.

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
+from math import nan
+from numbers import Real
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -32,6 +34,9 @@ from streams.scheduling.options import NUMBER_MAX
 
 REQUESTS_KEPT = 64
 """Of so many requests the numbers of their instances are kept: each is asked about again for every one of up to a thousand instances."""
+
+FAILURES = (Exception, SystemExit)
+"""What code from outside may end in; whoever calls `sys.exit` there means its own end, not the scheduler's."""
 
 Why = Callable[[Room], str | None]
 
@@ -77,9 +82,11 @@ def _careful(says_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Cal
         def why(room: Room) -> str | None:
             try:
                 said = says(room)
-            except Exception as error:
-                return f"{name} failed: {type(error).__name__}: {error}"
-            return said if said is None or isinstance(said, str) else f"{name} failed: expected None or why not, in words, got {said!r}"
+            except FAILURES as error:
+                return f"{name} failed: {_told(error)}"
+            if said is None or isinstance(said, str):
+                return said and _writable(said)
+            return f"{name} failed: expected None or why not, in words, got {_shown(said)}"
 
         return why
 
@@ -92,7 +99,7 @@ def custom_weigher(name: str) -> CustomWeigher:
     if not isinstance(found, type):
         function = _function(found, name)
         figure = _finite(lambda ask: lambda room: function(ask, room), name)
-        return CustomWeigher(figure, _bound(found, "minval", name), _bound(found, "maxval", name))
+        return CustomWeigher(figure, *_bounds(found, name))
     made, weigh_object = _made(found, "_weigh_object", name)
 
     def weight_for(ask: Ask) -> Callable[[Room], Any]:
@@ -100,7 +107,7 @@ def custom_weigher(name: str) -> CustomWeigher:
         return lambda room: weigh_object(host_state(room), spec(room))
 
     figure = _finite(weight_for, name)
-    return CustomWeigher(figure, _bound(made, "minval", name), _bound(made, "maxval", name), _own_multiplier(made, name))
+    return CustomWeigher(figure, *_bounds(made, name), _own_multiplier(made, name))
 
 
 def _own_multiplier(made: Any, name: str) -> Callable[[Room], float] | None:
@@ -122,18 +129,55 @@ def _finite(weighs_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Ca
 def _number(says: Callable[[], Any], name: str, room: Room) -> float:
     try:
         said = says()
-    except Exception as error:
-        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {type(error).__name__}: {error}") from error
-    if not isinstance(said, (int, float)) or not abs(said) <= NUMBER_MAX:
-        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a number up to {NUMBER_MAX:g}, got {said!r}")
-    return said
+    except FAILURES as error:
+        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {_told(error)}") from error
+    if not abs(number := _as_float(said)) <= NUMBER_MAX:
+        raise CustomError(f"weigher {name!r} failed on node {room.node_id}: expected a number up to {NUMBER_MAX:g}, got {_shown(said)}")
+    return number
+
+
+def _bounds(found: Any, name: str) -> tuple[float | None, float | None]:
+    lowest, highest = (_bound(found, bound, name) for bound in ("minval", "maxval"))
+    if lowest is not None and highest is not None and lowest > highest:
+        raise CustomError(f"{name!r}: minval {lowest:g} is above maxval {highest:g}: every node would be worth the same")
+    return lowest, highest
 
 
 def _bound(found: Any, bound: str, name: str) -> float | None:
     said = getattr(found, bound, None)
-    if said is None or (isinstance(said, (int, float)) and abs(said) <= NUMBER_MAX):
-        return said
-    raise CustomError(f"{name!r}: {bound}: expected None or a number up to {NUMBER_MAX:g}, got {said!r}")
+    if said is None:
+        return None
+    if abs(number := _as_float(said)) <= NUMBER_MAX:
+        return number
+    raise CustomError(f"{name!r}: {bound}: expected None or a number up to {NUMBER_MAX:g}, got {_shown(said)}")
+
+
+def _as_float(said: Any) -> float:
+    """A number of whatever kind as results have it; nan for what is none, or too large to be one."""
+    try:
+        return float(said) if isinstance(said, Real) else nan
+    except FAILURES:
+        return nan
+
+
+def _told(error: BaseException) -> str:
+    """An error's kind and words; one whose words cannot be had has its kind alone."""
+    try:
+        return _writable(f"{type(error).__name__}: {error}")
+    except FAILURES:
+        return type(error).__name__
+
+
+def _shown(said: Any) -> str:
+    try:
+        return _writable(repr(said))
+    except FAILURES:
+        return f"a {type(said).__name__} that cannot be shown"
+
+
+def _writable(text: str) -> str:
+    """The text without what no record can carry: half a character, as names of files may have."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _is_run_before(made: Any, ask: Ask) -> bool:
@@ -194,8 +238,8 @@ def _found(name: str) -> Any:
         module = import_module(path)
     except ImportError as error:
         raise NowhereError(name, f"{error}; expected module:function or module.Class that can be imported here") from None
-    except Exception as error:
-        raise NowhereError(name, f"importing {path!r} failed: {type(error).__name__}: {error}") from error
+    except FAILURES as error:
+        raise NowhereError(name, f"importing {path!r} failed: {_told(error)}") from error
     if not hasattr(module, attribute):
         raise NowhereError(name, f"module {path} has no {attribute}")
     return getattr(module, attribute)
@@ -214,6 +258,6 @@ def _made(found: type, method: str, name: str) -> tuple[Any, Any]:
         raise CustomError(f"{name!r}: expected a class with {method}(host_state, spec){also}")
     try:
         made = found()
-    except Exception as error:
-        raise CustomError(f"{name!r}: expected a class that is made without arguments; {type(error).__name__}: {error}") from error
+    except FAILURES as error:
+        raise CustomError(f"{name!r}: expected a class that is made without arguments; {_told(error)}") from error
     return made, getattr(made, method)

@@ -1,6 +1,6 @@
 """Where a request holds its instances already: the choice of whoever answers it after somebody else began to.
 
-A scheduler that takes a request over makes claims of its own (DESIGN section 3), while those of the one before are held until the counting
+A scheduler that takes a request over makes claims of its own, while those of the one before are held until the counting
 result goes without them. Claims of one instance on one node overlap (rule 3); on two nodes they take the room of two, and others who ask
 meanwhile may hear that there is none. So the node that is held is chosen as long as every filter lets it pass; only else all are looked at.
 

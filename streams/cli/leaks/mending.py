@@ -107,7 +107,12 @@ class _Mender:
 
 
 def ignore(
-    finding: FindingName, /, *, reason: ReasonFlag = "", undo: Annotated[bool, Parameter(negative=())] = False, log: LogFlag = None
+    finding: FindingName,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Words for those who read it later; needed without --undo.", show_default=False)] = "",
+    undo: Annotated[bool, Parameter(negative=(), help="Let it alarm again.")] = False,
+    log: LogFlag = None,
 ) -> int:
     """Say that a finding is known and may stand: it is shown with --ignored only, until it is resolved. --undo takes that back."""
     if bool(reason) == undo:

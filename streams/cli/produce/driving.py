@@ -26,7 +26,7 @@ from streams.log.base import Log, Message, Partition, Record, between
 BATCH_MESSAGES = 1_000
 """One append of the log: a transaction that others wait for some milliseconds at most."""
 START_WITHIN_MS = TTL_MS_DEFAULT // 4
-"""A starter acts on a result this long; later it would have to renew the claim first (DESIGN section 3), which these guests never do."""
+"""A starter acts on a result this long; later it would have to renew the claim first, which these guests never do."""
 
 
 class Tally(Struct):

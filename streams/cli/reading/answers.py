@@ -42,7 +42,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, kw_only=True):
-    """A request with everything the log has of it. `counting` is the result that counts (DESIGN section 3), None before there is one."""
+    """A request with everything the log has of it. `counting` is the result that counts, None before there is one."""
 
     request_id: str
     request: PlacementRequested | None = None

@@ -13,7 +13,8 @@ import pytest
 from projections.cut import Cut
 from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
-from schemas.topics import CLAIMS, REQUESTS
+from schemas.results import LedgerDigest
+from schemas.topics import CLAIMS, DIGESTS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
 from streams.cli.printed.output import Answer, Style, write
@@ -27,6 +28,19 @@ from tests.cli_log import PARTITIONS, FleetLog
 def requested(number: int) -> PlacementRequested:
     """The n-th request."""
     return PlacementRequested(request_id=f"r{number}", flavor=Flavor(memory_mib=512), instance_ids=(f"i-{number}",))
+
+
+def test_a_type_is_looked_for_wherever_it_may_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Digests are not among the topics shown by default; asked for by their type they are there all the same."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    digest = LedgerDigest(ledger_id="x", partition=0, process="p7", offset=0, digest="00" * 16, rules_version=1)
+    fleet.log.append([Message(DIGESTS, b"0/p7", encode(digest), partition=0)])
+
+    shown, asked = (fleet.run(capsys, "events", *flags, "-o", "value", "-c", "type").out for flags in ((), ("--type", "ledger-*")))
+
+    assert "ledger-digest" not in shown
+    assert asked.split() == ["ledger-digest"]
 
 
 def test_events_have_every_record_of_their_cut_and_no_other_while_others_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from schemas import topics
 from streams.cli.main import run
 from streams.log.sqlite import SqliteLog
+from tests.cli_log import FleetLog
 
 
 def test_until_idle_makes_a_ledger_works_through_it_and_ends(tmp_path: Path) -> None:
@@ -156,6 +158,28 @@ def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to
     process.stderr.close()
     assert ready == 200
     assert 'claimlog_projection_offset{partition="0"} 1.0' in text
+
+
+def test_who_hangs_in_a_policy_s_own_code_ends_when_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first SIGTERM waits for the turn to end; code that never returns would make it wait for ever."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {})
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--wait", "0s").code == 0
+    hanging = "import time\n\ndef hangs(ask, room):\n    print('asked', flush=True)\n    while True:\n        time.sleep(0.1)\n"
+    (tmp_path / "own_code.py").write_text(hanging)
+    (tmp_path / "p.toml").write_text('filters = ["own_code:hangs"]\n')
+    flags = ["--log", fleet.spec, "--only", "scheduler", "--policy", str(tmp_path / "p.toml")]
+    command = [sys.executable, "-m", "streams.cli.main", "run", *flags]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("only", [(), ("--only", "scheduler")], ids=["both", "scheduler"])

@@ -131,6 +131,40 @@ class Astray:
 NOTHING = 3
 class Empty:
     pass
+
+def true(ask, room):
+    return room.node_id == "n1"
+
+def of_numpy(ask, room):
+    from numpy import float32, float64, int64
+    return {"n1": float64(1.5), "n2": float32(2.5), "n3": int64(4)}[room.node_id]
+
+def huge(ask, room):
+    return 10 ** 400
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+    __repr__ = __str__
+
+def unspeakable(ask, room):
+    raise Unspeakable
+
+def says_the_unspeakable(ask, room):
+    return Unspeakable()
+
+def half(ask, room):
+    return "rack \\udcff"
+
+def raises_half(ask, room):
+    raise ValueError("rack \\udcff")
+
+def leaves(ask, room):
+    raise SystemExit(3)
+
+class Crossed(VcpusWeigher):
+    minval = 5
+    maxval = 1
 """
 
 
@@ -169,6 +203,47 @@ def test_a_function_and_a_class_in_novas_style_weigh() -> None:
 
     assert scores == [0.5, 2.0]
     assert [column.raw for column in columns] == [[1.0, 3.0], [8.0, 16.0]]
+
+
+@pytest.mark.parametrize(("name", "figures"), [("true", [1.0, 0.0, 0.0]), ("of_numpy", [1.5, 2.5, 4.0])])
+def test_a_number_of_any_kind_is_written_as_it_is_read_back(name: str, figures: list[float]) -> None:
+    policy = from_dict({"weighers": [{"weigher": f"our_plug_ins:{name}"}]}, source="p")
+
+    _, (column,) = weigh([host("n1"), host("n2"), host("n3")], policy.pairs, ask=ask())
+
+    assert column.raw == figures
+    assert {type(figure) for figure in column.raw} == {float}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("unspeakable", "our_plug_ins:unspeakable failed: Unspeakable"),
+        ("says_the_unspeakable", "expected None or why not, in words, got a Unspeakable that cannot be shown"),
+        ("half", "rack ?"),
+        ("raises_half", "our_plug_ins:raises_half failed: ValueError: rack ?"),
+        ("leaves", "our_plug_ins:leaves failed: SystemExit: 3"),
+    ],
+)
+def test_whatever_a_filter_ends_in_rejects_the_node_in_words_that_a_record_can_carry(name: str, why: str) -> None:
+    told = reason(filter_named(f"our_plug_ins:{name}"), ask(), host("n1"))
+
+    assert told is not None
+    assert told.endswith(why)
+    assert told.encode()
+
+
+@pytest.mark.parametrize(("name", "why"), [("unspeakable", "n1: Unspeakable"), ("leaves", "n1: SystemExit: 3"), ("huge", "got 1000")])
+def test_whatever_a_weigher_ends_in_is_told_with_its_name_and_the_node(name: str, why: str) -> None:
+    policy = from_dict({"weighers": [{"weigher": f"our_plug_ins:{name}"}]}, source="p")
+
+    with pytest.raises(CustomError, match=f"weigher 'our_plug_ins:{name}' failed on node .*{why}"):
+        weigh([host("n1"), host("n2")], policy.pairs, ask=ask())
+
+
+def test_bounds_that_make_all_nodes_alike_are_refused() -> None:
+    with pytest.raises(PolicyError, match="minval 5 is above maxval 1: every node would be worth the same"):
+        from_dict({"weighers": [{"weigher": "our_plug_ins.Crossed"}]}, source="p")
 
 
 def test_a_weighers_own_bound_is_the_most_that_a_node_counts_for() -> None:
