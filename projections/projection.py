@@ -1,6 +1,6 @@
 """The contract of a projection: something that folds one partition of the log, record by record, in order."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -57,18 +57,6 @@ class Readable(Protocol):
 
     def at_time(self, topic: str, partition: int, time_ms: int) -> int:
         """The offset of the first record with an append time at or after `time_ms`; `end` if there is none."""
-        ...
-
-
-class ReadsBare(Protocol):
-    """A log that can leave out what no fold reads, the headers of records, and is quicker without."""
-
-    def read_bare(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Recorded]:
-        """As `read`; the records have no headers."""
-        ...
-
-    def read_lazily(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Iterator[Recorded]:
-        """As `read_bare`, one after the other: quicker where thousands are read and none is kept."""
         ...
 
 

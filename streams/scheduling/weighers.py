@@ -105,15 +105,6 @@ class Column(Struct, gc=False):
         return Weight(weigher=self.weigher, raw=self.raw[at], normalised=normalised, multiplied=multiplier * normalised)
 
 
-def normalise(values: Sequence[float], lowest: float | None = None, highest: float | None = None) -> list[float]:
-    """`values` from 0 to 1 within their own range, or within the bounds that are given."""
-    if not values:
-        return []
-    low = min(values) if lowest is None else lowest
-    span = (max(values) if highest is None else highest) - low
-    return [(value - low) / span for value in values] if span else [0.0] * len(values)
-
-
 def weigh(
     rooms: Sequence[Room],
     weighers: Sequence[tuple[str, float]],
@@ -135,7 +126,8 @@ def weigh(
         weigher = weigher_of(name)
         if weigher.of_groups and read_by(weigher, multiplier, ask, options) is raws.nothing:
             continue
-        column = _column(weigher, -multiplier if weigher.negated else multiplier, _figures(weigher, multiplier, rooms, crowd, ask, options))
+        figures = _figures(weigher, multiplier, rooms, crowd, ask, options)
+        column = column_of(weigher, -multiplier if weigher.negated else multiplier, figures)
         if overridden and name in MULTIPLIERS:
             sign = -1.0 if weigher.negated else 1.0
             column.multipliers = [sign * multiplier_of(name, multiplier, room.node.aggregates) for room in rooms]
@@ -183,7 +175,8 @@ def _figures(weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: 
     return crowd.figures(raw) if crowd is not None and raw is weigher.raw else Figures(list(map(raw, rooms)))
 
 
-def _column(weigher: Weigher, multiplier: float, figures: Figures) -> Column:
+def column_of(weigher: Weigher, multiplier: float, figures: Figures) -> Column:
+    """The figures of at least one node, within the weigher's own bounds: normalised from 0 to 1 within these, or within their own range."""
     raw, lowest, highest = figures.values, weigher.lowest, weigher.highest
     bounded, least, most = raw, figures.least(), figures.most()
     if lowest is not None and least < lowest:

@@ -103,6 +103,7 @@ def load(
 ) -> int:
     """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say.
 
+    Each run plays the same hosts from the start, without the guests of earlier ones: on a log that has some, their claims are leaks then.
     Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
     With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
     """

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from projections.node import Node
 from projections.room import Room, mark_of, room
 from schemas.inventory import Hypervisor, ResourceRule
-from streams.scheduling.weighers import WEIGHERS, normalise, weigh
+from streams.scheduling.crowd import Figures
+from streams.scheduling.weighers import WEIGHERS, Weigher, column_of, weigh
 
 
 def host(name: str, used: tuple[int, int, int] = (0, 0, 0), cpu_ratio: int = 1000, **totals: int) -> Room:
@@ -31,10 +32,12 @@ def ranked(rooms: list[Room], name: str, multiplier: float = 1.0) -> list[tuple[
 
 @pytest.mark.parametrize(
     ("values", "lowest", "highest", "expected"),
-    [([], None, None, []), ([0, 0], None, None, [0, 0]), ([20, 50], None, 100, [0, 0.375]), ([5, 10], 0, None, [0.5, 1.0])],
+    [([0, 0], None, None, [0, 0]), ([20, 50], None, 100, [0, 0.375]), ([5, 10], 0, None, [0.5, 1.0])],
 )
 def test_values_are_normalised_as_in_nova(values: list[float], lowest: float | None, highest: float | None, expected: list[float]) -> None:
-    assert normalise(values, lowest, highest) == expected
+    column = column_of(Weigher("figures", lambda _: 0.0, lowest, highest), 1.0, Figures(values))
+
+    assert [column.weight(at).normalised for at in range(len(values))] == expected
 
 
 def test_the_ram_weigher_prefers_free_memory() -> None:
