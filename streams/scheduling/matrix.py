@@ -27,6 +27,8 @@ LEDGER_ONLY = frozenset({"resize", "keep", "min_unit", "max_unit", "step_size"})
 """What the ledger's own test looks at and no filter of a policy does."""
 UNUSABLE = RESTRICTIONS[0].name
 """It rejects every node, where the request contradicts itself."""
+OWN_WORDS = tuple([filter_.name for filter_ in RESTRICTIONS])
+"""What a request says of nodes itself."""
 
 
 class Rejected(Struct, frozen=True, gc=False):
@@ -75,9 +77,12 @@ class Matrix(Struct, frozen=True):
         """The rejected node that fewest filters reject, of those the one that came furthest; None where all passed, or none is known.
 
         For decisions without a nearest miss: where more than amounts stands against every node. The ledger's own test, the last, says
-        again what others said, so only what it alone says counts. A request that contradicts itself comes close to none.
+        again what others said, so only what it alone says counts. Where what the request says of nodes rules out every one, as one that
+        contradicts itself or is forced to a node that nobody knows, none is close.
         """
-        rejected = [line for line in self.lines if line.rejected and line.first != UNUSABLE]
+        rejected = [line for line in self.lines if line.rejected]
+        if any(all(name in {no.filter for no in line.rejected} for line in self.lines) for name in OWN_WORDS):
+            return None
         return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
 
     def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:

@@ -35,3 +35,16 @@ def test_a_node_that_the_ledger_alone_would_still_refuse_is_not_the_closest() ->
 
     assert closest is not None
     assert closest.node_id == "c2"
+
+
+def test_no_node_is_close_where_the_request_itself_rules_out_every_one() -> None:
+    """Forced to a node that nobody knows: the first by name would be as good as any other."""
+    forced, trait = Rejected("forced-nodes", "forced to nowhere"), Rejected("TraitsFilter", "lacks CUSTOM_GOLD")
+    names = ("forced-nodes", "TraitsFilter")
+
+    nowhere = Matrix(names, (Line("c1", (forced,)), Line("c2", (forced, trait)))).closest()
+    there = Matrix(names, (Line("c1", (forced,)), Line("c2", (trait,)))).closest()
+
+    assert nowhere is None
+    assert there is not None
+    assert there.node_id == "c2", "of one filter each, the node that came furthest"
