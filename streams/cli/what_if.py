@@ -15,6 +15,9 @@ from projections.cut import Cut
 from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
 from projections.projection import ProjectionError
+from schemas.claims import GroupHomeProposed
+from schemas.codec import decode_keyed
+from schemas.partitioner import partition_of
 from schemas.requests import INSTANCES_MAX, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS, REQUESTS
@@ -30,10 +33,11 @@ from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
 from streams.cli.reading.open_log import opened
+from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.reading.there import check_there
-from streams.log.base import Log, OffsetOutOfRange
+from streams.log.base import Log, OffsetOutOfRange, between
 from streams.placement.checks import unfit
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
@@ -52,6 +56,9 @@ COLUMNS = [
     Column(name="nodes_known", title="known", right=True),
     Column(name="passed", right=True),
 ]
+
+HOME_LOOKED_BACK = 10_000
+"""So many records before a decision the home of its group is looked for: a request proposes it just before its instances are decided."""
 
 
 class Subject(NamedTuple):
@@ -162,11 +169,25 @@ def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changin
         recorded = reruns.policy(about.decisions[0])
         policy, source, _ = changing.policy(log) if changing.by else ChosenBy(recorded, "the one it was decided by")
         differs = changes.any or policy != recorded or about.is_counted
-        outcome = decide(about.request, _recorded_basis(log, about, reruns, changes, recorded, policy), policy, leaves_home=differs)
+        basis, own_home = _recorded_basis(log, about, reruns, changes, recorded, policy), _own_home(log, about) if differs else 0
+        outcome = decide(about.request, basis, policy, leaves_home=differs, left=own_home)
     except (CannotRerun, PolicyError, OffsetOutOfRange, ProjectionError) as problem:
         raise AnswerIncomplete(f"the decision cannot be made again: {problem}; --at now decides on the present") from None
     places = {(CLAIMS, number): end for number, end in enumerate(about.decisions[-1].cut)}
     return Played(outcome, about.decisions, Cut.of(places, ledger_id_of(log)), policy, source)
+
+
+def _own_home(log: Log, about: Subject) -> int:
+    """The epoch of the newest home that the request itself proposed for its group, just before it was decided there; 0 for none."""
+    group, cut = about.request.group, about.decisions[0].cut
+    if group is None or group.policy != "affinity":
+        return 0
+    key, own = group.group_id.encode(), f"{about.request.request_id}/"
+    number = partition_of(key, len(cut))
+    first = max(log.start(CLAIMS, number), cut[number] - HOME_LOOKED_BACK)
+    records = between(log, CLAIMS, number, first, cut[number], READ_RECORDS)
+    events = (decode_keyed(CLAIMS, record.key, record.value) for record in records if record.key == key)
+    return max((event.epoch for event in events if isinstance(event, GroupHomeProposed) and event.record_id.startswith(own)), default=0)
 
 
 def _recorded_basis(log: Log, about: Subject, reruns: Reruns, changes: Changes, recorded: Policy, policy: Policy) -> BasisOf:

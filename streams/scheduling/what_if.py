@@ -125,13 +125,14 @@ def _unknown(name: str) -> CannotChange:
     return CannotChange(f"node {name!r} is not known at this cut; `claimlog nodes` lists those that are")
 
 
-def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, leaves_home: bool = True) -> Outcome:
+def decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, *, leaves_home: bool = True, left: int = 0) -> Outcome:
     """The decisions for the instances of `request` in order, up to the first that finds no node: all or none are placed.
 
     Where the home of an affinity group is empty and does not take them, they are decided without it, as schedulers do: `leaves_home`. A
-    recorded failure may have stayed, since a scheduler does not leave the home that it proposed itself.
+    recorded failure may have stayed, since a scheduler does not leave the home that it proposed itself. Homes up to the epoch `left` are as
+    good as never proposed: the request's own, where something else would have chosen another.
     """
-    outcome, laid = _decide(request, basis_of, policy)
+    outcome, laid = _decide(request, basis_of, policy, left)
     group_id = _moving_group(request)
     if outcome.matrix is None or not group_id or not leaves_home:
         return outcome

@@ -344,3 +344,26 @@ def test_of_an_instance_its_request_is_named(fleet: FleetLog, capsys: pytest.Cap
 
     assert said.code == 2
     assert f"'{instance_id('r1', 1)}' is an instance of request r1; " in said.err
+
+
+def test_an_affinity_group_goes_where_something_else_would_have_sent_it_though_its_request_has_proposed_a_home(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The home stands in the log before the instances are decided; what chose it is what would be otherwise."""
+    fleet = FleetLog(tmp_path)
+    for name, memory_mib in (("big", 65_536), ("small", 8192), ("mid", 16_384)):
+        fleet.audit(name, {}, memory_mib=memory_mib)
+    ask = ("--memory", "1GiB", "--count", "2", "--group", "g", "--policy", "affinity")
+    fresh = chosen(fleet, capsys, *ask, "--by", "pack")[1]
+    asked(fleet, capsys, "web", *ask)
+
+    again, packed, drained = (chosen(fleet, capsys, "web", *flags) for flags in ((), ("--by", "pack"), ("--drain", "big")))
+
+    assert fresh == ["small", "small"]
+    assert again == (0, ["big", "big"], ["big", "big"])
+    assert packed == (0, ["small", "small"], ["big", "big"])
+    assert drained == (0, ["mid", "mid"], ["big", "big"])
+
+    asked(fleet, capsys, "more", *ask)
+
+    assert chosen(fleet, capsys, "more", "--by", "pack")[1] == ["big", "big"], "that its group lives there is not of its own making"
