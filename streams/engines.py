@@ -14,9 +14,9 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
 from streams.carried import first_to_carry
-from streams.dead_letters import DeadLetter, dead_letter
+from streams.dead_letters import dead_letter
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
-from streams.looked_through import first_to_look_through, newest_letters
+from streams.looked_through import Letters
 from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS, expected
 
@@ -152,9 +152,9 @@ class Carrier:
     ) -> None:
         self._log, self._count_dead = log, count_dead
         self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic), needs_all=True) for topic in SOURCES]
-        self._letters: dict[Partition, DeadLetter] | None = None
-        self._has_letters: dict[Partition, int] = {}
-        """Below these offsets what cannot be read has its letter: of partitions whose stored offset the brokers forgot."""
+        self._letters = Letters(log)
+        self._has_letters: dict[Partition, int | None] = {}
+        """Partitions of which no offset was stored: below which one what cannot be read has its letter, once that was asked."""
         self._owned: frozenset[int] = frozenset()
         self._is_sound = True
         self.carried = 0
@@ -195,20 +195,26 @@ class Carrier:
             reader.commit(at_once=True)
 
     def _unstored(self, topic: str, partition: int) -> int:
-        """Where to begin if nobody knows how far it was carried: behind the newest record that was.
-
-        Letters stand in the order of what they are of, so what is read twice has its letter up to the newest one.
-        """
-        place = Partition(topic, partition)
-        self._letters = newest_letters(self._log) if self._letters is None else self._letters
-        self._has_letters[place] = first_to_look_through(self._log, self._letters, place)
+        """Where to begin if nobody knows how far it was carried: behind the newest record that was."""
+        self._letters.forget()
+        self._has_letters[Partition(topic, partition)] = None
         return first_to_carry(self._log, topic, partition)
+
+    def _has_letter(self, record: Record) -> bool:
+        """Whether a record that cannot be read has its letter: they stand in the order of what they are of, so all up to the newest do."""
+        place = Partition(record.topic, record.partition)
+        if place not in self._has_letters:
+            return False
+        below = self._has_letters[place]
+        if below is None:
+            below = self._has_letters[place] = self._letters.first_behind(place)
+        return record.offset < below
 
     def _carried(self, record: Record, partitions: int) -> Message | None:
         """What the record becomes; nothing where it has its letter."""
         result = reconcile(record, partitions)
         if isinstance(result, Unreadable):
-            if record.offset < self._has_letters.get(Partition(record.topic, record.partition), 0):
+            if self._has_letter(record):
                 return None
             self.dead += 1
             self._count_dead(record.topic, result.kind)
@@ -232,7 +238,7 @@ class Watcher:
         watched = expected(log.topics(), WATCHED_TOPICS)
         self.readers = [Reader(log, group, topic, tell=tell, unstored=partial(self._unstored, topic)) for topic in watched]
         self._tell = tell
-        self._letters: dict[Partition, DeadLetter] | None = None
+        self._letters = Letters(log)
         self._is_sound = True
         self._damaged: set[Partition] = set()
         """Partitions of `ledger-snapshots` that cannot be read on; whoever writes the next snapshot there drops what is damaged."""
@@ -279,12 +285,10 @@ class Watcher:
             reader.commit(at_once=True)
 
     def _unstored(self, topic: str, partition: int) -> int:
-        if self._letters is None:
-            self._letters = newest_letters(self._log)
-        return first_to_look_through(self._log, self._letters, Partition(topic, partition))
+        return self._letters.first_behind(Partition(topic, partition))
 
     def _forget(self) -> None:
-        self._letters = None
+        self._letters.forget()
         for reader in self.readers:
             reader.forget(frozenset(range(partition_count(self._log, reader.topic))))
 

@@ -33,6 +33,24 @@ def newest_letters(log: Log) -> dict[Partition, DeadLetter]:
     return found
 
 
+class Letters:
+    """How far the letters of partitions go, looked up when that is first asked."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._newest: dict[Partition, DeadLetter] | None = None
+
+    def first_behind(self, place: Partition) -> int:
+        """As `first_to_look_through`."""
+        if self._newest is None:
+            self._newest = newest_letters(self._log)
+        return first_to_look_through(self._log, self._newest, place)
+
+    def forget(self) -> None:
+        """Look again the next time: somebody else may write letters until then."""
+        self._newest = None
+
+
 def first_to_look_through(log: Log, newest: Mapping[Partition, DeadLetter], place: Partition) -> int:
     """One behind the record of the newest letter; 0 without one, and where another record stands there: then the topic was made anew."""
     letter = newest.get(place)

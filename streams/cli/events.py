@@ -23,12 +23,12 @@ from streams.cli.printed.output import Answer, Column, write_on
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
-from streams.cli.reading.there import check_there, missing, missing_text
+from streams.cli.reading.there import missing, missing_text
 from streams.cli.watching import check_grows
 from streams.dead_letters import read_letter
 from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in, wall_clock_ms
@@ -100,7 +100,9 @@ def events(
         if watch:
             _watch(source, topics, within.since, chosen, show)
         else:
-            check_there(source, *topic)
+            lacks = missing(source, topics)
+            if topic and lacks:
+                raise AnswerIncomplete(missing_text(lacks))
             cut = cut_of(source, topics, within)
             having = tuple([name for name in topics if _may_have(name, kind)])
             found = _found(source, having, Range(within.since, cut), chosen)
@@ -111,8 +113,8 @@ def events(
             show.write(Answer(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
             for late in begins_late(source, having, within):
                 say(late)
-            if names := missing(source, having):
-                say(missing_text(names))
+            if lacks:
+                say(missing_text(lacks))
     return 0
 
 

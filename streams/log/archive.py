@@ -107,11 +107,11 @@ def _alone(directory: Path) -> Iterator[None]:
 
 def _check_whole(log: IdentifiedLog, directory: Path, partition: Partition) -> None:
     """Raises ArchiveGap unless the folder holds all that has left the log."""
-    start = needed = log.start(*partition)
-    for first, end in reversed([_range(path) for path in _files(_folder(directory, partition))]):
-        needed = first if first < needed <= end else needed
-    if needed > 0:
-        there = f"has only what is from {needed} on" if needed < start else "has none of it"
+    start = log.start(*partition)
+    held = _leading_to(directory, partition, start)
+    begins = _range(held[0])[0] if held else start
+    if begins > 0:
+        there = f"has only what is from {begins} on" if held else "has none of it"
         raise ArchiveGap(
             f"{partition}: the log begins at {start}, and {directory} {there}: what was before went elsewhere. Archive into the folder "
             "that has it, the one of the first time"
@@ -194,6 +194,17 @@ def _folder(directory: Path, partition: Partition) -> Path:
 def _files(folder: Path) -> list[Path]:
     """Those with a name that an archive gives; others, such as copies that somebody made beside them, are nothing of ours."""
     return sorted(path for path in folder.glob("*-*.archive") if _NAME.fullmatch(path.stem))
+
+
+def _leading_to(directory: Path, partition: Partition, start: int) -> list[Path]:
+    """The partition's files that lead without a gap up to `start`, oldest first."""
+    found: list[Path] = []
+    for path in reversed(_files(_folder(directory, partition))):
+        first, end = _range(path)
+        if first < start <= end:
+            found.append(path)
+            start = first
+    return found[::-1]
 
 
 def _range(path: Path) -> tuple[int, int]:
@@ -287,14 +298,7 @@ class ArchivedLog:
 
     def _chain(self, partition: Partition) -> list[ArchiveFile]:
         """The files that lead without a gap up to the log's own start, oldest first."""
-        chain: list[ArchiveFile] = []
-        needed = self._log.start(*partition)
-        for path in reversed(_files(_folder(self._directory, partition))):
-            start, end = _range(path)
-            if start < needed <= end:
-                chain.insert(0, self._open(path, partition))
-                needed = start
-        return chain
+        return [self._open(path, partition) for path in _leading_to(self._directory, partition, self._log.start(*partition))]
 
     def _open(self, path: Path, partition: Partition) -> ArchiveFile:
         file = self._opened.get(path)

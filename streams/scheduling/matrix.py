@@ -27,7 +27,7 @@ LEDGER_ONLY = frozenset({"resize", "keep", "min_unit", "max_unit", "step_size"})
 """What the ledger's own test looks at and no filter of a policy does."""
 UNUSABLE = RESTRICTIONS[0].name
 """It rejects every node, where the request contradicts itself."""
-OWN_WORDS = tuple([filter_.name for filter_ in RESTRICTIONS])
+OWN_WORDS = frozenset(filter_.name for filter_ in RESTRICTIONS)
 """What a request says of nodes itself."""
 
 
@@ -81,7 +81,7 @@ class Matrix(Struct, frozen=True):
         contradicts itself or is forced to a node that nobody knows, none is close.
         """
         rejected = [line for line in self.lines if line.rejected]
-        if any(all(name in {no.filter for no in line.rejected} for line in self.lines) for name in OWN_WORDS):
+        if OWN_WORDS.intersection(*({no.filter for no in line.rejected} for line in self.lines)):
             return None
         return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
 

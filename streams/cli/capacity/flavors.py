@@ -30,6 +30,7 @@ from streams.cli.given.units_in import amount_gib, amount_mib
 from streams.cli.printed.amounts import sized
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.records import partition_records
+from streams.cli.reading.there import check_there
 from streams.log.base import Log
 
 LOOKED_BACK = 20_000
@@ -54,8 +55,9 @@ def asked_for(log: Log) -> dict[str, PlacementRequested]:
     """What the last requests on a log asked for, one instance of each kind, the most asked for first.
 
     A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
-    its flavor's name, one without by its size; kinds that share a name are numbered.
+    its flavor's name, one without by its size; kinds that share a name are numbered. Raises as `check_there`.
     """
+    check_there(log, REQUESTS)
     counts: Counter[bytes] = Counter()
     for number in range(log.topics().get(REQUESTS, 0)):
         for record in partition_records(log, REQUESTS, number, LOOKED_BACK):

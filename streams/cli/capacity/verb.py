@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from projections.node import amounts_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
-from schemas.topics import REQUESTS
 from streams.cli.capacity.flavors import asked_for, from_file
 from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
@@ -26,9 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
-from streams.cli.reading.there import check_there
 from streams.cli.watching import watchable
-from streams.log.base import Log
 from streams.placement.checks import unfit
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.filters import labels
@@ -65,8 +62,7 @@ def capacity_verb(
     one without any counts in that of the policy's default_availability_zone.
     """
     with opened(log) as source:
-        check_there(source)
-        requests = _requests(asking, flavors, lambda: _asked(source))
+        requests = _requests(asking, flavors, lambda: asked_for(source))
         moment = moment_of(at)
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
@@ -99,11 +95,6 @@ def capacity_verb(
         if item["at_least"]:
             say(f"{item['flavor']}: {TRIALS_MAX} or more on a node: no more than that are tried out there")
     return 0
-
-
-def _asked(log: Log) -> dict[str, PlacementRequested]:
-    check_there(log, REQUESTS)
-    return asked_for(log)
 
 
 def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:

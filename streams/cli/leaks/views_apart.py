@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from shlex import quote
 
 from projections.differences import apart
-from projections.node import Node
 from projections.observed import NodeView, Tracked
 from projections.rules import SKEW_MS
 from projections.wording import amounts_text
@@ -62,14 +62,9 @@ def apart_lines(state: State, node_id: str, *, unjudged: bool) -> str:
     for instance_id in sorted({*node.shown, *(view.tracked or {})}):
         shown, tracked = node.shown.get(instance_id), (view.tracked or {}).get(instance_id)
         if shown is None or tracked is None or any(apart(shown.amounts, tracked.amounts)):
-            sides = _shown_text(node, instance_id), _tracked_text(ledger.partition, view, instance_id, tracked)
-            lines.append(f"  {instance_id}  {'; '.join(sides)}")
+            seen = "shown by no observation" if shown is None else f"shown with {amounts_text(shown.amounts)}"
+            lines.append(f"  {instance_id}  {seen}; {_tracked_text(ledger.partition, view, instance_id, tracked)}")
     return "\n".join(printable(line) for line in lines) + "\n\n"
-
-
-def _shown_text(node: Node, instance_id: str) -> str:
-    shown = node.shown.get(instance_id)
-    return "shown by no observation" if shown is None else f"shown with {amounts_text(shown.amounts)}"
 
 
 def _tracked_text(partition: int, view: NodeView, instance_id: str, tracked: Tracked | None) -> str:
@@ -79,4 +74,4 @@ def _tracked_text(partition: int, view: NodeView, instance_id: str, tracked: Tra
     left = view.left.get(instance_id)
     if left is not None:
         return f"{left.producer} said that it {left.change} (claims/{partition}@{left.offset}, {units.moment(left.event_ms)})"
-    return f"the life cycle does not count it: `claimlog timeline {instance_id}`"
+    return f"the life cycle does not count it: `claimlog timeline {quote(instance_id)}`"

@@ -200,14 +200,19 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
     return encoded(begun.ledger, rows), begun.doubles
 
 
-def ledger_partitions(log: Log, carried: Mapping[str, Mapping[int, int]] | None = None) -> int:
-    """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations, else as `check_whole`."""
-    there = log.topics()
+def folded_partitions(there: Mapping[str, int]) -> list[int]:
+    """How many partitions those of the folded topics have that are there. Raises TopicMismatch for none: such a log has no ledger."""
     known = [there[topic] for topic in FOLDED if topic in there]
     if not known:
         raise TopicMismatch(
             f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes them"
         )
+    return known
+
+
+def ledger_partitions(log: Log, carried: Mapping[str, Mapping[int, int]] | None = None) -> int:
+    """How many partitions the ledger has. Raises TopicMismatch for a log with neither `claims` nor observations, else as `check_whole`."""
+    known = folded_partitions(log.topics())
     # A file of JSON lines may lack the last partitions, so what the ledger says of itself counts too.
     return max(check_whole(log, carried), *known)
 

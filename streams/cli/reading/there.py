@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schemas.topics import TOPICS
 from streams.cli.problems import AnswerIncomplete
-from streams.cli.reading.state_at import ledger_partitions
+from streams.cli.reading.state_at import folded_partitions
 from streams.log.base import Log, LogReadOnly
 from streams.topology import LATER_TOPICS
 
@@ -20,15 +19,16 @@ def is_lines(log: Log) -> bool:
     return False
 
 
-def missing(log: Log, topics: Sequence[str] = tuple(TOPICS)) -> list[str]:
+def missing(log: Log, topics: Sequence[str]) -> list[str]:
     """Those of `topics` that a ledger has and this log has not; none of a file of lines.
 
     Raises TopicMismatch for a log that carries no ledger.
     """
     if is_lines(log):
         return []
-    ledger_partitions(log)
-    return [name for name in topics if name not in log.topics() and name not in LATER_TOPICS]
+    there = log.topics()
+    folded_partitions(there)
+    return [name for name in topics if name not in there and name not in LATER_TOPICS]
 
 
 def missing_text(names: Sequence[str]) -> str:
