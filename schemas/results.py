@@ -60,6 +60,7 @@ class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     of claims that were never made). It is left out where it is that of the decision before, on the same cut, and that one's own claim.
     `nodes_known` = the sum of all `rejected` + `passed`. `chosen` and then `alternates`, best first. In a result that would be too large
     for its topic all but the first decisions, and the one that found nothing, lack `best`, then their counts, then `alternates`.
+    `attempt` 0 is no instance's place but the home of its affinity group: chosen and read back before the first member was decided.
     """
 
     instance_id: InstanceId

@@ -107,6 +107,15 @@ class World(Struct):
             folded.append(ledger)
         return folded
 
+    def ledgers_at(self, cut: tuple[int, ...]) -> list[Ledger]:
+        """A fresh fold of the claims below a cut."""
+        folded = [Ledger(partition, len(cut)) for partition in range(len(cut))]
+        for ledger, end in zip(folded, cut, strict=True):
+            for record in self.records(CLAIMS, ledger.partition):
+                if record.offset < end:
+                    ledger.apply(record.offset, record.time_ms, record.key, record.value)
+        return folded
+
     def placements(self) -> list[Placements]:
         """A fresh fold of all requests and results."""
         folded = []

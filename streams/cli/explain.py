@@ -112,7 +112,7 @@ def explain(
         moment = moment_of(at)
         _check_decided(counting, moment)
         result = counting.result
-        decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id}]
+        decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
@@ -208,7 +208,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
     """One instance's decision."""
     cut = structs.replace(now.state.cut, places=tuple(Place(CLAIMS, number, end) for number, end in enumerate(decision.cut)))
     overlay = f" and {count(decision.overlay)} own claims in flight" if decision.overlay else ""
-    lines = [f"instance {decision.instance_id}", f"decided on {cut}{overlay}; {run.told}"]
+    lines = [_heading(decision, now.request), f"decided on {cut}{overlay}; {run.told}"]
     lines += funnel_lines(decision, run.matrix)
     if decision.chosen:
         beside = f", alternates {', '.join(decision.alternates)}" if decision.alternates else ""
@@ -221,7 +221,8 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         lines += supply_lines(run.supplies)
         lines += closest_lines(decision, run.matrix)
         lines += relief_lines(now.state, now.request, run.policy, miss.node_id if miss is not None else "")
-    lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision.instance_id)]
+    fates = now.of(decision.instance_id) if decision.attempt else ()
+    lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in fates]
     if run.matrix is not None and telling.wide:
         lines += matrix_lines(run.matrix)
     if run.matrix is not None and telling.node:
@@ -229,6 +230,17 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         width = max(map(len, verdicts))
         lines += [f"{telling.node} at that cut:", *(f"  {name:<{width}}  {reason}" for name, reason in verdicts.items())]
     return lines
+
+
+def _heading(decision: Decision, request: PlacementRequested) -> str:
+    """Whom a decision is about: an instance, or its group, whose home is chosen before the first member is decided."""
+    group_id = _home_of(decision, request)
+    return f"home of group {group_id}, chosen before its first member" if group_id else f"instance {decision.instance_id}"
+
+
+def _home_of(decision: Decision, request: PlacementRequested) -> str:
+    """The affinity group whose home it chose; "" where it chose an instance's place."""
+    return request.group.group_id if not decision.attempt and request.group is not None else ""
 
 
 def _verdicts(matrix: Matrix, node_id: str) -> dict[str, str]:
@@ -249,7 +261,8 @@ def _conflict(refused: tuple[Shortfall, ...]) -> str:
 def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]:
     item = decision_item(decision)
     item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
-    item["outcomes"] = [item_of(fate) for fate in now.of(decision.instance_id)]
+    item["outcomes"] = [item_of(fate) for fate in now.of(decision.instance_id)] if decision.attempt else []
+    item["home_of"] = _home_of(decision, now.request)
     if run.matrix is not None:
         item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
         if node:

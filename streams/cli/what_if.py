@@ -142,7 +142,7 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
     if found.counting is None:
         return _counted(Subject(found.request), asking)
     result = found.counting.result
-    decisions = _in_order(found.request, spelled_out(found.request, result.decisions))
+    decisions = _in_order(found.request, [each for each in spelled_out(found.request, result.decisions) if each.attempt])
     return _counted(Subject(found.request, decisions, result.owner), asking)
 
 

@@ -8,8 +8,11 @@ the first in the group's partition counts. An operator closes the home of a dead
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from schemas.claims import GroupHomeClosed, GroupHomeProposed
 from schemas.requests import PlacementRequested
+from schemas.results import Decision
 from streams.log.base import Message
 from streams.placement.messages import Sender
 from streams.placement.work import Work
@@ -66,13 +69,13 @@ class Homes:
             work.awaits = said
         return said is not None
 
-    def propose(self, work: Work, epoch: int, node_id: str, record_id: str, now_ms: int) -> Message:
-        """Say that the node is to be the home, and have the work wait until that is read back."""
+    def propose(self, work: Work, epoch: int, decision: Decision, record_id: str, now_ms: int) -> Message:
+        """Say that the chosen node is to be the home, and have the work wait until that is read back: where its first seat goes is open."""
         group = work.asked.request.group
         assert group is not None
-        work.proposed = epoch
+        work.proposed, work.home, work.seats[0].decision = epoch, structs.replace(decision, attempt=0), None
         self._note(work, (group.group_id, epoch, False), record_id)
-        record = GroupHomeProposed(group_id=group.group_id, record_id=record_id, epoch=epoch, node_id=node_id)
+        record = GroupHomeProposed(group_id=group.group_id, record_id=record_id, epoch=epoch, node_id=decision.chosen)
         return self._send.home(record, work.asked.request.request_id, now_ms)
 
     def close(self, work: Work, home: GroupHome, record_id: str, now_ms: int) -> list[Message]:
@@ -86,6 +89,14 @@ class Homes:
         self._note(work, word, record_id)
         record = GroupHomeClosed(node_id=home.node_id, record_id=record_id, group_id=group.group_id, epoch=home.epoch)
         return [self._send.home(record, work.asked.request.request_id, now_ms)]
+
+    def own_choice(self, work: Work) -> tuple[Decision, ...]:
+        """How the group's home was chosen, if the work proposed it: of two proposals one counts, and a home may be closed."""
+        group = work.asked.request.group
+        if work.home is None or group is None:
+            return ()
+        home = self._fleet.home_of(group.group_id)
+        return (work.home,) if (home.epoch, home.node_id) == (work.proposed, work.home.chosen) else ()
 
     def _note(self, work: Work, word: _Word, record_id: str) -> None:
         work.awaits = self._said[word] = record_id

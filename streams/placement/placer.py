@@ -315,7 +315,7 @@ class Placer:
         decision, _ = self._choose(work, seat)
         if not decision.chosen:
             return self._no_place(work, seat, decision, now_ms)
-        return [self._homes.propose(work, home.epoch, decision.chosen, f"{self._claim_id(request, 0)}/home", now_ms)]
+        return [self._homes.propose(work, home.epoch, decision, f"{self._claim_id(request, 0)}/home", now_ms)]
 
     def _no_place(self, work: Work, seat: Seat, decision: Decision, now_ms: int) -> list[Message]:
         """An instance fits nowhere, or is refused. A failure, unless own claims in flight may be in the way or its group may move.
@@ -387,8 +387,8 @@ class Placer:
                 self._lift(item)
 
     def _evidence(self, work: Work) -> tuple[Decision, ...]:
-        seats = [seat for seat in work.seats if seat.decision is not None]
-        return shortened([seat.decision for seat in seats if seat.decision is not None], [seat.claim_id for seat in seats], self.process)
+        made = [(seat.decision, seat.claim_id) for seat in work.seats if seat.decision is not None]
+        return (*self._homes.own_choice(work), *shortened([each for each, _ in made], [claim_id for _, claim_id in made], self.process))
 
     def _forget(self, work: Work) -> None:
         """The work is over. Claims in flight stay laid over the fold until they are read back."""

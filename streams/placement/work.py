@@ -60,10 +60,11 @@ class Work(Struct):
     that stands still while this scheduler is held up.
 
     `awaits` is the record about its group's home that is to be read back, `homes` how many of them it waited for, `proposed` the epoch of
-    the last home that it proposed itself. `behind` are own claims in flight that may have been in its way, or were made for it before
-    it was begun; `waits`: how often it waited for those in its way. `restarts`: how often it was begun again. `ends` are those of `claims`
-    that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it waits for that. `is_delayed`: it
-    waits for room that others hold twice, until `delayed_until_ms` on the boot-time clock at most (−1: it never did).
+    the last home that it proposed itself, `home` how that was chosen. `behind` are own claims in flight that may have been in its way, or
+    were made for it before it was begun; `waits`: how often it waited for those in its way. `restarts`: how often it was begun again.
+    `ends` are those of `claims` that the fold must have reached before it is refused, None as long as nobody read them; `is_stale`: it
+    waits for that. `is_delayed`: it waits for room that others hold twice, until `delayed_until_ms` on the boot-time clock at most (−1: it
+    never did).
     """
 
     asked: Asked
@@ -79,6 +80,7 @@ class Work(Struct):
     awaits: str = ""
     homes: int = 0
     proposed: int = 0
+    home: Decision | None = None
     behind: frozenset[str] = frozenset()
     waits: int = 0
     restarts: int = 0

@@ -195,6 +195,28 @@ def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLo
     assert [[(leak["fits_without"], leak["one_of_many"]) for leak in leaks] for leaks in said] == [[(True, True)], [(True, False)]]
 
 
+def test_of_an_affinity_group_the_choice_of_its_home_is_told_before_its_members(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(fleet, capsys, "first", "--memory", "3GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+    asked(fleet, capsys, "later", "--memory", "1GiB", "--group", "h", "--policy", "affinity")
+
+    first, later = (fleet.run(capsys, "explain", request).out for request in ("first", "later"))
+    member = fleet.run(capsys, "explain", instance_id("first", 1), "-o", "json").json["items"]
+
+    assert first.count("made again, it gives the same choice") == 3
+    choice, one, two = (part for part in first.split("\n\n")[1:])
+    assert choice.startswith("home of group h, chosen before its first member\n")
+    assert ("3 = 1 rejected + 2 left" in choice, "granted on" in choice) == (True, False)
+    assert ["3 = 2 rejected + 1 left" in each and "granted on c03" in each for each in (one, two)] == [True, True]
+    assert "home of group" not in later
+    assert [(item["home_of"], item["instance_id"], len(item["outcomes"])) for item in member] == [
+        ("h", instance_id("first", 0), 0),
+        ("", instance_id("first", 1), 1),
+    ]
+    assert fleet.run(capsys, "what-if", "first").code == 0
+
+
 def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_something_else_forbids(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Message
 from streams.placement.placer import ATTEMPTS_MAX
 from streams.scheduler import Scheduler
-from streams.scheduling.explain import rerun
+from streams.scheduling.explain import rerun, spelled_out
 from streams.scheduling.policy import DEFAULT, PACK
 from tests.scheduling_world import At, World, groups_wrong, world, wrongs
 
@@ -72,6 +72,25 @@ def test_the_first_member_waits_for_its_home_and_names_its_epoch(engine_name: st
     assert places(here) == {"r": {proposed.node_id}}
     assert [(item.nodes, item.group.epoch) for item in claimed.items] == [((proposed.node_id,), 1)]
     assert groups_wrong(here) == wrongs(here) == []
+
+
+@ENGINES
+def test_how_a_home_was_chosen_is_evidence_of_who_proposed_it_and_comes_out_again(engine_name: str) -> None:
+    here = hosts("n1", "n2", "n3")
+    scheduler = here.scheduler(engine_name=engine_name)
+    request = here.request("r", group=TOGETHER, count=2)
+    settle(scheduler)
+    here.request("later", group=TOGETHER)
+    settle(scheduler)
+
+    first, later = said(here, RESULTS, InstancesPlaced)
+    choice, *members = spelled_out(request, first.decisions)
+    again = rerun(here.ledgers_at(choice.cut), request, 0, choice, {}, DEFAULT)
+
+    assert (choice.attempt, choice.chosen, choice.passed) == (0, home(here)[1], 3), "all three would have done"
+    assert again.same, again.differences
+    assert [(each.attempt, each.instance_id, each.passed) for each in members] == [(1, request.instance(n), 1) for n in range(2)]
+    assert [each.attempt for each in later.decisions] == [1]
 
 
 @ENGINES
@@ -127,7 +146,7 @@ def test_members_at_once_have_a_home_where_one_after_the_other_fits(dry_run: boo
     settle(here.scheduler(policy=PACK))
 
     (result,) = said(here, RESULTS, InstancesPlaced)
-    assert [decision.chosen for decision in result.decisions] == ["roomy"] * 3
+    assert [decision.chosen for decision in result.decisions if decision.attempt] == ["roomy"] * 3
 
 
 def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:

@@ -22,7 +22,7 @@ from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine
 from tests.scheduling_world import START_MS, At, World, world, wrongs
-from tests.unit.scheduling.test_explain import claimed, ledgers_at
+from tests.unit.scheduling.test_explain import claimed
 
 GUEST = "11111111-1111-1111-1111-111111111111"
 
@@ -249,7 +249,7 @@ def test_the_evidence_of_a_refused_move_is_that_no_node_will_do_and_comes_out_th
     assert [(each.filter, each.rejected, each.reason) for each in second.rejections if each.rejected] == [("request", 3, other.message)]
     request = here.requests[-1]
     for index, decision in enumerate(spelled_out(request, other.decisions)):
-        assert rerun(ledgers_at(here, decision.cut), request, index, decision, claimed(here), DEFAULT).same
+        assert rerun(here.ledgers_at(decision.cut), request, index, decision, claimed(here), DEFAULT).same
     assert len(said(here, CLAIMS, ClaimRequested)) == 1
 
 

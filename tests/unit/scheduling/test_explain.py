@@ -26,14 +26,6 @@ from streams.scheduling.select import ENGINES
 from tests.scheduling_world import At, World, world
 
 
-def ledgers_at(here: World, cut: tuple[int, ...]) -> list[Ledger]:
-    folded = [Ledger(partition, len(cut)) for partition in range(len(cut))]
-    for ledger, end in zip(folded, cut, strict=True):
-        for record in here.log.read(CLAIMS, ledger.partition, 0, end) if end else []:
-            ledger.apply(record.offset, record.time_ms, record.key, record.value)
-    return folded
-
-
 def claimed(here: World) -> dict[str, ClaimItem]:
     events: list[Any] = [
         decode(CLAIMS, record.value) for number in here.log.ends(CLAIMS) for record in here.log.read(CLAIMS, number, 0, 100_000)
@@ -74,9 +66,11 @@ def test_every_recorded_decision_run_again_gives_the_same_choice(policy: Policy,
     for record in found:
         if isinstance(record, InstancesPlaced | PlacementFailed):
             request = requests[record.request_id]
-            for index, decision in enumerate(spelled_out(request, record.decisions)):
+            numbers = {request.instance(number): number for number in range(request.count)}
+            for decision in spelled_out(request, record.decisions):
+                index = numbers[decision.instance_id]
                 known = from_text(texts[decision.policy_digest])
-                reruns.append(rerun(ledgers_at(here, decision.cut), request, index, decision, items, known))
+                reruns.append(rerun(here.ledgers_at(decision.cut), request, index, decision, items, known))
 
     assert [each.differences for each in reruns if not each.same] == []
     assert len(reruns) > 36
@@ -95,9 +89,11 @@ def test_decisions_made_again_one_after_the_other_lay_only_what_came_since_and_a
             continue
         request = requests[record.request_id]
         laid, folded, before = Laid(request), dict[tuple[int, ...], list[Ledger]](), None
-        for index, decision in enumerate(spelled_out(request, record.decisions)):
+        numbers = {request.instance(number): number for number in range(request.count)}
+        for decision in spelled_out(request, record.decisions):
+            index = numbers[decision.instance_id]
             if decision.cut not in folded:
-                folded[decision.cut] = ledgers_at(here, decision.cut)
+                folded[decision.cut] = here.ledgers_at(decision.cut)
             fleet = laid.under(folded[decision.cut], decision, items, policy)
             rooms = fleet.rooms()
             alone = Laid(request).under(folded[decision.cut], decision, items, policy)
@@ -154,7 +150,7 @@ def test_what_found_nothing_after_a_conflict_is_made_again_though_what_lay_over_
     items, numbers = claimed(here), {request.instance(index): index for index in range(5)}
     attempts = [decision.attempt for decision in failed.decisions]
     reruns = [
-        rerun(ledgers_at(here, each.cut), request, numbers[each.instance_id], each, items, policy)
+        rerun(here.ledgers_at(each.cut), request, numbers[each.instance_id], each, items, policy)
         for each in spelled_out(request, failed.decisions)
     ]
     again = [index for index, attempt in enumerate(attempts) if attempt == 2]
@@ -225,7 +221,7 @@ def test_a_record_that_was_changed_is_found_out() -> None:
     here, request, decision = one_decision()
     other = structs.replace(decision, chosen="n2", passed=2)
 
-    again = rerun(ledgers_at(here, decision.cut), request, 0, other, {}, DEFAULT)
+    again = rerun(here.ledgers_at(decision.cut), request, 0, other, {}, DEFAULT)
 
     assert (again.same, again.differences, again.again.chosen) == (False, ("passed", "chosen"), "n1")
 
@@ -242,7 +238,7 @@ def test_what_a_result_had_no_room_for_is_no_difference() -> None:
     (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
     decisions = spelled_out(request, record.decisions)
     last = decisions[-1]
-    again = rerun(ledgers_at(here, last.cut), request, len(decisions) - 1, last, claimed(here), DEFAULT)
+    again = rerun(here.ledgers_at(last.cut), request, len(decisions) - 1, last, claimed(here), DEFAULT)
 
     assert (last.best, again.differences) == ((), ())
     assert again.whole == structs.replace(last, best=again.again.best)
@@ -259,7 +255,7 @@ def test_the_decision_that_found_nothing_keeps_its_evidence_however_large_its_re
 
     (record,) = [record for record in results(here) if isinstance(record, PlacementFailed)]
     *before, last = spelled_out(request, record.decisions)
-    again = rerun(ledgers_at(here, last.cut), request, 960, last, {}, DEFAULT)
+    again = rerun(here.ledgers_at(last.cut), request, 960, last, {}, DEFAULT)
 
     assert last.instance_id == request.instance(960)
     assert (len(before), before[-1].alternates) == (960, ())
@@ -269,7 +265,7 @@ def test_the_decision_that_found_nothing_keeps_its_evidence_however_large_its_re
 
     shortened = spelled_out(request, (*record.decisions[:10], record.decisions[-1]))[-1]
     with pytest.raises(CannotRerun, match="what was chosen for the instances 10 to 959 of the request was laid over the decision"):
-        rerun(ledgers_at(here, last.cut), request, 960, shortened, {}, DEFAULT)
+        rerun(here.ledgers_at(last.cut), request, 960, shortened, {}, DEFAULT)
 
 
 def test_what_is_missing_is_said() -> None:
@@ -278,13 +274,13 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(CannotRerun, match=r"decided at the cut .* the ledgers are folded to"):
         rerun(here.ledgers(), request, 0, decision, {}, DEFAULT)
     with pytest.raises(CannotRerun, match="decided by policy"):
-        rerun(ledgers_at(here, decision.cut), request, 0, decision, {}, PACK)
+        rerun(here.ledgers_at(decision.cut), request, 0, decision, {}, PACK)
     with pytest.raises(CannotRerun, match="was laid over the decision and is not among the claims at hand"):
-        rerun(ledgers_at(here, decision.cut), request, 0, structs.replace(decision, overlay=("x/0/s-1.1@n1",)), {}, DEFAULT)
+        rerun(here.ledgers_at(decision.cut), request, 0, structs.replace(decision, overlay=("x/0/s-1.1@n1",)), {}, DEFAULT)
     with pytest.raises(CannotRerun, match=r"s-1\.1 was laid over the decision and is not among the claims at hand"):
-        rerun(ledgers_at(here, decision.cut), request, 0, structs.replace(decision, overlay=("s-1.1@",)), {}, DEFAULT)
+        rerun(here.ledgers_at(decision.cut), request, 0, structs.replace(decision, overlay=("s-1.1@",)), {}, DEFAULT)
     with pytest.raises(CannotRerun, match="node n9 is in no ledger"):
-        rerun(ledgers_at(here, decision.cut), request, 0, structs.replace(decision, overlay=("r/0/s-1.1@n9",)), {}, DEFAULT)
+        rerun(here.ledgers_at(decision.cut), request, 0, structs.replace(decision, overlay=("r/0/s-1.1@n9",)), {}, DEFAULT)
 
 
 def test_the_funnel_says_who_came_who_left_and_why_the_first_was_rejected() -> None:

@@ -21,7 +21,7 @@ from streams.scheduling.holding import nodes_held
 from streams.scheduling.policy import DEFAULT
 from tests.scheduling_world import At, World, world, wrongs
 from tests.unit.placement.test_placement import LIKELY_TURNS, held, nothing, said, settle
-from tests.unit.scheduling.test_explain import claimed, ledgers_at
+from tests.unit.scheduling.test_explain import claimed
 from tests.unit.streams.test_scheduler import Far
 
 APART = ServerGroup(group_id="apart", policy="anti-affinity")
@@ -126,7 +126,7 @@ def test_the_evidence_says_that_the_node_was_held_and_gives_the_same_choice_agai
         (line,) = [line for line in funnel(decision) if line.filter == HELD_NODES]
         assert (line.entered, line.left, decision.passed) == (4, 1, 1)
         assert line.example.endswith(f": held already, by an earlier claim of this request, on {decision.chosen}")
-        done = made_again(ledgers_at(here, decision.cut), request, index, decision, claimed(here), DEFAULT)
+        done = made_again(here.ledgers_at(decision.cut), request, index, decision, claimed(here), DEFAULT)
         assert (done.again.chosen in before, done.differences) == (True, ())
 
 
@@ -141,7 +141,7 @@ def test_where_a_filter_no_longer_lets_the_held_node_pass_another_one_is_chosen(
     settle(successor(here, engine_name))
 
     (decision,) = decided(here, "r")
-    done = made_again(ledgers_at(here, decision.cut), request, 0, decision, claimed(here), DEFAULT)
+    done = made_again(here.ledgers_at(decision.cut), request, 0, decision, claimed(here), DEFAULT)
     assert placed_on(here) == {"r": [({"n0", "n1"} - {dead}).pop()]}
     assert HELD_NODES not in {line.filter for line in funnel(decision)}
     assert done.differences == ()

@@ -14,7 +14,7 @@ from streams.scheduling.explain import rerun
 from streams.scheduling.policy import PACK, POLICIES, SPREAD, Policy
 from tests.scheduling_world import World
 from tests.unit.placement.test_placement import hosts, said, settle
-from tests.unit.scheduling.test_explain import claimed, ledgers_at
+from tests.unit.scheduling.test_explain import claimed
 
 ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])
 NAMES = ("n1", "n2", "n3", "n4")
@@ -89,7 +89,7 @@ def test_what_an_earlier_version_recorded_of_groups_that_nobody_was_in_makes_no_
     before = with_weight(decision, said_then)
     other = with_weight(decision, structs.replace(said_then, raw=1.0, multiplied=1.0))
 
-    again = [rerun(ledgers_at(here, each.cut), request, 0, each, claimed(here), POLICIES["nova"]) for each in (before, other)]
+    again = [rerun(here.ledgers_at(each.cut), request, 0, each, claimed(here), POLICIES["nova"]) for each in (before, other)]
 
     assert [each.differences for each in again] == [(), ("best",)]
 

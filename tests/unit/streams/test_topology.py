@@ -41,8 +41,11 @@ def counts(**others: int) -> dict[str, int]:
         (counts(hypervisor_audits=4), 3, {topics.AUDITS: 3}),
         (counts(claims=6, placement_requests=9, dead_letters=2), 3, {topics.CLAIMS: 3, topics.REQUESTS: 2, topics.DEAD_LETTERS: 1}),
         (counts(hypervisor_audits=4), 0, {topics.AUDITS: 3}),
-        ({name: 6 if TOPICS[name].partitions == "ledger" else count for name, count in counts().items()}, 3,
-         {topic.name: 3 for topic in TOPICS.values() if topic.partitions == "ledger"}),
+        (
+            {name: 6 if TOPICS[name].partitions == "ledger" else count for name, count in counts().items()},
+            3,
+            {topic.name: 3 for topic in TOPICS.values() if topic.partitions == "ledger"},
+        ),
         # One has fewer, or no number is that of most: that is for people to look at.
         (counts(node_resources=1, placement_results=1), 3, {}),
         ({topics.REQUESTS: 3, topics.RESULTS: 2}, 0, {}),
