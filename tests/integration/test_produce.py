@@ -163,6 +163,8 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
     ("flags", "expected"),
     [
         (["load", "--speed", "0"], "--speed 0"),
+        (["load", "--once", "--until-answered"], "leave one of it and --until-answered out"),
+        pytest.param(["libvirt", "--spool-mib", "8"], "without --spool FILE", marks=needs_libvirt),
         pytest.param(["libvirt", "--interval", "-1"], "--interval -1", marks=needs_libvirt),
         pytest.param(["libvirt", "--dedicated-cpus", "some"], "'some': expected a list such as 4-7,12-15", marks=needs_libvirt),
     ],

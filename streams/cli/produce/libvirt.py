@@ -35,6 +35,7 @@ DiskInterval = Annotated[float, Parameter(help="Seconds from one look at the gue
 RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
 SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
 SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
+SPOOL_MIB = 1024
 NOT_INSTALLED = (
     "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
 )
@@ -56,7 +57,7 @@ def libvirt(
     disk_interval: DiskInterval = 300.0,
     refresh_pools: RefreshPools = False,
     spool: SpoolFile = None,
-    spool_mib: SpoolMib = 1024,
+    spool_mib: SpoolMib = SPOOL_MIB,
 ) -> int:
     """Audits and life-cycle events of hypervisors, from libvirt itself."""
     try:
@@ -70,6 +71,8 @@ def libvirt(
 
     for flag, number in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval), ("--spool-mib", spool_mib)):
         check_above_0(flag, number, SECONDS_MAX)
+    if spool is None and spool_mib != SPOOL_MIB:
+        raise UsageProblem(f"--spool-mib {spool_mib}: nothing waits anywhere without --spool FILE")
     try:
         dedicated = frozenset(cpuset(dedicated_cpus))
     except ValueError:

@@ -76,6 +76,8 @@ class Plan:
         for flag, number in (("--nodes", self.nodes), ("--limit", self.instances)):
             if number is not None and number < 0:
                 raise UsageProblem(f"{flag} {number}: expected 0 or more")
+        if self.once and self.until_answered:
+            raise UsageProblem("--once asks for nothing, so there is no answer to wait for: leave one of it and --until-answered out")
         check_above_0("--speed", self.speed, SPEED_MAX)
         check_above_0("--interval", self.interval_seconds, SECONDS_MAX)
 
