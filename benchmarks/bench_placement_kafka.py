@@ -37,10 +37,10 @@ from benchmarks.on_kafka import PROGRAM, a_broker, processor_seconds, resident_m
 from benchmarks.report import Report, arguments, duration_seconds, medians, percentiles, positive, positives
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams import collector
+from streams.ledger_topics import open_ledger
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
 from streams.scheduler import GROUP
-from streams.topology import open_ledger
 
 ENGINES = "reference,first-fit,profiles"
 _CLIENT: dict[str, Any] = {"socket.nagle.disable": True, "log_level": 2}

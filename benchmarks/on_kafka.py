@@ -26,11 +26,11 @@ from schemas.audits import HypervisorAudited
 from schemas.claims import InstanceObserved, NodeObserved, PartitionOpened
 from schemas.codec import CLAIMS_DECODER, encode
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
+from streams.ledger_topics import open_ledger
 from streams.log.base import TopicSpec
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings, parse_settings
 from streams.log.kafka_topics import wanted
-from streams.topology import open_ledger
 from tests.kafka_broker import Broker
 
 ROOT = Path(__file__).parents[1]

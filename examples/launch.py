@@ -42,9 +42,9 @@ from streams.cli.exits import guarded
 from streams.cli.produce.publishing import last_epoch, publisher
 from streams.cli.reading.open_log import open_log
 from streams.clock import SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log, Partition
 from streams.operator import Stamp, release, renew
-from streams.topology import open_ledger
 
 TTL_MS = 10 * 60 * 1000
 AUDIT_SECONDS = 5.0

@@ -15,10 +15,11 @@ from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
 from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
+from streams.ledger_topics import expected
 from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
 from streams.looked_through import Letters
 from streams.reconciler import CARRIERS, SOURCES, reconcile
-from streams.topology import WATCHED_TOPICS, expected
+from streams.topology import WATCHED_TOPICS
 
 CountDead = Callable[[str, str], None]
 """Hears topic and kind of each message that counts for nothing."""

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from schemas import topics
 from schemas.topics import TOPICS
 from streams.engines import WATCHERS
+from streams.ledger_topics import check_topics, topic_specs
 from streams.log import copy_mark
 from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
-from streams.topology import DERIVED_TOPICS, check_topics, topic_specs
+from streams.topology import DERIVED_TOPICS
 
 NOT_COPIED: Final = {topics.STREAM_PARTITIONS, topics.ANSWERED, *DERIVED_TOPICS}
 COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, *NOT_COPIED}))

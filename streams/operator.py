@@ -14,8 +14,8 @@ from schemas.envelope import Envelope, to_headers
 from schemas.inventory import OperatorFields
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.topics import CLAIMS, REQUESTS
+from streams.ledger_topics import own_key
 from streams.log.base import Message
-from streams.topology import own_key
 
 SOURCE = "claimlog/operator"
 

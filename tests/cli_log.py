@@ -22,10 +22,10 @@ from schemas.resources import ObservedResources, Resources
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 from streams.cli.main import run
 from streams.engines import Carrier
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Clocks, Scheduler
-from streams.topology import open_ledger
 
 START_MS = 1_763_716_147_000
 """When the first record was appended: 2025-11-21T09:09:07Z."""

@@ -15,9 +15,9 @@ from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import Answer, Asked, asked, awaited, not_at_hand
 from streams.cli.reading.open_log import opened
 from streams.cli.writing import appended, check_writable, new_stamp
+from streams.ledger_topics import check_topics
 from streams.log.base import Log
 from streams.operator import cancel as cancel_message
-from streams.topology import check_topics
 
 ANSWER_MS = 1_000
 """How long to look for what became of them all: a scheduler answers within milliseconds, and without one it is said that nobody has."""

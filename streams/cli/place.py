@@ -31,9 +31,9 @@ from streams.cli.reading.relief import relief_lines
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
+from streams.ledger_topics import check_topics
 from streams.log.base import Log, LogUnreachable, Position, between
 from streams.operator import ask
-from streams.topology import check_topics
 
 PLACED = [
     Column(name="instance_id", title="instance"),

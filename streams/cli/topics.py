@@ -19,9 +19,9 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.reading.there import is_lines
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
+from streams.ledger_topics import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, made_with, open_ledger, topic_specs
 from streams.log.base import Log, TopicSpec
 from streams.mirror import COPIED
-from streams.topology import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, made_with, open_ledger, topic_specs
 
 if TYPE_CHECKING:
     from streams.log.kafka_topics import Difference

@@ -29,13 +29,14 @@ from schemas.resources import ObservedResources
 from schemas.results import ClaimOutcome, NodeResources
 from streams.cli.main import run
 from streams.clock import Clock, SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log, Message, Partition, Record
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.sqlite import SqliteLog
 from streams.mirror import COPIED, OtherLedger, Target, mirror
 from streams.reconciler import CARRIERS, SOURCES
-from streams.topology import DERIVED_TOPICS, open_ledger
+from streams.topology import DERIVED_TOPICS
 from tests.faults import checkers
 from tests.faults.harness import Process, scaled_clock, site, until
 from tests.faults.shared_site import shared_site

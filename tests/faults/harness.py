@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from schemas.topics import NODE_RESOURCES
 from streams.clock import Clock, ScaledClock, SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log
 from streams.log.sqlite import SqliteLog
-from streams.topology import open_ledger
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from streams.ledger_topics import open_ledger
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, Process, Site, site
 from tests.kafka_broker import Broker, started
 

@@ -29,10 +29,10 @@ from schemas.resources import RESOURCES, Resources
 from schemas.results import ClaimOutcome, InstancesPlaced
 from streams.cli.produce.driving import Driver
 from streams.clock import SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log, LogUnreachable, Message, Record
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import open_ledger
 from tests.faults import checkers
 from tests.faults.checkers import Acknowledged, Folded, hash_of
 from tests.faults.harness import CLAIMLOG, Process, Site, until, until_known

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from msgspec import Struct
 
+from streams.ledger_topics import open_ledger
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, ROOT, STOP_SECONDS, Process, Site, site
 from tests.kafka_broker import bootstrap
 

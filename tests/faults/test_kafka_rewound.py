@@ -30,9 +30,9 @@ from streams.cli.main import run
 from streams.cli.produce.driving import request_message
 from streams.cli.produce.publishing import message
 from streams.engines import Carrier
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log, Message, TopicMismatch, TopicSpec
 from streams.log.kafka import KafkaLog
-from streams.topology import open_ledger
 from tests.faults import checkers
 from tests.faults.harness import Process, until
 from tests.faults.kafka_site import kafka_site

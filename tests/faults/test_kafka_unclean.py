@@ -21,11 +21,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
 from producers.load import Fleet
 from schemas import topics
 from streams.cli.exits import Exit
+from streams.ledger_topics import open_ledger, topic_specs
 from streams.log.base import Log
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.kafka_topics import wanted
-from streams.topology import open_ledger, topic_specs
 from tests.faults import checkers
 from tests.faults.harness import CLAIMLOG, SOAKS, Site, until
 from tests.faults.harness import site as processes

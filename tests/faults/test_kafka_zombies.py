@@ -20,12 +20,12 @@ from schemas.inventory import Hypervisor
 from schemas.resources import Resources
 from schemas.results import InstancesPlaced, NodeResources
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Metrics
 from streams.republisher import Republisher
-from streams.topology import open_ledger
 from tests.faults.checkers import counting, records
 from tests.faults.harness import until
 from tests.faults.kafka_world import SESSION_SECONDS, world

@@ -13,8 +13,8 @@ from schemas.claims import RulesChanged
 from schemas.codec import encode
 from schemas.topics import AUDITS, CLAIMS
 from streams.cli.produce.publishing import message
+from streams.ledger_topics import own_key
 from streams.log.base import Log, Message
-from streams.topology import own_key
 from tests.faults.harness import Process, site, until_known
 
 NEXT = max(RULES_KNOWN) + 1

@@ -21,10 +21,10 @@ from schemas.codec import decode_keyed, encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.resources import Resources
 from schemas.results import ClaimOutcome, NodeResources
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, Process, until
 from tests.kafka_broker import bootstrap
 

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from projections import filed
 from schemas.topics import ANSWERED
 from streams import scheduler as scheduling
+from streams.ledger_topics import open_ledger
 from streams.log import kafka, kafka_topics
 from streams.log.base import LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.placement import filing
 from streams.scheduler import Scheduler
-from streams.topology import open_ledger
 from tests.kafka_broker import bootstrap
 from tests.scheduling_world import Clock, World
 

@@ -27,6 +27,7 @@ from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
 from streams.cli.reading.open_log import open_log
+from streams.ledger_topics import open_ledger
 from streams.log import kafka_send
 from streams.log.base import (
     Lease,
@@ -46,7 +47,6 @@ from streams.log.kafka_client import Clients
 from streams.log.kafka_fetch import UNREADABLE_HEADERS
 from streams.log.kafka_send import Batch
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import open_ledger
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 
 ROOT = Path(__file__).parents[2]

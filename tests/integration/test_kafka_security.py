@@ -30,12 +30,12 @@ from schemas import topics
 from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE, NODE_RESOURCES, REQUESTS, RESULTS, TOPICS
+from streams.ledger_topics import LATER_TOPICS
 from streams.log.base import Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
 from streams.placement import filing
 from streams.scheduler import Scheduler
-from streams.topology import LATER_TOPICS
 from tests.faults.harness import CLAIMLOG, ROOT, Process, until, until_known
 from tests.kafka_broker import Broker, NoBroker, bootstrap
 

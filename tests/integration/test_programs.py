@@ -15,8 +15,8 @@ from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.reading.open_log import open_log
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
-from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, ROOT, until
 from tests.kafka_broker import bootstrap
 

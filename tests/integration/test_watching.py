@@ -27,12 +27,12 @@ from schemas.lifecycle import InstanceArrived
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import ObservedResources
 from streams.clock import Clock, SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Log, Message
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, ask
-from streams.topology import open_ledger
 from tests.faults.harness import CLAIMLOG, ROOT, Process, scaled_clock, until
 from tests.kafka_broker import bootstrap
 

@@ -15,9 +15,9 @@ from streams.cli.given.timegrammar import Instant
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.snapshot import ensure_snapshot
+from streams.ledger_topics import own_key
 from streams.log.base import Log, Message, TopicSpec
 from streams.log.memory import MemoryLog
-from streams.topology import own_key
 from tests.properties.leaking_fleet import START_MS, Fleet
 
 PARTITIONS = 2

@@ -27,9 +27,9 @@ from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.produce.driving import Driver, request_message
 from streams.clock import ScaledClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import BareRecord, Message, wall_clock_ms
 from streams.log.sqlite import SqliteLog
-from streams.topology import open_ledger
 
 FACTOR = 60
 """Simulated seconds in a real one: a leak is confirmed by two audits half a minute apart, and nobody wants to wait for that."""

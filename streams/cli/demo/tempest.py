@@ -36,9 +36,9 @@ from streams.cli.produce.publishing import message
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.engines import Carrier
+from streams.ledger_topics import open_ledger
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, configure
-from streams.topology import open_ledger
 
 NODE = "tempest-compute"
 GIB = 1024

@@ -23,10 +23,11 @@ from schemas.results import NodeResources
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
 from streams.cli.printed import units
 from streams.cli.reading.state import State
+from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
-from streams.topology import LATER_TOPICS, WATCHED_TOPICS, check_topics
+from streams.topology import WATCHED_TOPICS
 
 # A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
 ROWS_BEHIND_MAX = 5_000

@@ -20,10 +20,10 @@ from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log
+from streams.ledger_topics import LEDGER_PARTITIONS_DEFAULT, open_ledger
 from streams.log.base import Message, Record
 from streams.log.sqlite import SqliteLog
 from streams.reconciler import CARRIERS, SOURCES, reconcile
-from streams.topology import LEDGER_PARTITIONS_DEFAULT, open_ledger
 
 if TYPE_CHECKING:
     from producers.history_load import HistoryRecord

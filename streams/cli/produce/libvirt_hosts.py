@@ -16,7 +16,7 @@ from streams.cli.exits import Exit
 from streams.cli.given.documents import file_text, read_toml
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import Persistent, last_epoch, message
-from streams.topology import open_ledger
+from streams.ledger_topics import open_ledger
 
 if TYPE_CHECKING:
     from producers.libvirt_fleet import Fleet, MakeHost

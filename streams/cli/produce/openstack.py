@@ -19,8 +19,8 @@ from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
 from streams.clock import SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import wall_clock_ms
-from streams.topology import open_ledger
 
 if TYPE_CHECKING:
     from producers.openstack_hosts import ListedHost

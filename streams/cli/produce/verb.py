@@ -20,7 +20,7 @@ from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.clock import SystemClock
-from streams.topology import open_ledger
+from streams.ledger_topics import open_ledger
 
 if TYPE_CHECKING:
     from producers.workload import Arrival, Departure

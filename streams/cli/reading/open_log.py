@@ -149,7 +149,7 @@ def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrow
 def _narrow(log: KafkaLog) -> None:
     """Where partitions were added to topics of a ledger, leave these out and say so. Closes a log that cannot be read."""
     from projections.whole import opened_partitions
-    from streams.topology import first_partitions
+    from streams.ledger_topics import first_partitions
 
     try:
         there = log.topics()

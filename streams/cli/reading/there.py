@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.state_at import folded_partitions
+from streams.ledger_topics import LATER_TOPICS
 from streams.log.base import Log, LogReadOnly
-from streams.topology import LATER_TOPICS
 
 
 def is_lines(log: Log) -> bool:

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.main import run
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogCutShort, LogError, LogFull, Message, OffsetOutOfRange
 from streams.log.copy_mark import check_whole
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
 from streams.log.wake import wake_file
 from streams.mirror import COPIED, EFFECTS_FIRST, NotAsCopied, OtherLedger, mirror
-from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
 
 Capture = pytest.CaptureFixture[str]

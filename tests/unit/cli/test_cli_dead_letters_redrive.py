@@ -14,10 +14,10 @@ from streams import topology
 from streams.cli import dead_letters
 from streams.cli.main import run
 from streams.dead_letters import dead_letter
+from streams.ledger_topics import topic_specs
 from streams.log.base import LogUnreachable, Message, Record
 from streams.log.kafka_send import Batch, Sender
 from streams.log.sqlite import SqliteLog
-from streams.topology import topic_specs
 from tests.cli_log import FleetLog
 
 Capture = pytest.CaptureFixture[str]

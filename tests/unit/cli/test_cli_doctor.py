@@ -16,8 +16,8 @@ from schemas.results import LedgerDigest, PlacementFailed
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
 from streams import topology
 from streams.cli.doctor import checks
+from streams.ledger_topics import topic_specs
 from streams.log.base import Message
-from streams.topology import topic_specs
 from tests.cli_log import FleetLog, Said
 
 

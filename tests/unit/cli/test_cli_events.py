@@ -18,10 +18,10 @@ from schemas.topics import CLAIMS, DIGESTS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
 from streams.cli.printed.output import Answer, Style, write
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, Record
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
-from streams.topology import open_ledger
 from tests.cli_log import PARTITIONS, FleetLog
 
 

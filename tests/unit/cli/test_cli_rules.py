@@ -13,8 +13,8 @@ from projections.snapshots import chunks_of
 from schemas.claims import RulesChanged
 from schemas.codec import encode, key_of
 from schemas.topics import CLAIMS, SNAPSHOTS
+from streams.ledger_topics import own_key
 from streams.log.base import Message
-from streams.topology import own_key
 from tests.cli_log import PARTITIONS, FleetLog
 
 Capture = pytest.CaptureFixture[str]

@@ -11,9 +11,9 @@ from schemas.codec import encode
 from schemas.topics import CLAIMS, RESULTS, SNAPSHOTS
 from streams.cli.main import run
 from streams.cli.topics import differences
+from streams.ledger_topics import topic_specs
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
-from streams.topology import topic_specs
 from tests.cli_log import FleetLog
 
 

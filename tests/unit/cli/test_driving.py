@@ -20,9 +20,9 @@ from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.produce.driving import START_WITHIN_MS, Driver
 from streams.cli.produce.publishing import Persistent, last_epoch, last_epochs, publisher, wait_until_carried
 from streams.engines import Carrier
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message
 from streams.log.memory import MemoryLog
-from streams.topology import open_ledger
 
 SIZE = Resources(vcpus=1, memory_mib=1_792)
 

@@ -22,10 +22,10 @@ from streams.cli.problems import UsageProblem
 from streams.cli.produce.notifications import BATCH_RECORDS, Bus, Feed, Lines, letters_before, swaps, told_before
 from streams.cli.shadow.shadowing import history
 from streams.dead_letters import DeadLetter, read_letter
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.log.sqlite import SqliteLog
-from streams.topology import open_ledger
 from tests.nova_cloud import START_S, NovaCloud, envelope, sample
 from tests.nova_following import Following
 

@@ -21,10 +21,10 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import Resources
 from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeResources, Placement, PlacementFailed
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
-from streams.topology import open_ledger
 from tests.faults import checkers
 from tests.faults.checkers import Acknowledged, Books, Folded, hash_of
 

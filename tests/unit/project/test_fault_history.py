@@ -8,9 +8,9 @@ from typing import Literal
 import pytest
 
 from schemas.resources import Resources
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, Partition
 from streams.log.memory import MemoryLog
-from streams.topology import open_ledger
 from tests.faults import history
 from tests.faults.history import AtRest, Call, History, Recorded, Use, identity
 

@@ -9,9 +9,9 @@ from streams.carried import first_to_carry
 from streams.cli.produce.publishing import message
 from streams.dead_letters import DeadLetter, read_letter
 from streams.engines import Carrier
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
-from streams.topology import open_ledger
 
 
 def ledger() -> MemoryLog:

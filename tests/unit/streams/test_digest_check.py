@@ -17,10 +17,10 @@ from schemas.resources import Resources
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from streams.digest_check import SLICE_RECORDS, DigestCheck, digest_message, digest_name, discard
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
-from streams.topology import open_ledger
 
 START_MS = 1_700_000_000_000
 ALL = frozenset({0})

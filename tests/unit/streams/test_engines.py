@@ -10,10 +10,10 @@ from schemas.codec import encode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import DEAD_LETTERS, LIFECYCLE, REQUESTS
 from streams.engines import COMMIT_EVERY_SECONDS, RENEWED_SECONDS, Carrier, Reader, Watcher
+from streams.ledger_topics import open_ledger
 from streams.log.base import NO_RECORD, LogUnreachable, Message, TopicMismatch
 from streams.log.memory import MemoryLog
 from streams.reconciler import CARRIERS
-from streams.topology import open_ledger
 
 GROUP = "readers"
 

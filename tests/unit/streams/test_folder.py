@@ -22,10 +22,10 @@ from schemas.results import ClaimOutcome, NodeResources
 from streams import folder as folder_module
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogFull, Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
-from streams.topology import open_ledger
 from tests.ledger_history import START_MS
 from tests.unit.streams.test_leak_audit import HERE, THERE, by_time, moved_without_a_word
 

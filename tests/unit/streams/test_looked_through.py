@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from schemas.topics import DEAD_LETTERS, REQUESTS, RESULTS
 from streams.engines import WATCHERS, Watcher
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
-from streams.topology import open_ledger
 
 
 class Forgetful(MemoryLog):

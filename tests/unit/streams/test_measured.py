@@ -8,13 +8,13 @@ from schemas.codec import encode, key_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.clock import SystemClock
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.measured import LAG_SECONDS, Measured
 from streams.metrics import Metrics
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling_engine import SchedulerEngine
-from streams.topology import open_ledger
 
 
 class Reading:

@@ -16,11 +16,11 @@ from schemas.resources import Resources
 from schemas.results import NodeResources
 from streams import folder as folder_module
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from streams.republisher import Republisher
-from streams.topology import open_ledger
 
 ALL = frozenset({0})
 

@@ -1,169 +1,120 @@
-"""Opening a ledger: every topic, and record 0 of every partition of claims, once, whoever comes first."""
+"""The table of steps: what it says of each engine is what that engine reads and writes, on a log that tells who asked for what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
-from schemas import topics
-from schemas.claims import PartitionOpened
-from schemas.codec import decode_keyed
-from schemas.partitioner import partition_of
-from schemas.topics import TOPICS
-from streams.engines import Watcher
-from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
-from streams.log.leases import RosterLease
-from streams.log.memory import MemoryLog
-from streams.topology import LATER_TOPICS, WIRING, check_topics, first_partitions, open_ledger, own_key, topic_specs
+from projections import filed
+from schemas.codec import decode, encode, key_of
+from schemas.requests import Flavor, PlacementRequested
+from schemas.results import LedgerDigest
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS, VERDICTS
+from streams import digest_check
+from streams import folder as folder_module
+from streams import scheduler as scheduler_module
+from streams.cli.run import Pace, _processor, _scheduler
+from streams.log.base import Log, Message
+from streams.metrics import Metrics
+from streams.placement import filing
+from streams.runner import Engine
+from streams.scheduling.policy import DEFAULT
+from streams.topology import WIRING
+from tests.cli_log import PARTITIONS, FleetLog
 
-
-def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> None:
-    log = MemoryLog()
-
-    open_ledger(log, ledger_partitions=3, request_partitions=2)
-
-    assert dict(log.topics()) == {t.name: {"ledger": 3, "requests": 2, "one": 1}[t.partitions] for t in TOPICS.values()}
-    opened = [decode_keyed(r.topic, r.key, r.value) for p in range(3) for r in log.read(topics.CLAIMS, p, 0)]
-    assert [(event.partition, event.partitions) for event in opened if isinstance(event, PartitionOpened)] == [(0, 3), (1, 3), (2, 3)]
-    assert len({event.ledger_id for event in opened}) == 1
-
-
-def counts(**others: int) -> dict[str, int]:
-    """Topics of a ledger of three partitions and two of requests, but for those of `others`."""
-    return {spec.name: others.get(spec.name.replace("-", "_"), spec.partitions) for spec in topic_specs(3, 2)}
-
-
-@pytest.mark.parametrize(
-    ("there", "opened", "first"),
-    [
-        (counts(), 3, {}),
-        (counts(hypervisor_audits=4), 3, {topics.AUDITS: 3}),
-        (counts(claims=6, placement_requests=9, dead_letters=2), 3, {topics.CLAIMS: 3, topics.REQUESTS: 2, topics.DEAD_LETTERS: 1}),
-        (counts(hypervisor_audits=4), 0, {topics.AUDITS: 3}),
-        (
-            {name: 6 if TOPICS[name].partitions == "ledger" else count for name, count in counts().items()},
-            3,
-            {topic.name: 3 for topic in TOPICS.values() if topic.partitions == "ledger"},
-        ),
-        # One has fewer, or no number is that of most: that is for people to look at.
-        (counts(node_resources=1, placement_results=1), 3, {}),
-        ({topics.REQUESTS: 3, topics.RESULTS: 2}, 0, {}),
-        ({}, 0, {}),
-    ],
-)
-def test_partitions_that_were_added_are_told_from_those_that_a_ledger_was_made_with(
-    there: dict[str, int], opened: int, first: dict[str, int]
-) -> None:
-    assert first_partitions(there, opened) == first
+OWN = frozenset(range(PARTITIONS))
+AFTER_FAULTS = {
+    ("carrier", "reads", DEAD_LETTERS),  # Where a broker forgot how far was carried: test_engines.
+    ("digest-check", "reads", SNAPSHOTS),  # Where records have left the log, and where a process was found to be wrong: test_digest_check.
+    ("digest-check", "writes", SNAPSHOTS),
+}
+"""What stands in the table and not in this story; each has a test of its own."""
 
 
-def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> None:
-    log = MemoryLog()
-    open_ledger(log, ledger_partitions=3, request_partitions=2)
+class Told:
+    """A log that keeps which topics the step at work reads and appends to."""
 
-    open_ledger(log, ledger_partitions=8, request_partitions=8)
+    def __init__(self, log: Log) -> None:
+        self._log, self.step = log, ""
+        self.touched: set[tuple[str, str, str]] = set()
 
-    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1, 2: 1}
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._log, name)
+        return partial(self._noting, found, name.partition("_")[0]) if name.startswith(("read", "append")) else found
 
-
-def test_a_ledger_whose_claims_were_deleted_is_not_made_anew_empty() -> None:
-    log = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
-    open_again = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
-    log.append([Message(topics.NODE_RESOURCES, b"n1", b"{}")])
-
-    with pytest.raises(TopicMismatch, match="though node-resources has what follows from its records: somebody deleted it"):
-        open_ledger(log)
-    open_ledger(open_again)
-
-    assert topics.CLAIMS not in log.topics()
-    assert open_again.ends(topics.CLAIMS) == {0: 1, 1: 1}
+    def _noting(self, call: Callable[..., Any], verb: str, what: Any, *others: Any) -> Any:
+        topics = {message.topic for message in what} if verb == "append" else {what}
+        self.touched |= {(self.step, {"append": "writes", "read": "reads"}[verb], topic) for topic in topics}
+        return call(what, *others)
 
 
-class _LongLease(MemoryLog):
-    """A log whose lease comes when others have opened the ledger by it, as Kafka's does."""
+class LogClock:
+    """The time of the log's records."""
 
-    def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> RosterLease:
-        lease = super().lease(group, topic, member, timeout_seconds)
-        held = lease.partitions
+    def __init__(self, fleet: FleetLog) -> None:
+        self._fleet = fleet
 
-        def late() -> frozenset[int]:
-            self.append([Message(topics.CLAIMS, own_key(number, 2), b"opened", (), number) for number in range(2)])
-            return held()
+    def wall_ms(self) -> int:
+        return self._fleet.now_ms
 
-        lease.partitions = late  # type: ignore[method-assign]
-        return lease
+    def boot_ms(self) -> int:
+        return self._fleet.now_ms
 
-
-def test_processes_that_open_a_ledger_at_once_open_each_partition_once() -> None:
-    log = _LongLease(topic_specs(2, 1))
-
-    open_ledger(log)
-
-    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1}
+    def seconds(self, duration_ms: int) -> float:
+        return duration_ms / 1000
 
 
-def test_an_opening_that_was_interrupted_is_finished() -> None:
-    log = MemoryLog(topic_specs(2, 1))
+def test_the_table_of_steps_is_what_each_of_them_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts, a guest that nobody claimed, requests, poison wherever it may come, an older row, and a digest that is another one."""
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr(filing, "KEPT_MS", 0)
+    monkeypatch.setattr(filed, "SAID_REQUESTS", 1)
+    monkeypatch.setattr(scheduler_module, "DIGEST_EVERY", 1)
+    monkeypatch.setattr(digest_check, "LOOK_SECONDS", 0.0)
+    fleet = FleetLog(tmp_path)
+    told = Told(fleet.log)
+    pace = Pace(10_000, 60.0)
+    log, metrics, clock = cast(Log, told), Metrics("test"), LogClock(fleet)
 
-    open_ledger(log)
+    def turns(*engines: Engine) -> None:
+        for engine in engines * 4:
+            told.step = engine.name
+            fleet.now_ms += 100
+            engine.turn(OWN)
 
-    assert log.ends(topics.CLAIMS) == {0: 1, 1: 1}
+    def poison(*topics: str) -> None:
+        fleet.log.append([Message(topic, b"n1", b"{", partition=0) for topic in topics])
 
+    fleet.audit("n1", {"stranger": 512}, carry=False)
+    fleet.audit("n2", {}, carry=False)
+    poison(AUDITS, CLAIMS)
+    processor = _processor(log, tmp_path / "state", "p", metrics, clock, pace)
+    turns(*processor)
+    told.step = "scheduler"
+    scheduler = _scheduler(log, "s", DEFAULT, "auto", clock, metrics, 10.0)
+    for number in range(4):
+        fleet.append(REQUESTS, PlacementRequested(request_id=f"r{number}", flavor=Flavor(vcpus=1, memory_mib=64)))
+        turns(*processor, scheduler)
+    poison(REQUESTS, VERDICTS)
+    row, *_ = fleet.log.read(NODE_RESOURCES, 0, 0)
+    digests = [decode(DIGESTS, record.value) for record in fleet.log.read(DIGESTS, 0, 0)]
+    digest = next(each for each in reversed(digests) if isinstance(each, LedgerDigest) and each.process == "p")
+    fleet.log.append([Message(NODE_RESOURCES, row.key, row.value, partition=row.partition)])
+    lie = structs.replace(digest, process="liar", digest="0" * len(digest.digest))
+    fleet.log.append([Message(DIGESTS, key_of(lie) or b"", encode(lie), partition=0)])
+    fleet.now_ms += 60_000
+    turns(*processor, scheduler)
+    turns(*_processor(log, tmp_path / "another", "q", metrics, clock, pace))
+    scheduler.close()
+    told.step = "scheduler"
+    turns(_scheduler(log, "t", DEFAULT, "auto", clock, metrics, 10.0))
 
-def test_topics_that_belong_together_must_have_equally_many_partitions() -> None:
-    log = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.LIFECYCLE] + [TopicSpec(topics.LIFECYCLE, 3)])
-
-    with pytest.raises(TopicMismatch, match="instance-lifecycle has 3 partitions"):
-        check_topics(log)
-
-
-def test_a_key_made_for_a_partition_belongs_there() -> None:
-    assert [partition_of(own_key(p, 7), 7) for p in range(7)] == list(range(7))
-
-
-def test_the_wiring_names_topics_that_exist_and_every_topic_has_a_place_in_it() -> None:
-    named = {topic for step in WIRING for topic in (*step.reads, *step.writes, step.shared_by)}
-
-    assert named == set(TOPICS)
-
-
-def test_a_ledger_that_was_made_before_a_topic_was_thought_of_is_whole_and_looked_through() -> None:
-    log = MemoryLog([spec for spec in topic_specs(2, 2) if spec.name not in LATER_TOPICS])
-    open_before = set(log.topics())
-
-    check_topics(log)
-    Watcher(log).turn(frozenset({0, 1}))
-
-    assert TOPICS.keys() - open_before == LATER_TOPICS
-
-
-class _MakesNone(MemoryLog):
-    """A log that makes no topic now, for this reason."""
-
-    why: LogError | None = None
-
-    def create(self, topics: Sequence[TopicSpec]) -> None:
-        if self.why is not None and not {spec.name for spec in topics} <= self.topics().keys():
-            raise self.why
-        super().create(topics)
-
-
-@pytest.mark.parametrize("why", [LogError("no right"), LogFull("no room"), LogError("2 brokers, and 3 are needed")])
-def test_a_ledger_of_an_earlier_version_is_opened_where_no_topic_can_be_made_now_and_only_apply_says_why(why: LogError) -> None:
-    log = _MakesNone([spec for spec in topic_specs(2, 2) if spec.name not in LATER_TOPICS])
-    log.why = why
-
-    open_ledger(log)
-
-    assert not LATER_TOPICS & log.topics().keys()
-    with pytest.raises(type(why), match=str(why)):
-        open_ledger(log, whole=True)
-
-
-def test_a_new_ledger_is_not_opened_where_no_topic_can_be_made() -> None:
-    log = _MakesNone()
-    log.why = LogError("2 brokers, and 3 are needed")
-
-    with pytest.raises(LogError, match="3 are needed"):
-        open_ledger(log)
+    meant = {(step.name, "reads", topic) for step in WIRING for topic in step.reads}
+    meant |= {(step.name, "writes", topic) for step in WIRING for topic in step.writes}
+    assert (told.touched - meant, meant - told.touched) == (set(), AFTER_FAULTS)
+    assert {topic for _, _, topic in meant} | {step.shared_by for step in WIRING} == set(TOPICS)

@@ -23,6 +23,7 @@ from streams.cli.produce.publishing import message
 from streams.clock import SystemClock
 from streams.engines import Carrier, Watcher
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable, Message
 from streams.log.kafka_errors import LogFatal
 from streams.log.memory import MemoryLog
@@ -31,7 +32,6 @@ from streams.republisher import Republisher
 from streams.runner import Engine, Host, NoShare
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling_engine import SchedulerEngine
-from streams.topology import open_ledger
 from tests.faults.checkers import Acknowledged, everything_wrong, hash_of, records
 
 ALL = frozenset({0, 1})

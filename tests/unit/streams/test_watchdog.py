@@ -16,12 +16,12 @@ from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.folder import Folder
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogError, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.measured import Measured
 from streams.metrics import Health, Metrics
 from streams.tables import Loading, mark_overdue
-from streams.topology import open_ledger
 from streams.watchdog import Share, Standstill, Watchdog, recovery
 
 CLAIMS_0, CLAIMS_1 = Partition("claims", 0), Partition("claims", 1)
