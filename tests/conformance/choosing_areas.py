@@ -19,6 +19,7 @@ from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
+from tests.conformance.ledger_areas import options_in
 from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, listed, options_of, renamed, room_of
 from tests.scheduling_world import world
 
@@ -106,7 +107,8 @@ def selected(vector: Vector) -> Mapping[str, Any]:
     return {"hosts": [each.node_id.split("/") for each in run_filters(rooms, prepared).passed]}
 
 
-def _sorted(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sorted(said: Vector) -> Mapping[str, Any]:
+    given = options_in(said)
     drawn_over: list[list[str]] = []
 
     def draw(few: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def _numa_cell_fit(vector: Given) -> Given:
         error = "MemoryPageSizeNotSupported" if found.detail.endswith("has none of this size") else None
         return {"fits": False, "cpuset_reserved": None, "error": error}
     pinning = {str(guest): host for guest, host in zip(found.guest_cpus, found.pinned_cpus, strict=True)}
-    reserved = list(found.emulator_cpus) or None
+    reserved = sorted(found.emulator_cpus) or None  # A set in Nova.
     return {
         "fits": True,
         "cell_id": found.cell_id,
@@ -104,19 +104,26 @@ def _numa_cell_fit(vector: Given) -> Given:
 def _numa_host_fit(vector: Given) -> Given:
     """Guests one after the other, each meeting what those before it took."""
     given = vector["given"]
-    cells, chosen = tuple(map(_cell, given["host_cells"])), []
+    cells, chosen = tuple(map(_cell, _listed(given["host_cells"]))), []
     for step in given.get("steps") or [given]:
-        found = _fit_host(cells, step["instance"], {**given, **step})
+        said = step["instance"]
+        policy = {"emulator_threads_policy": said.get("emulator_threads_policy")} if isinstance(said, Mapping) else {}
+        found = _fit_host(cells, _listed(said), {**given, **step, **policy})
         grants = [grant for grant in found if not isinstance(grant, Shortfall)]
         cells = numa.with_grants(cells, grants)
         chosen.append([grant.cell_id for grant in grants] or None)
     return {"cells": chosen, "fits": [each is not None for each in chosen]}
 
 
+def _listed(said: Any) -> list[Given]:
+    """The cells of a topology, which may stand under a name; of none, none."""
+    return list((said.get("cells") if isinstance(said, Mapping) else said) or ())
+
+
 def _fit_host(cells: Sequence[numa.Cell], instance: list[Given], given: Given) -> tuple[Any, ...]:
     policy = given.get("emulator_threads_policy")
     wants = [want_of(each, policy) for each in instance]
-    devices, pci_wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
+    devices, pci_wants = devices_in(given), pci_wants_of(given.get("pci_requests") or [])
     free = pci.free_by_cell(devices, ())
     sockets = {cell.cell_id: cell.socket for cell in cells}
     return numa.fit_cells(
@@ -126,8 +133,13 @@ def _fit_host(cells: Sequence[numa.Cell], instance: list[Given], given: Given) -
         devices_in=lambda cell_id: free.get(cell_id, 0),
         wants_devices=bool(pci_wants),
         supports=lambda ids: not isinstance(pci.choose(devices, pci_wants, cells=ids, sockets=sockets), Shortfall),
-        pack=given.get("packing_host_numa_cells_allocation_strategy", False),
+        pack=options_in(given).get("packing_host_numa_cells_allocation_strategy", False),
     )
+
+
+def options_in(given: Given) -> Given:
+    """What a vector says, its configuration by the options' own names besides."""
+    return {**given, **{name.rpartition(".")[2]: value for name, value in (given.get("config") or {}).items()}}
 
 
 # PCI
@@ -158,11 +170,19 @@ def devices_of(given: Iterable[Given]) -> list[PciDevice]:
     return list(found.values())
 
 
+def devices_in(given: Given) -> list[PciDevice]:
+    """Devices as they are, and as many of each pool as it counts."""
+    pools = given.get("pci_pools") or given.get("pci_stats") or ()
+    alike = [{key: value for key, value in pool.items() if key != "count"} for pool in pools for _ in range(pool.get("count", 1))]
+    return devices_of([*(given.get("pci_devices") or ()), *alike])
+
+
 def pci_wants_of(given: Iterable[Given]) -> tuple[PciWant, ...]:
     found = []
     for request in given:
         spec = {_DEVICE.get(key, key): str(value) for key, value in request.items() if key not in _REQUEST}
-        specs = tuple(request.get("specs") or request.get("spec") or (spec,))
+        told = request.get("specs") or request.get("spec") or spec
+        specs = (told,) if isinstance(told, Mapping) else tuple(told)
         found.append(PciWant(count=request.get("count", 1), specs=specs, numa_policy=request.get("numa_policy") or "legacy"))
     return tuple(found)
 
@@ -170,7 +190,7 @@ def pci_wants_of(given: Iterable[Given]) -> tuple[PciWant, ...]:
 def _pci(vector: Given) -> Given:
     given = vector["given"]
     devices = devices_of(given["devices"])
-    sockets = {cell["id"]: cell.get("socket") for cell in given.get("host_cells") or []}
+    sockets = {cell["id"]: cell.get("socket") for cell in _listed(given.get("host_cells"))}
     found = pci.choose(devices, pci_wants_of(given["requests"]), cells=_ids(given.get("instance_cells") or ()), sockets=sockets)
     if isinstance(found, Shortfall):
         return {"supported": False, "products": None}
@@ -222,27 +242,27 @@ def _claim(vector: Given) -> Given:
             return _moved(given)
         case "abort":
             said = given["then"].lower()
-            ended_well = said.startswith(("no ", "without")) or not ("exception" in said or "abort" in said)
+            ended_well = said.startswith(("no ", "without")) or not any(word in said for word in ("exception", "abort", "raise", "error"))
             return {"aborted": _aborted(is_failure=not ended_well)}
         case other:
             raise KeyError(f"subject {other!r} is not known")
 
 
 def _tested(given: Given) -> Given:
-    host, limits = given["node"], given.get("limits") or {}
+    host, limits = given.get("node") or ROOMY, given.get("limits") or {}
     used = _amounts({"memory_mb": host.get("memory_mb_used"), "root_gb": host.get("local_gb_used"), "vcpus": host.get("vcpus_used")})
     node = _node(host, used)
     asked = ClaimItem(
         claim_id="c",
         instance_id="vm",
         nodes=(NODE,),
-        resources=_amounts(given["flavor"], given.get("overhead")),
+        resources=_amounts(given.get("flavor") or {}, given.get("overhead")),
         limits=_limits(limits),
     )
     lacking = {lack.resource for lack in fits(node, asked, "r")}
     lacks = [word for resource, word in REASONS.items() if resource in lacking] + sorted(lacking - REASONS.keys())
-    cells, instance = tuple(map(_cell, given.get("node_numa_cells") or [])), given.get("instance_numa_cells") or []
-    devices, wants = devices_of(given.get("pci_devices") or []), pci_wants_of(given.get("pci_requests") or [])
+    cells, instance = tuple(map(_cell, _listed(given.get("node_numa_cells")))), _listed(given.get("instance_numa_cells"))
+    devices, wants = devices_in(given), pci_wants_of(given.get("pci_requests") or [])
     if instance:
         found = _fit_host(cells, instance, {**given, "limits": limits.get("numa_topology")})
         lacks += ["numa"] if any(isinstance(lack, Shortfall) for lack in found) else []
@@ -252,16 +272,19 @@ def _tested(given: Given) -> Given:
 
 
 LIVE = "live-migration"
+GUESTS, HOSTS = ("instance", "old", "source", "current"), ("claimed", "new", "dest", "requested", "fitted", "host_numa")
+"""How keys begin under which a vector says what a guest that moves has, and what it was given where it goes."""
+ROOMY = {"memory_mb": 4096, "local_gb": 40, "vcpus": 8}
 
 
 def _moved(given: Given) -> Given:
     """A move onto a host that has what its NUMA fit gave (`claimed…`, `new…`): the guest's own page size must be there if it moves live.
 
-    One that names its host is tested like any other claim.
+    One that names its host, or the host's cells, is tested like any other claim.
     """
-    if "node" in given:
+    if "node" in given or given.get("node_numa_cells"):
         return _tested(given)
-    guest, there = (_cells_said(given, *names) for names in (("instance", "old"), ("claimed", "new")))
+    guest, there = (_cells_said(given, *names) for names in (GUESTS, HOSTS))
     if guest and there and given.get("migration_type", LIVE) != LIVE:
         return _outcome([])
     if guest and there:
@@ -273,7 +296,7 @@ def _moved(given: Given) -> Given:
     claim = ClaimItem(
         claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=tuple(map(want_of, guest))
     )
-    return _outcome(["numa"] if fits(_node({"memory_mb": 4096, "local_gb": 40, "vcpus": 8}), claim, "r") else [])
+    return _outcome(["numa"] if fits(_node(ROOMY), claim, "r") else [])
 
 
 def _cells_said(given: Given, *prefixes: str) -> list[Given]:

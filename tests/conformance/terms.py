@@ -18,7 +18,6 @@ from schemas.inventory import (
     Hypervisor,
     Metric,
     NumaCell,
-    PciDevice,
     PciPool,
     ResourceRule,
     SupportedGuest,
@@ -28,7 +27,7 @@ from schemas.resources import Resources
 from schemas.results import CellGrant
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import Options
-from tests.conformance.ledger_areas import devices_of, pci_wants_of, want_of
+from tests.conformance.ledger_areas import devices_in, pci_wants_of, want_of
 
 GIB = 1024
 COUNTED_KIB = 1
@@ -183,7 +182,7 @@ def _hypervisor(host: Mapping[str, Any]) -> Hypervisor:
         service_host=host.get("host", "host1"),
         cell=host.get("cell") or "",
         numa_cells=tuple(map(_numa_cell, host.get("numa_cells") or ())),
-        pci_devices=_pci_devices(host),
+        pci_devices=tuple(devices_in(dict(host))),
     )
 
 
@@ -203,13 +202,6 @@ def _numa_cell(given: Mapping[str, Any]) -> NumaCell:
         socket=given.get("socket"),
         pages=tuple(HugePages(size_kib=size, total=total, free=total - used) for size, total, used in given.get("mempages") or ()),
     )
-
-
-def _pci_devices(host: Mapping[str, Any]) -> tuple[PciDevice, ...]:
-    """Devices as they are, or as many of each pool as it counts."""
-    pools = host.get("pci_pools") or host.get("pci_stats") or ()
-    alike = [{key: value for key, value in pool.items() if key != "count"} for pool in pools for _ in range(pool.get("count", 1))]
-    return tuple(devices_of([*(host.get("pci_devices") or ()), *alike]))
 
 
 def _memory_mib(host: Mapping[str, Any]) -> int | None:

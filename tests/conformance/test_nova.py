@@ -185,6 +185,29 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"claimed": False},
         ),
         ("claim", "MoveClaim", {"instance_pagesize": 4, "claimed_pagesize": 4}, {"claimed": True}),
+        ("claim", "MoveClaim", {"source_pagesize": 4, "dest_pagesize": 2048}, {"claimed": False}),
+        ("claim", "MoveClaim", {"node_numa_cells": [CELL], "instance_numa_cells": [{**PINNED, "memory": 1 << 20}]}, {"claimed": False}),
+        ("numa_host_fit", "numa_fit_instance_to_host", {"host_cells": [CELL], "instance": None}, {"cells": [None]}),
+        ("numa_host_fit", "numa_fit_instance_to_host", {"host_cells": [CELL], "instance": {"cells": [PINNED]}}, {"cells": [[0]]}),
+        *(
+            (
+                "numa_host_fit",
+                "numa_fit_instance_to_host",
+                {
+                    "host_cells": [CELL, {**CELL, "id": 1, "pinned_cpus": [0]}],
+                    "instance": [PINNED],
+                    "config": {"compute.packing_host_numa_cells_allocation_strategy": packs},
+                },
+                {"cells": [[cell]]},
+            )
+            for packs, cell in ((True, 1), (False, 0))
+        ),
+        (
+            "choose",
+            "_get_sorted_hosts",
+            {"weighed": [["a", 1], ["b", 1]], "config": {"filter_scheduler.host_subset_size": 2}, "random_picks": "b"},
+            {"order": ["b", "a"], "random_over": ["a", "b"]},
+        ),
         (
             "tracker",
             "update_available_resource",
