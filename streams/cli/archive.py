@@ -14,7 +14,7 @@ from projections.ledger_id import check_cut
 from schemas.topics import CLAIMS, FOLDED
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
-from streams.cli.given.moments import moment
+from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
@@ -79,7 +79,7 @@ def archive_verb(
 def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
     """The offset below which each partition's records may leave."""
     topics = log.topics()
-    at = moment(below, wall_clock_ms())
+    at = past_moment(below, wall_clock_ms())
     if isinstance(at, Cut):
         check_cut(log, at, FOLDED)
     limits = {}

@@ -16,7 +16,7 @@ from schemas.codec import UNREADABLE_KINDS, Unreadable
 from schemas.topics import ANSWERED, DEAD_LETTERS, TOPICS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, MomentFlag, Show
-from streams.cli.given.moments import moment
+from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable, say
@@ -71,7 +71,7 @@ def list_(
     """One line a letter: where its original stands, and why nobody could use it."""
     with opened(log) as source:
         check_there(source, DEAD_LETTERS)
-        within = Range(None if since is None else moment(since, wall_clock_ms()), moment_of(until))
+        within = Range(None if since is None else past_moment(since, wall_clock_ms()), moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
         cut = cut_of(source, (DEAD_LETTERS,), within)

@@ -17,7 +17,7 @@ from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
-from streams.cli.given.moments import moment, past_moment
+from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, write_on
 from streams.cli.printed.printable import say
@@ -90,7 +90,7 @@ def events(
     if watch:
         check_grows(log)
     now_ms = wall_clock_ms()
-    within = Range(None if since is None else moment(since, now_ms), None if until is None else past_moment(until, now_ms))
+    within = Range(None if since is None else past_moment(since, now_ms), None if until is None else past_moment(until, now_ms))
     subject = _subject(about)
     _check_types(kind)
     chosen = chooser(subject, kind)

@@ -18,7 +18,7 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, RESULTS
 from streams.cli.flags import LIVE, BoundFlag, Live, LogFlag, MomentFlag
-from streams.cli.given.moments import moment
+from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
@@ -55,7 +55,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
     with opened(log) as source:
         lacks = missing(source, (CLAIMS, *AROUND))
         end = moment_of(until, now_ms)
-        start = None if since is None else moment(since, now_ms)
+        start = None if since is None else past_moment(since, now_ms)
         Range(start, end).check(source, (CLAIMS, *AROUND))
         around = cut_of(source, AROUND, Range(None, end))
         about, state = _folded(source, named, end)

@@ -107,7 +107,8 @@ def load(
 
     Each run plays the same hosts from the start, without the guests of earlier ones: on a log that has some, their claims are leaks then.
     Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
-    With --history a log of any size is made that has a past: claims, life cycles, audits, and a few leaks, for `leaks` and `replay`.
+    With --history a log of any size is made that has a past: claims, life cycles, audits, and a leak in some 60,000 records, for `leaks`
+    and `replay`. Each has an id of its own, which digests begin with; all else is the same for the same seed.
     """
     from producers.workload import workload
 

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DEAD_LETTERS, NODE_RESOURCES, REQUESTS, RESULTS
-from streams import topology
+from streams import ledger_topics
 from streams.cli import dead_letters
 from streams.cli.main import run
 from streams.dead_letters import dead_letter
@@ -81,7 +81,7 @@ def test_letters_of_a_topic_or_partition_that_this_ledger_has_not_are_refused_an
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(topology, "topic_specs", lambda *counts: [spec for spec in topic_specs(*counts) if spec.name != ANSWERED])
+        earlier.setattr(ledger_topics, "topic_specs", lambda *counts: [spec for spec in topic_specs(*counts) if spec.name != ANSWERED])
         fleet = FleetLog(tmp_path)
     letters_of(fleet, ANSWERED, AUDITS)
     letters_of(fleet, AUDITS, partition=7)

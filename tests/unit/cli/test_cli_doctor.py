@@ -14,7 +14,7 @@ from schemas.codec import encode
 from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
-from streams import topology
+from streams import ledger_topics
 from streams.cli.doctor import checks
 from streams.ledger_topics import topic_specs
 from streams.log.base import Message
@@ -51,7 +51,7 @@ def test_a_topic_that_an_earlier_version_did_not_make_is_a_warning_with_the_comm
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(topology, "topic_specs", lambda *counts: [spec for spec in topic_specs(*counts) if spec.name != ANSWERED])
+        earlier.setattr(ledger_topics, "topic_specs", lambda *counts: [spec for spec in topic_specs(*counts) if spec.name != ANSWERED])
         fleet = FleetLog(tmp_path)
 
     before = fleet.run(capsys, "doctor", "-o", "json")

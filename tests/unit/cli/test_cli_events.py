@@ -195,11 +195,20 @@ def test_an_end_that_has_not_come_has_no_answer_and_an_empty_bound_is_no_time(tm
     fleet = FleetLog(tmp_path)
     fleet.audit("c01")
 
-    ahead = fleet.run(capsys, "events", "--until", "+2h")
+    ahead = [
+        fleet.run(capsys, *verb)
+        for verb in (
+            ["events", "--until", "+2h"],
+            ["events", "--since", "+2h"],
+            ["timeline", "node/c01", "--since", "+2h"],
+            ["dead-letters", "list", "--since", "+2h"],
+            ["archive", tmp_path / "old", "--below", "+30d"],
+        )
+    ]
     empty = [
         fleet.run(capsys, *verb, flag, "") for verb in (["events"], ["timeline", "node/c01"], ["dead-letters", "list"]) for flag in BOUNDS
     ]
 
-    assert (ahead.code, ahead.out) == (6, "")
-    assert "which has not come yet" in ahead.err
+    assert [(said.code, said.out, "which has not come yet" in said.err) for said in ahead] == [(6, "", True)] * 5
+    assert fleet.log.start(CLAIMS, 0) == fleet.log.start(CLAIMS, 1) == 0
     assert [(said.code, said.out) for said in empty] == [(2, "")] * 6
