@@ -124,7 +124,9 @@ def explain(
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             summary = _summary(found, request, counting) | {"decided_on": str(decided_at(source, counting))}
-            show.write(Answer(columns=COLUMNS, items=items, cut=now.state.cut, summary=summary))
+            summary["home"] = next((item for item in items if not item["attempt"]), None)
+            instances = [item for item in items if item["attempt"]]
+            show.write(Answer(columns=COLUMNS, items=instances, cut=now.state.cut, summary=summary))
     failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
     return Exit.UNPLACEABLE if failed else Exit.DONE
 
@@ -234,13 +236,9 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
 
 def _heading(decision: Decision, request: PlacementRequested) -> str:
     """Whom a decision is about: an instance, or its group, whose home is chosen before the first member is decided."""
-    group_id = _home_of(decision, request)
-    return f"home of group {group_id}, chosen before its first member" if group_id else f"instance {decision.instance_id}"
-
-
-def _home_of(decision: Decision, request: PlacementRequested) -> str:
-    """The affinity group whose home it chose; "" where it chose an instance's place."""
-    return request.group.group_id if not decision.attempt and request.group is not None else ""
+    if decision.attempt or request.group is None:
+        return f"instance {decision.instance_id}"
+    return f"home of group {request.group.group_id}, chosen before its first member"
 
 
 def _verdicts(matrix: Matrix, node_id: str) -> dict[str, str]:
@@ -262,7 +260,6 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
     item = decision_item(decision)
     item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
     item["outcomes"] = [item_of(fate) for fate in now.of(decision.instance_id)] if decision.attempt else []
-    item["home_of"] = _home_of(decision, now.request)
     if run.matrix is not None:
         item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
         if node:

@@ -185,7 +185,7 @@ def _say_failed(log: Log, request: PlacementRequested, found: Found, result: Pla
     """The reasons, and what the leaks on the nearest node hold."""
     code = Exit.UNPLACEABLE if result.reason in UNPLACEABLE else Exit.ERROR
     if not show.in_words:
-        items = [decision_item(decision) for decision in result.decisions]
+        items = [decision_item(decision) for decision in result.decisions if decision.attempt]
         answer = Answer(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
         show.write(answer)
         return code

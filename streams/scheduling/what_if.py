@@ -20,6 +20,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.results import Decision
+from streams.scheduling.ask import Ask
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import NOWHERE, choose
 from streams.scheduling.limits import claimed
@@ -153,17 +154,26 @@ def _decide(request: PlacementRequested, basis_of: BasisOf, policy: Policy, left
         fleet = basis.fleet
         if left:
             fleet.leave_home(group_id, left)
-        ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
-        ask, decision = choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
+        ask, decision = _chosen(request, index, basis, policy, name)
+        if decision.chosen and group_id and not fleet.home_of(group_id).node_id:
+            # Schedulers propose it before they claim, and look at it again for the first member, who came with all others before.
+            fleet.find_home(group_id, decision.chosen)
+            ask, member = _chosen(request, index, basis, policy, name)
+            decision = decision if member.chosen else member
         decisions.append(decision)
         if not decision.chosen:
             return Outcome(decisions, matrix(fleet, ask, policy), supplies(fleet, ask)), laid
         item = replace(claimed(fleet, ask, policy, decision), claim_id=claim_id(request.request_id, index, OWNER, 0, 0))
         fleet.lay(item, decision.chosen, fleet.partition_of_node(decision.chosen))
         laid.append((fleet, item.claim_id))
-        if group_id and not fleet.home_of(group_id).node_id:
-            fleet.find_home(group_id, decision.chosen)  # Schedulers propose it before they claim.
     return Outcome(decisions, None, ()), laid
+
+
+def _chosen(request: PlacementRequested, index: int, basis: Basis, policy: Policy, name: str) -> tuple[Ask, Decision]:
+    """What is asked for one instance on its basis, and where it goes; `name` is the policy's digest."""
+    fleet = basis.fleet
+    ask = fleet.ask_seeded(request, index, seed=basis.seed, attempt=basis.attempt, options=policy.options).unless(basis.unusable)
+    return choose(engine(basis.engine), fleet, ask, policy, name, basis.held)
 
 
 def _moving_group(request: PlacementRequested) -> str:

@@ -9,6 +9,7 @@ from projections.ledger import Ledger
 from schemas.claims import GroupHomeClosed, GroupHomeProposed, NodeStatus
 from schemas.inventory import HugePages, Metric, NumaCell, OperatorFields
 from schemas.requests import Flavor, PlacementRequested, ServerGroup
+from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS
 from streams.scheduling.capacity import capacity
 from streams.scheduling.fleet import Fleet
@@ -16,6 +17,7 @@ from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, Policy
 from streams.scheduling.what_if import Basis, CannotChange, Changes, NodesLike, Outcome, change, counted, decide
 from tests.scheduling_world import World, world
+from tests.unit.scheduling.test_explain import results
 
 TOGETHER = ServerGroup(group_id="g", policy="affinity")
 
@@ -200,3 +202,23 @@ def test_counting_for_a_group_leaves_its_home_where_it_was() -> None:
 
     assert (found.fits, found.together) == (6, True)
     assert fleet.home_of("g").node_id == "n1"
+
+
+def test_members_who_would_do_together_but_not_each_by_itself_are_refused_as_by_a_scheduler() -> None:
+    here = world()
+    here.host("n1", vcpus=4)
+    policy = Policy(filters=("ComputeFilter", "ServerGroupAffinityFilter", "ExactCoreFilter"))
+    asked = here.request("r", vcpus=2, count=2, group=ServerGroup(group_id="g", policy="affinity"))
+    fleet = Fleet(here.ledgers())
+
+    outcome = decide(asked, lambda index, _: Basis(fleet, index), policy)
+    scheduler = here.scheduler(policy=policy)
+    while scheduler.turn():
+        pass
+
+    (said,) = [event for event in results(here) if isinstance(event, PlacementFailed)]
+    assert (said.reason, outcome.placed) == ("no-valid-node", 0)
+    assert [each.chosen for each in outcome.decisions] == [""]
+    assert [each.reason for each in outcome.decisions[0].rejections if each.rejected] == [
+        each.reason for each in said.decisions[-1].rejections if each.rejected
+    ]
