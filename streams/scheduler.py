@@ -17,6 +17,7 @@ from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
 from projections.projection import Recorded, bare_reading
 from projections.rules import DIGEST_EVERY
+from projections.snapshots import misfit
 from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
@@ -100,7 +101,7 @@ class Scheduler:
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None
         self._clocks, self._says_answered = clocks or Clocks(), _may_say_answered(log, tell)
-        self._ledgers = [_usable(log, ledger) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
+        self._ledgers = [_begun_with(log, ledger, tell) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
         self._request_partitions = topics[REQUESTS]
         self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
@@ -360,17 +361,13 @@ class Scheduler:
         return positions
 
 
-def _usable(log: Log, ledger: Ledger) -> Ledger:
+def _begun_with(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> Ledger:
     """The ledger if it is a fold of this log's partition; else a new one, folded from the start (rule 13)."""
-    last = ledger.next_offset - 1
-    if last < 0:
+    reason = misfit(ledger, log)
+    if reason is None:
         return ledger
-    partition = ledger.partition
-    if last < log.end(CLAIMS, partition):
-        at_hand = last >= log.start(CLAIMS, partition)
-        if not at_hand or not ledger.last_value or log.read(CLAIMS, partition, last, 1)[0].value == ledger.last_value:
-            return ledger
-    return Ledger(partition, ledger.partitions)
+    tell(f"{CLAIMS}/{ledger.partition}: the state to start with is discarded: {reason}; it is folded anew")
+    return Ledger(ledger.partition, log.topics()[CLAIMS])
 
 
 def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:

@@ -49,9 +49,11 @@ def test_ledgers_of_another_log_are_discarded_and_folded_anew() -> None:
     longer = elsewhere.ledgers()
     elsewhere.host("x3")
 
-    for others in (longer, elsewhere.ledgers()):
-        scheduler = here.scheduler(ledgers=others)
+    for others, reason in ((longer, "the log has another record at offset"), (elsewhere.ledgers(), "the log ends at offset")):
+        told: list[str] = []
+        scheduler = here.scheduler(ledgers=others, tell=told.append)
         settle(scheduler)
+        assert [reason in sentence for sentence in told] == [True]
         assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
 
 
