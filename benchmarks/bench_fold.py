@@ -25,11 +25,11 @@ from benchmarks.report import Report, arguments, positive, seconds
 from producers.ledger_load import LedgerRecord, ledger_records
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
+from projections.reading import between
 from projections.rocks import RocksTable
 from projections.snapshots import encoded
 from schemas.codec import CLAIMS_DECODER
 from schemas.topics import CLAIMS
-from streams.log.base import between
 from streams.log.sqlite import SqliteLog
 
 HELD_PER_NODE = 20

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from projections.ledger import Ledger
-from projections.projection import HistoryMissing, Readable
+from projections.reading import HistoryMissing, Readable, between
 from projections.rules import SKEW_MS
 from projections.snapshots import Extras, Tell, load_newest_with
 from schemas.codec import decode_keyed
@@ -43,15 +43,10 @@ def read_digests(log: Readable, partition: int, at: int | None = None) -> Iterat
         return
     start, end = log.start(DIGESTS, partition), log.end(DIGESTS, partition)
     at = start if at is None else max(at, start)
-    while at < end:
-        records = log.read(DIGESTS, partition, at, READ_RECORDS)
-        if not records:
-            return
-        for record in records:
-            event = decode_keyed(DIGESTS, record.key, record.value)
-            if isinstance(event, LedgerDigest) and event.partition == partition:
-                yield Published(event, record.offset, record.time_ms)
-        at = records[-1].offset + 1
+    for record in between(log, DIGESTS, partition, at, end, READ_RECORDS):
+        event = decode_keyed(DIGESTS, record.key, record.value)
+        if isinstance(event, LedgerDigest) and event.partition == partition:
+            yield Published(event, record.offset, record.time_ms)
 
 
 class FoldedAgain:

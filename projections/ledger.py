@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from projections import claiming, evidence
 from projections.ledger_state import DIGEST_BYTES, LedgerState, Step
-from projections.projection import OffsetGap, UnknownRules, WrongLedger
+from projections.reading import OffsetGap, UnknownRules, WrongLedger
 from projections.rules import REMEMBERED_RECORDS, RULES_KNOWN
 from schemas import claims as say
 from schemas.codec import CLAIMS_DECODER, Unreadable, decode, event_type, key_of

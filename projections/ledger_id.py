@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from projections.cut import Cut
-from projections.projection import HistoryMissing, Readable, WrongCut
+from projections.reading import HistoryMissing, Readable, WrongCut
 from projections.snapshots import newest_chunk
 from schemas.claims import PartitionOpened
 from schemas.codec import decode

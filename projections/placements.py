@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from projections.filed import Filed
-from projections.projection import OffsetGap
+from projections.reading import OffsetGap
 from schemas.codec import Unreadable, decode_keyed
 from schemas.partitioner import partition_of
 from schemas.requests import PlacementCancelled, PlacementRequested

@@ -16,7 +16,7 @@ from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.projection import HistoryMissing, ProjectionError, Readable, for_a_fold
+from projections.reading import HistoryMissing, ProjectionError, Readable, between, for_a_fold
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from projections.whole import check_whole
@@ -302,13 +302,6 @@ def _rows(log: Readable, number: int) -> list[NodeResources]:
     """Every record of a partition of `node-resources` that is one (rule 11) and is about it; what else lies there says nothing."""
     if number >= log.topics().get(NODE_RESOURCES, 0):
         return []
-    found = []
-    at, end = log.start(NODE_RESOURCES, number), log.end(NODE_RESOURCES, number)
-    while at < end:
-        records = log.read(NODE_RESOURCES, number, at, READ_RECORDS)
-        if not records:
-            break
-        events = [decode_keyed(NODE_RESOURCES, record.key, record.value) for record in records]
-        found += [event for event in events if isinstance(event, NodeResources) and event.partition == number]
-        at = records[-1].offset + 1
-    return found
+    records = between(log, NODE_RESOURCES, number, log.start(NODE_RESOURCES, number), log.end(NODE_RESOURCES, number), READ_RECORDS)
+    events = (decode_keyed(NODE_RESOURCES, record.key, record.value) for record in records)
+    return [event for event in events if isinstance(event, NodeResources) and event.partition == number]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from projections import companions, state
 from projections.ledger import Ledger
-from projections.projection import Readable, Recorded, RecordsDamaged
+from projections.reading import Readable, Recorded, RecordsDamaged, between
 from projections.state import STATE_VERSION, StateError
 from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
@@ -269,12 +269,9 @@ def damaged_at(log: Readable, partition: int) -> str:
     if partition >= log.topics().get(SNAPSHOTS, 0):
         return ""
     try:
-        at, end = log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition)
-        while at < end and (records := log.read(SNAPSHOTS, partition, at, CHUNKS_AT_ONCE)):
-            for record in records:
-                if not isinstance(decode(SNAPSHOTS, record.value), SnapshotChunk):
-                    return f"{SNAPSHOTS}/{partition}@{record.offset}"
-            at = records[-1].offset + 1
+        for record in between(log, SNAPSHOTS, partition, log.start(SNAPSHOTS, partition), log.end(SNAPSHOTS, partition), CHUNKS_AT_ONCE):
+            if not isinstance(decode(SNAPSHOTS, record.value), SnapshotChunk):
+                return f"{SNAPSHOTS}/{partition}@{record.offset}"
     except RecordsDamaged as problem:
         return str(getattr(problem, "position", None) or f"{SNAPSHOTS}/{partition}")
     return ""
@@ -372,18 +369,11 @@ def _backwards(log: Readable, partition: int, tell: Tell) -> Iterator[tuple[Reco
 def _read(log: Readable, partition: int, first: int, end: int, tell: Tell) -> list[Recorded]:
     """The records from `first` up to `end`, exclusive, as far as they are sound."""
     records: list[Recorded] = []
-    at = first
-    while at < end:
-        try:
-            read = log.read(SNAPSHOTS, partition, at, end - at)
-        except RecordsDamaged as problem:
-            place = getattr(problem, "position", None)
-            tell(_damaged(f"{SNAPSHOTS}/{partition}@{at if place is None else place.offset}"))
-            break
-        if not read:
-            break
-        records += [record for record in read if record.offset < end]
-        at = read[-1].offset + 1
+    try:
+        records.extend(between(log, SNAPSHOTS, partition, first, end, end - first))  # What came before the damage stays in it.
+    except RecordsDamaged as problem:
+        place, at = getattr(problem, "position", None), records[-1].offset + 1 if records else first
+        tell(_damaged(f"{SNAPSHOTS}/{partition}@{at if place is None else place.offset}"))
     return records
 
 

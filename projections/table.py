@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
-from projections.projection import ProjectionError
+from projections.reading import ProjectionError
 
 
 class TableError(ProjectionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from projections.projection import HistoryMissing, Readable
+from projections.reading import HistoryMissing, Readable
 from schemas.claims import PartitionOpened
 from schemas.codec import decode
 from schemas.topics import CLAIMS, NODE_RESOURCES, SNAPSHOTS, VERDICTS

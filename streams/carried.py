@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
-from streams.log.base import Log, Record, between
+from streams.log.base import Log, Record
 from streams.reconciler import reconcile
 
 BATCH_RECORDS: Final = 5_000

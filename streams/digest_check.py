@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from projections.digests import FoldedAgain, Published, read_digests
 from projections.ledger import Ledger
-from projections.projection import HistoryMissing, ProjectionError, WrongDigest
+from projections.reading import HistoryMissing, ProjectionError, WrongDigest
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
 from schemas.results import LedgerDigest

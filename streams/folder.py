@@ -18,7 +18,7 @@ from projections import companions
 from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
 from projections.ledger_state import Step
-from projections.projection import OffsetGap
+from projections.reading import OffsetGap
 from projections.rows import node_resources
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, newest_offset

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import DEAD_LETTERS
 from streams.dead_letters import DeadLetter, hash_of, read_letter
-from streams.log.base import Log, Partition, between
+from streams.log.base import Log, Partition
 
 BATCH_RECORDS: Final = 1_000
 LOOK_BACK_RECORDS: Final = 100_000

@@ -133,6 +133,8 @@ def _told(source: Log, place: Partition, end: int, progress: Progress) -> Iterat
         raise OffsetOutOfRange(f"{place}: the log begins at {source.start(*place)}; the folder with the rest goes into CLAIMLOG_ARCHIVE")
     while at < end:
         records = source.read(*place, at, min(BATCH_RECORDS, end - at))
+        if not records:
+            raise OffsetOutOfRange(f"{place}@{at} is missing in the log")
         for record in records:
             if record.offset != at:
                 raise OffsetOutOfRange(f"{place}@{at} is missing in the log")
@@ -166,6 +168,8 @@ def _copy(source: Log, target: Target, place: Partition, end: int, progress: Pro
     while at < end:
         records = source.read(*place, at, min(BATCH_RECORDS, end - at))
         times_ms = []
+        if not records:
+            raise OffsetOutOfRange(f"{place}@{at} is missing in the old log, so what follows would get other offsets")
         for offset, record in enumerate(records, at):
             if record.offset != offset:
                 raise OffsetOutOfRange(f"{place}@{offset} is missing in the old log, so what follows would get other offsets")

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
-from projections.projection import Recorded, bare_reading
+from projections.reading import Recorded, bare_reading, between
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import misfit
 from schemas.codec import Unreadable, decode
@@ -385,13 +385,11 @@ def _epoch(log: Log, process_id: str, request_partitions: int, now_ms: int) -> i
     """The start's number: the time in ms, but above that of any earlier start of the process, whatever the clock says."""
     partition = partition_of(process_id.encode(), request_partitions)
     end = log.end(RESULTS, partition)
-    epoch, offset = now_ms, max(log.start(RESULTS, partition), end - STARTS_LOOKED_THROUGH)
-    while offset < end:
-        for record in log.read(RESULTS, partition, offset, RECORDS_PER_READ):
-            offset = record.offset + 1
-            epoch = max(epoch, record.time_ms)
-            if record.key == process_id.encode():
-                started = decode(RESULTS, record.value)
-                if isinstance(started, SchedulerStarted):
-                    epoch = max(epoch, started.started_ms + 1)
+    epoch, first = now_ms, max(log.start(RESULTS, partition), end - STARTS_LOOKED_THROUGH)
+    for record in between(log, RESULTS, partition, first, end, RECORDS_PER_READ):
+        epoch = max(epoch, record.time_ms)
+        if record.key == process_id.encode():
+            started = decode(RESULTS, record.value)
+            if isinstance(started, SchedulerStarted):
+                epoch = max(epoch, started.started_ms + 1)
     return epoch

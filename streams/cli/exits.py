@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TextIO
 
-from projections.projection import HistoryMissing, OffsetGap, ProjectionError, WrongCut
+from projections.reading import HistoryMissing, OffsetGap, ProjectionError, WrongCut
 from streams.cli.printed.printable import printable_lines
 from streams.cli.printed.stdout import NAME, hush_stdout
 from streams.cli.problems import AnswerIncomplete, UsageProblem

@@ -9,6 +9,7 @@ from uuid import uuid4
 from cyclopts import Parameter
 from msgspec import structs
 
+from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
@@ -32,7 +33,7 @@ from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
-from streams.log.base import Log, LogUnreachable, Position, between
+from streams.log.base import Log, LogUnreachable, Position
 from streams.operator import ask
 
 PLACED = [

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from msgspec import Struct
 
 from projections.ledger import Ledger
-from projections.projection import UnknownRules
+from projections.reading import UnknownRules
 from projections.replay import cut_at, fold
 from projections.rules import RULES_KNOWN
 from projections.snapshots import load_newest

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 
 from projections.companions import Doubles, all_rows, taken
 from projections.ledger import Ledger
-from projections.projection import ProjectionError
+from projections.reading import ProjectionError
 from projections.replay import cut_at, ends_of, fold
 from projections.snapshots import Listed, damaged_at, encoded, listed, load_newest, load_newest_with, state_hash
 from schemas.topics import CLAIMS, SNAPSHOTS

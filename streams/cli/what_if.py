@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from projections.cut import Cut
 from projections.ledger import Ledger
 from projections.ledger_id import ledger_id_of
-from projections.projection import ProjectionError
+from projections.reading import ProjectionError, between
 from schemas.claims import GroupHomeProposed
 from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
@@ -37,7 +37,7 @@ from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.reading.there import check_there
-from streams.log.base import Log, OffsetOutOfRange, between
+from streams.log.base import Log, OffsetOutOfRange
 from streams.placement.checks import unfit
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out

@@ -13,13 +13,13 @@ Everything else in claimlog is a fold over what this contract hands out, so it s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
-from projections.projection import RecordsDamaged
+from projections.reading import RecordsDamaged
 
 Headers = tuple[tuple[str, bytes], ...]
 ClockMs = Callable[[], int]
@@ -252,16 +252,3 @@ def partition_count(log: Log, topic: str) -> int:
     if count is None:
         raise TopicMismatch(f"topic {topic} is missing: it was never made, or was deleted; `claimlog topics check` says what is there")
     return count
-
-
-def between(log: Log, topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record]:
-    """The records of a partition from `start` up to `end`, exclusive, read so many at a time."""
-    while start < end:
-        records = log.read(topic, partition, start, min(batch, end - start))
-        if not records:
-            return
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
-        start = records[-1].offset + 1

@@ -11,10 +11,11 @@ from typing import Final
 
 from projections.filed import Filed, filed_by
 from projections.ledger import Ledger
+from projections.reading import between
 from schemas.codec import decode
 from schemas.results import RequestsAnswered
 from schemas.topics import ANSWERED, RESULTS
-from streams.log.base import Log, Message, between
+from streams.log.base import Log, Message
 from streams.placement.messages import Sender
 from streams.placement.work import Desk, Filing
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from projections.reading import between
 from streams.log.base import (
     Log,
     Message,
@@ -23,7 +24,6 @@ from streams.log.base import (
     Record,
     TopicMismatch,
     TopicSpec,
-    between,
     partition_count,
 )
 from streams.log.kafka import KafkaLog

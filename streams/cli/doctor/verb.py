@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
-from projections.projection import ProjectionError
+from projections.reading import ProjectionError
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check

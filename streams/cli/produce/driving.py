@@ -14,6 +14,7 @@ from producers.load import Fleet
 from producers.source import said
 from producers.workload import Arrival, Departure
 from projections.placements import Answered, Placements
+from projections.reading import between
 from schemas.codec import decode, encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.requests import TTL_MS_DEFAULT, PlacementRequested
@@ -21,7 +22,7 @@ from schemas.results import InstancesPlaced
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.produce.publishing import message
 from streams.clock import Clock
-from streams.log.base import Log, Message, Partition, Record, between
+from streams.log.base import Log, Message, Partition, Record
 
 BATCH_MESSAGES = 1_000
 """One append of the log: a transaction that others wait for some milliseconds at most."""

@@ -7,10 +7,11 @@ from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from producers.source import Said
+from projections.reading import between
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
-from streams.log.base import Log, LogUnreachable, Message, between
+from streams.log.base import Log, LogUnreachable, Message
 from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000

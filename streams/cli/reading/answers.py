@@ -11,13 +11,14 @@ from msgspec import Struct
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
+from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.given.timegrammar import Moment
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, partition_records
-from streams.log.base import Log, Partition, Position, Record, between
+from streams.log.base import Log, Partition, Position, Record
 
 # Longer sleeps overflow the clocks of some systems; it only sleeps again.
 WAIT_SECONDS_MAX = 3600.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from projections.projection import Recorded, for_a_fold
+from projections.reading import Recorded, for_a_fold
 from schemas.claims import ClaimRequested
 from schemas.codec import decode_keyed
 from schemas.topics import CLAIMS, REQUESTS

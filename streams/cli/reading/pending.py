@@ -8,12 +8,13 @@ from typing import TextIO
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
+from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
 from streams.carried import last_carried
 from streams.cli.printed import units
 from streams.cli.reading.state import READ_RECORDS, State
-from streams.log.base import Log, Record, between, is_stand_in
+from streams.log.base import Log, Record, is_stand_in
 from streams.reconciler import reconcile
 
 Each = Callable[[Ledger, Observed, Step], None]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
-from projections.projection import HistoryMissing
+from projections.reading import HistoryMissing, between
 from projections.replay import check_at_hand
 from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.log.base import Log, LogDamaged, Record, between
+from streams.log.base import Log, LogDamaged, Record
 
 READ_RECORDS = 2_000
 ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"

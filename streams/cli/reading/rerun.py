@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from projections.cut import Cut, CutError
 from projections.ledger import Ledger
-from projections.projection import ProjectionError
+from projections.reading import ProjectionError, between
 from schemas.claims import ClaimItem, ClaimRequested
 from schemas.codec import decode
 from schemas.requests import PlacementRequested
@@ -152,14 +152,10 @@ def overlaid(log: Log, cut: tuple[int, ...], overlay: Sequence[str]) -> dict[str
     wanted = Named(overlay)
     items: dict[str, ClaimItem] = {}
     for number, end in enumerate(cut):
-        at, until = end, min(log.end(CLAIMS, number), end + BEHIND_THE_CUT_MAX)
-        while at < until and len(items) < wanted.size:
-            records = log.read(CLAIMS, number, at, READ_RECORDS)
-            if not records:
+        for record in between(log, CLAIMS, number, end, min(log.end(CLAIMS, number), end + BEHIND_THE_CUT_MAX), READ_RECORDS):
+            if len(items) == wanted.size:
                 break
-            for record in records:
-                event = decode(CLAIMS, record.value)
-                if isinstance(event, ClaimRequested):
-                    items |= {item.claim_id: item for item in event.items if item.claim_id in wanted}
-            at = records[-1].offset + 1
+            event = decode(CLAIMS, record.value)
+            if isinstance(event, ClaimRequested):
+                items |= {item.claim_id: item for item in event.items if item.claim_id in wanted}
     return items

@@ -20,7 +20,7 @@ from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import OBSERVES, Observed
-from projections.projection import for_a_fold
+from projections.reading import for_a_fold
 from projections.rows import node_resources
 from schemas.findings import Cause, LeakConfirmed, LeakSuspected
 from schemas.results import NodeResources

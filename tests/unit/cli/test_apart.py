@@ -12,7 +12,7 @@ import pytest
 
 from producers.ledger_load import ledger_records
 from projections.ledger_id import ledger_id_of
-from projections.projection import HistoryMissing
+from projections.reading import HistoryMissing
 from schemas.topics import CLAIMS
 from streams.cli.main import run as main
 from streams.cli.problems import UsageProblem

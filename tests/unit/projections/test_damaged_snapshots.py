@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.ledger import Ledger
-from projections.projection import Recorded
+from projections.reading import Recorded
 from projections.replay import fold
 from projections.snapshots import CHUNKS_AT_ONCE, chunks_of, damaged_at, encoded, load_newest, newest_offset
 from schemas.claims import PartitionOpened

@@ -14,7 +14,7 @@ from projections import claiming, ledger_state
 from projections import ledger as ledger_module
 from projections.ledger import Ledger
 from projections.ledger_state import DIGEST_START
-from projections.projection import OffsetGap, UnknownRules, WrongLedger
+from projections.reading import OffsetGap, UnknownRules, WrongLedger
 from projections.rules import REMEMBERED_RECORDS
 from schemas.claims import (
     ClaimRequested,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.placements import Answered, Asked, Cancel, Placements
-from projections.projection import OffsetGap
+from projections.reading import OffsetGap
 from schemas.codec import Unreadable, encode
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import Resources

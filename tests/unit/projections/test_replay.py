@@ -14,7 +14,7 @@ from projections.cut import Cut
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.projection import HistoryMissing, ProjectionError
+from projections.reading import HistoryMissing, ProjectionError
 from projections.replay import cut_of, ends_of, replay, verified
 from projections.replay import folded as told_of
 from projections.rows import node_resources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from projections.projection import HistoryMissing
+from projections.reading import HistoryMissing
 from projections.whole import check_whole, opened_partitions
 from schemas.claims import PartitionOpened
 from schemas.codec import encode

@@ -8,7 +8,7 @@ import pytest
 
 from projections.digests import FoldedAgain, read_digests
 from projections.ledger import Ledger
-from projections.projection import HistoryMissing, WrongDigest
+from projections.reading import HistoryMissing, WrongDigest
 from projections.snapshots import chunks_of, load_newest
 from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
 from schemas.codec import encode, key_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from projections.projection import HistoryMissing
+from projections.reading import HistoryMissing
 from streams.app import FaustHost, in_time
 from streams.cli.exits import Exit, exit_of
 from streams.log.base import LogUnreachable

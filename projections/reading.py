@@ -1,7 +1,7 @@
-"""The contract of a projection: something that folds one partition of the log, record by record, in order."""
+"""The log as a fold reads it, record by record in order, and what ends a fold."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 
 class Recorded(Protocol):
@@ -58,6 +58,30 @@ class Readable(Protocol):
     def at_time(self, topic: str, partition: int, time_ms: int) -> int:
         """The offset of the first record with an append time at or after `time_ms`; `end` if there is none."""
         ...
+
+
+Record_co = TypeVar("Record_co", bound=Recorded, covariant=True)
+
+
+class Reads(Protocol[Record_co]):
+    """Of a log no more than that it is read."""
+
+    def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Record_co]:
+        """See `Readable`."""
+        ...
+
+
+def between(log: Reads[Record_co], topic: str, partition: int, start: int, end: int, batch: int) -> Iterator[Record_co]:
+    """The records of a partition from `start` up to `end`, exclusive, read so many at a time; fewer where the log has no more there."""
+    while start < end:
+        records = log.read(topic, partition, start, min(batch, end - start))
+        if not records:
+            return
+        for record in records:
+            if record.offset >= end:
+                return
+            yield record
+        start = records[-1].offset + 1
 
 
 def bare_reading(log: Readable) -> Callable[[str, int, int, int], Sequence[Recorded]]:
