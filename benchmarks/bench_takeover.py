@@ -22,9 +22,10 @@ from benchmarks.bench_memory import resident
 from benchmarks.report import Report, arguments, positive
 from schemas.partitioner import partition_of
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
-from streams.log.base import Message, Record, TopicSpec, wall_clock_ms
+from streams.clock import boot_clock_ms, wall_clock_ms
+from streams.log.base import Message, Record, TopicSpec
 from streams.log.sqlite import SqliteLog
-from streams.scheduler import COMMIT_EVERY_MS, Clocks, Scheduler, boot_clock_ms
+from streams.scheduler import COMMIT_EVERY_MS, Clocks, Scheduler
 
 NODES = 500
 EXAMPLES = 64

@@ -12,6 +12,20 @@ from typing import Protocol
 
 from msgspec import Struct
 
+ClockMs = Callable[[], int]
+
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970, UTC: the clock of every log unless another is given."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_clock_ms() -> int:
+    """Milliseconds since boot, the machine's sleep included. Where there is no boot clock (not Linux) the monotonic one stands in."""
+    return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
+
 
 class Clock(Protocol):
     """What a shell asks for the time."""
@@ -34,18 +48,15 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         """See `Clock`."""
-        return time.time_ns() // 1_000_000
+        return wall_clock_ms()
 
     def boot_ms(self) -> int:
-        """See `Clock`. Where there is no boot clock (not Linux) the monotonic one stands in; it may stop while the machine sleeps."""
-        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
+        """See `Clock`."""
+        return boot_clock_ms()
 
     def seconds(self, duration_ms: int) -> float:
         """See `Clock`."""
         return duration_ms / 1000
-
-
-_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ScaledClock(Struct, frozen=True):

@@ -28,12 +28,12 @@ from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
-from streams.clock import LogTime
+from streams.clock import ClockMs, LogTime, wall_clock_ms
 from streams.dead_letters import dead_letter
 from streams.evidence import verdict_within_bounds
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
-from streams.log.base import ClockMs, Headers, Log, LogDamaged, Message, Partition, Record, wall_clock_ms
+from streams.log.base import Headers, Log, LogDamaged, Message, Partition, Record
 from streams.metrics import Metrics
 from streams.snapshot_writer import write_snapshot
 from streams.tables import RECOVERY_SECONDS, Loading, Tables

@@ -22,8 +22,9 @@ from schemas.codec import Unreadable, decode
 from schemas.partitioner import partition_of
 from schemas.results import SchedulerStarted
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
+from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import not_told, rewound
-from streams.log.base import ClockMs, Log, LogFull, LogUnreachable, Partition, wall_clock_ms
+from streams.log.base import Log, LogFull, LogUnreachable, Partition
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
 from streams.placement.history import begun
@@ -56,12 +57,6 @@ READ_BACK_SECONDS = 0.05
 # How long leaving waits for what was said last. What is lost then is found undone by the next owner.
 FINISH_SECONDS = 2.0
 DECISIONS_MIN, DECISIONS_MAX = 16, 256
-
-
-def boot_clock_ms() -> int:
-    """Milliseconds since boot, the machine's sleep included: what giving up is measured with (not on Linux: monotonic)."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1_000_000
 
 
 class Clocks(Struct, frozen=True):

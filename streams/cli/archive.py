@@ -25,8 +25,9 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import check_there
 from streams.cli.snapshot import ensure_snapshot
+from streams.clock import wall_clock_ms
 from streams.log.archive import ArchivedLog, IdentifiedLog, archive
-from streams.log.base import Partition, wall_clock_ms
+from streams.log.base import Partition
 from streams.reconciler import CARRIERS, SOURCES
 
 COLUMNS = [

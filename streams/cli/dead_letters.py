@@ -26,8 +26,9 @@ from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state_at import moment_of
 from streams.cli.reading.there import check_there
 from streams.cli.writing import check_writable
+from streams.clock import wall_clock_ms
 from streams.dead_letters import DeadLetter, read_letter, redrive
-from streams.log.base import Log, Message, Partition, Record, TopicMismatch, wall_clock_ms
+from streams.log.base import Log, Message, Partition, Record, TopicMismatch
 from streams.log.partitioner import route
 from streams.topology import DERIVED_TOPICS
 

@@ -23,7 +23,8 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
-from streams.log.base import Log, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log
 
 CARRIED_LATER = "was in the answer at the first moment already, carried into the ledger later"
 

@@ -30,8 +30,9 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
 from streams.cli.reading.there import missing, missing_text
 from streams.cli.watching import check_grows
+from streams.clock import wall_clock_ms
 from streams.dead_letters import read_letter
-from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in, wall_clock_ms
+from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""

@@ -33,7 +33,8 @@ from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.cli.reading.there import missing, missing_text
 from streams.cli.watching import watchable
-from streams.log.base import Log, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log
 
 _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]

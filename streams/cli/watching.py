@@ -26,7 +26,8 @@ from streams.cli.printed.printable import printable_lines
 from streams.cli.printed.stdout import check_heard, is_terminal
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log
-from streams.log.base import LogUnreachable, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import LogUnreachable
 
 INTERVAL_SECONDS_MAX = 86_400
 HEARD_EVERY_SECONDS = 0.5

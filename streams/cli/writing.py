@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from schemas.codec import Unreadable, decode_keyed
 from streams.cli.problems import UsageProblem
-from streams.log.base import Log, LogError, Message, Position, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log, LogError, Message, Position
 from streams.operator import Stamp
 
 if TYPE_CHECKING:

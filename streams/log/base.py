@@ -12,8 +12,7 @@ Everything else in claimlog is a fold over what this contract hands out, so it s
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -22,12 +21,6 @@ from msgspec import Struct
 from projections.reading import RecordsDamaged
 
 Headers = tuple[tuple[str, bytes], ...]
-ClockMs = Callable[[], int]
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970, UTC: the clock of every log unless another is given."""
-    return time.time_ns() // 1_000_000
 
 
 class Partition(NamedTuple):

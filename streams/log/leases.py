@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from streams.log.base import ClockMs, NameTaken
+from streams.clock import ClockMs
+from streams.log.base import NameTaken
 
 # A member writes its heartbeat this many times in a time-out (two may be late), and looks for changes by others this many times.
 RENEWALS_PER_TIMEOUT = 4

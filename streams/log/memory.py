@@ -16,18 +16,8 @@ from typing import Self
 from msgspec.structs import replace
 
 from schemas.partitioner import partition_of
-from streams.log.base import (
-    ClockMs,
-    LogDamaged,
-    LogReadOnly,
-    Message,
-    OffsetOutOfRange,
-    Partition,
-    Record,
-    TopicMismatch,
-    TopicSpec,
-    wall_clock_ms,
-)
+from streams.clock import ClockMs, wall_clock_ms
+from streams.log.base import LogDamaged, LogReadOnly, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.leases import Group, Heartbeat, RosterLease, turn, without
 from streams.log.partitioner import no_partition, other_count, route, unknown_topic
 

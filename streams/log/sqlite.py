@@ -17,19 +17,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from schemas.partitioner import partition_of
-from streams.log.base import (
-    BareRecord,
-    ClockMs,
-    LogDamaged,
-    LogError,
-    LogUnreachable,
-    Message,
-    Partition,
-    Record,
-    TopicMismatch,
-    TopicSpec,
-    wall_clock_ms,
-)
+from streams.clock import ClockMs, wall_clock_ms
+from streams.log.base import BareRecord, LogDamaged, LogError, LogUnreachable, Message, Partition, Record, TopicMismatch, TopicSpec
 from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_record, opened, opened_bare
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route

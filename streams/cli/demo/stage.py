@@ -26,9 +26,9 @@ from schemas.resources import RESOURCES
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
 from streams.cli.produce.driving import Driver, request_message
-from streams.clock import ScaledClock
+from streams.clock import ScaledClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
-from streams.log.base import BareRecord, Message, wall_clock_ms
+from streams.log.base import BareRecord, Message
 from streams.log.sqlite import SqliteLog
 
 FACTOR = 60

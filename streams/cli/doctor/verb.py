@@ -27,7 +27,8 @@ from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
-from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),

@@ -21,7 +21,8 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
-from streams.log.base import Log, Position, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log, Position
 from streams.operator import configure
 
 RETIRED, RETIRABLE, IN_USE = "retired", "to be retired", "in use: move or release what is there, or withdraw it by name"

@@ -18,9 +18,8 @@ from streams.cli.given.documents import file_bytes
 from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
-from streams.clock import SystemClock
+from streams.clock import SystemClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
-from streams.log.base import wall_clock_ms
 
 if TYPE_CHECKING:
     from producers.openstack_hosts import ListedHost

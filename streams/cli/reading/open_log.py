@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
-from streams.log.base import ClockMs, Log, LogError, LogUnreachable, wall_clock_ms
+from streams.clock import ClockMs, wall_clock_ms
+from streams.log.base import Log, LogError, LogUnreachable
 
 if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog

@@ -38,7 +38,8 @@ from streams.cli.reading.apart import Added, Apart, Task, Tell, run_apart
 from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pending
 from streams.cli.reading.records import at_time
 from streams.cli.reading.state import Begun, State, begun_at
-from streams.log.base import Log, TopicMismatch, wall_clock_ms
+from streams.clock import wall_clock_ms
+from streams.log.base import Log, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 
 

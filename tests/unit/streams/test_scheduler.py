@@ -15,8 +15,9 @@ from schemas.codec import decode
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
+from streams.clock import boot_clock_ms
 from streams.log.base import Lease, Log, LogFull, LogUnreachable, Message, Partition, Record
-from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler, boot_clock_ms
+from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
 from tests.scheduling_world import At, World, world
