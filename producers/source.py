@@ -174,7 +174,10 @@ class Said(Struct, frozen=True, gc=False):
 
 
 def said(topic: str, record: AuditRecord | LifecycleEvent) -> Said:
-    """The observation as key, bytes and CloudEvents headers; its id is the same for a copy of it."""
+    """The observation as key, bytes and CloudEvents headers; its id is the same for a copy of it.
+
+    Raises ValueError for what has no key of its own.
+    """
     key = key_of(record)
     if key is None:
         raise ValueError(f"{event_type(record)} has no key of its own; observations are keyed by node")

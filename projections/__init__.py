@@ -1,1 +1,1 @@
-"""What the log means: pure folds over records. Only `rocks` and `snapshots` touch a disk."""
+"""What the log means: pure folds over records. Only `rocks` touches a disk."""

@@ -40,7 +40,7 @@ class Step(Struct, gc=False):
     audited: AbstractSet[str] | None = None
 
     def outcome_of(self, claim_id: str) -> OutcomeKind:
-        """How a claim that this step closed has ended."""
+        """How a claim that this step closed has ended. Raises LookupError for one that it did not close."""
         for told in self.outcomes:
             if told.claim_id == claim_id:
                 return told.outcome

@@ -73,7 +73,7 @@ def restored(data: bytes) -> Ledger:
 
 
 def restored_with(data: bytes) -> tuple[Ledger, Extras]:
-    """As `restored`, with the rows beside the ledger: none if they were not written."""
+    """As `restored`, with the rows beside the ledger: none if they were not written. Raises StateError."""
     try:
         whole = _decode(_unpacked(data))
     except (zlib.error, msgspec.DecodeError, ValueError) as problem:

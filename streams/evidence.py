@@ -64,7 +64,7 @@ class _Unclaimed:
         return (*self._others, *self._spelled)
 
     def add(self, decision: Decision, claim_id: str) -> None:
-        """One of them."""
+        """A choice on that cut, which whatever is decided next lay under."""
         self._claim_ids.append(claim_id)
         self._spelled.append(f"{claim_id}@{decision.chosen}")
         if decision.overlay == self._overlay:

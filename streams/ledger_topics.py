@@ -36,7 +36,6 @@ def open_ledger(
     *,
     ledger_partitions: int = LEDGER_PARTITIONS_DEFAULT,
     request_partitions: int = REQUEST_PARTITIONS_DEFAULT,
-    new_id: str = "",
     whole: bool = False,
 ) -> None:
     """Make the topics that are missing and write `PartitionOpened` as record 0 of each partition of `claims`. Doing it twice does nothing.
@@ -67,7 +66,7 @@ def open_ledger(
     _check_counts(log)
     if all(log.ends(topics.CLAIMS).values()):
         return
-    member = new_id or uuid4().hex
+    member = uuid4().hex
     lease = log.lease("ledger-opening", topics.CLAIMS, member)
     try:
         while not all(log.ends(topics.CLAIMS).values()):

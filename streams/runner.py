@@ -46,7 +46,7 @@ class NoShare:
     """The lease of a process that owns no part of the ledger, such as one that hosts a scheduler only."""
 
     def partitions(self) -> frozenset[int]:
-        """None."""
+        """No partition of the ledger, ever."""
         return frozenset()
 
     def release(self) -> None:

@@ -12,6 +12,7 @@ from schemas.partitioner import partition_of
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
 from schemas.results import OutcomeKind
+from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
@@ -172,7 +173,7 @@ def _not_held(claim_id: str, said: str) -> int:
     print(said)
     why = "no partition holds it, so nothing was written; --node NODE writes it for a claim still on its way"
     say(f"{claim_id}: {why}")
-    return 1
+    return Exit.ERROR
 
 
 def _written(log: Log, state: State, message: Message, claim_id: str) -> tuple[Position, OutcomeKind]:

@@ -123,7 +123,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
                 f"is one, `claimlog doctor` says who is behind. It may still be answered: `claimlog explain {name}`; "
                 f"`claimlog cancel {name}` takes it back"
             )
-            return 1
+            return Exit.ERROR
         if isinstance(found.result, InstancesPlaced):
             if request.dry_run:
                 return _say_would(log, request.count, found, found.result, show)

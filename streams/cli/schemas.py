@@ -8,6 +8,7 @@ from pathlib import Path
 from cyclopts import App
 
 from schemas import export as schema_export
+from streams.cli.exits import Exit
 from streams.cli.problems import UsageProblem
 
 app = App(name="schemas", help="JSON Schemas of all records, one an event type, for readers in other languages.")
@@ -47,6 +48,6 @@ def export(directory: Path, /) -> int:
         written = schema_export.export(directory)
     except OSError as error:
         print(f"claimlog: {directory}: the schemas cannot be written: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return Exit.ERROR
     print(f"{len(written)} schemas written to {directory}", file=sys.stderr)
     return 0

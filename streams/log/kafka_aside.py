@@ -25,7 +25,7 @@ LEAVE_SECONDS: Final = 10.0
 
 
 class Closable(Protocol):
-    """A consumer."""
+    """A consumer, as far as it is left aside."""
 
     def close(self) -> None:
         """End it, which may take for ever."""

@@ -88,7 +88,7 @@ class _Knowing:
     """What is read again is known, and not remembered a second time."""
 
     def note(self, place: Partition, records: Sequence[Record], messages: Sequence[Led], *, begins: bool) -> None:
-        """Nothing."""
+        """Remember nothing."""
 
 
 class Prover:

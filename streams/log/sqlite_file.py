@@ -149,7 +149,7 @@ class SqliteFile:
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Turn SQLite's errors into the log's."""
+        """Turn SQLite's errors into the log's: raises LogUnreachable, LogFull or LogDamaged, each with the file and `what` was done."""
         try:
             yield
         except _TROUBLE as problem:

@@ -51,7 +51,7 @@ class Shelf:
         self._file = file
 
     def state(self, place: Place) -> State:
-        """The partition's figures."""
+        """The partition's first offset, end and newest time. Raises BlockDamaged."""
         rows = self._file.rows("SELECT start, end, time_ms, mark FROM partitions WHERE id = ?", (place.id,))
         if not rows or rows[0][3] != row_mark(place.id, *rows[0][:3]):
             raise BlockDamaged("the row with the partition's start and end does not hold")
@@ -98,7 +98,7 @@ class Shelf:
         return blocks
 
     def block_at(self, place: Place, offset: int) -> Block:
-        """The block with `offset`."""
+        """The block with `offset`. Raises BlockDamaged where there is none."""
         block = self._last_block(place, offset)
         if block is None or offset >= block.end:
             raise BlockDamaged(f"the block with offset {offset} is missing")
@@ -139,7 +139,10 @@ class Shelf:
                 raise BlockDamaged(f"{problem}, and SQLite's structure does not hold: {found}. Nothing is dropped") from problem
 
     def drop_below(self, place: Place, before: int, step: int) -> tuple[int, bool]:
-        """Move the start up to `before`, at most by `step` offsets; returns how many records that hides, and whether it is done."""
+        """Move the start up to `before`, at most by `step` offsets; returns how many records that hides, and whether it is done.
+
+        Raises OffsetOutOfRange for a start behind the end.
+        """
         state = self.state(place)
         if before > state.end:
             raise OffsetOutOfRange(f"{place.topic}/{place.number}: cannot drop records below {before}; the end is {state.end}")

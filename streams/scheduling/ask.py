@@ -54,7 +54,7 @@ class Ask(Struct, gc=False):
 
     @property
     def instance_id(self) -> str:
-        """The instance."""
+        """Whom it is asked for."""
         return self.item.instance_id
 
 

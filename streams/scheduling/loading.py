@@ -68,7 +68,7 @@ def from_dict(values: Mapping[str, Any], *, source: str) -> Policy:
 
 
 def from_text(text: str, *, trusted: Collection[str] = ()) -> Policy:
-    """The policy that a `SchedulerStarted` carries. Raises PolicyError.
+    """The policy that a `SchedulerStarted` carries. Raises PolicyError; NotVouchedFor, which is one, for code that nobody trusts.
 
     Code is imported by names in it only if they are `trusted`: whoever may write a result must not choose what a reader of it runs.
     """

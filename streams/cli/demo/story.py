@@ -15,6 +15,7 @@ from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed
 from streams.cli.demo import facts
 from streams.cli.demo.stage import Stage
+from streams.cli.exits import Exit
 from streams.cli.printed import units
 from streams.cli.printed.stdout import check_heard
 from streams.operator import Stamp, release
@@ -65,7 +66,7 @@ class Story:
         seconds = time.monotonic() - began
         if self._failures:
             say(f"\nNot all of it held, after {seconds:.0f} s: " + "; ".join(self._failures))
-            return 1
+            return Exit.ERROR
         say(f"\nAll of it held, in {seconds:.0f} s.")
         return 0
 

@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from streams.cli.exits import Exit
+
 Scenario = Literal["story", "tempest-leak"]
 NODES = 12
 
@@ -52,7 +54,7 @@ def demo(
         story.play()
     except DemoProblem as problem:
         print(f"demo: {problem}", file=sys.stderr)
-        return 1
+        return Exit.ERROR
     finally:
         stage.close()
     return story.end(began)

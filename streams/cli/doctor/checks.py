@@ -285,7 +285,7 @@ class DigestWatch:
                 self.wrong.append(f"{published.who()} at {CLAIMS}/{ledger.partition}@{step.offset}")
 
     def check(self) -> Check:
-        """How it went."""
+        """Whether the published digests are those of this fold."""
         if self.wrong:
             who = ", ".join(self.wrong[:3])
             says = f"{len(self.wrong)} of {self.compared} differ from this fold: {who}"

@@ -32,7 +32,7 @@ class Clustered(Protocol):
     """A log on brokers: Kafka."""
 
     def cluster(self) -> Cluster:
-        """How it is."""
+        """The brokers as they are now."""
         ...
 
     def members(self, groups: Sequence[str]) -> Sequence[Members]:

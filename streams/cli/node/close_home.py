@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from schemas.partitioner import partition_of
+from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
@@ -34,7 +35,7 @@ def close_home(node: Annotated[str, Parameter(help="The node, by its hostname.")
         row = state.node(node)
     if row is None or row.homes_closed.get(group, 0) < epoch:
         say(f"{position}: written, but the home is open after it; ask again")
-        return 1
+        return Exit.ERROR
     left = len(row.members(group))
     stay = f"; {left} member{' is' if left == 1 else 's are'} left there" if left else ""
     print(printable(f"{node}: home of {group} closed (epoch {epoch}){stay}"))

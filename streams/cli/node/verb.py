@@ -14,6 +14,7 @@ from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.resources import RESOURCES
 from schemas.results import NodeResources, ResourceRow
+from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.nodes import node_item
@@ -110,7 +111,7 @@ def _set(name: str, status: NodeStatus, reason: str, new: bool, spec: str | None
         after = state.node(name)
     if after is None or after.status != status:
         say(f"{position}: written, but the node is {'not known' if after is None else after.status} after it")
-        return 1
+        return Exit.ERROR
     print(printable(f"{name}: {was} -> {status}" + (f" ({reason})" if reason else "")))
     say(str(position))
     return 0

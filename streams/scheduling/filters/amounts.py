@@ -25,7 +25,7 @@ def vcpus(ask: Ask, _: Options) -> Check | None:
 
 
 def memory(ask: Ask, _: Options) -> Check | None:
-    """Memory."""
+    """The node has the memory that is asked for (Nova's RamFilter), by its own ratio."""
     return _check(ask, "memory_mib")
 
 

@@ -76,7 +76,7 @@ class Journal:
         return set(self._slots[since - self._before :]) if since >= self._before else None
 
     def restart(self) -> None:
-        """All became others."""
+        """Every slot changed: nobody can read on from where it was."""
         self.now += 1
         self._before, self._slots = self.now, []
 

@@ -309,7 +309,7 @@ class End:
         self.figures, self.slots = [nobody] * rows, [UNKNOWN] * rows
 
     def put(self, row: int, figure: float, slot: int) -> None:
-        """It is this one."""
+        """The end of a row is this figure, which this slot has."""
         self.figures[row], self.slots[row] = figure, slot
 
     def forget(self, changed: Collection[int]) -> None:
