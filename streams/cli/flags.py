@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from msgspec.structs import replace
 
 from streams.cli.given.timegrammar import GRAMMAR
+from streams.cli.given.units_in import in_seconds
 from streams.cli.printed.output import Answer, Format, Style, check_asked, write
 from streams.cli.printed.stdout import is_terminal
 
@@ -88,7 +89,9 @@ class Live(Show):
     """As `Show`, of an answer that can be watched: its verb is `streams.cli.watching.watchable`."""
 
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help=WATCH_HELP)] = False
-    interval: Annotated[float | None, Parameter(show_default=False, help="With --watch: so many seconds instead.")] = None
+    interval: Annotated[
+        float | None, Parameter(converter=in_seconds, show_default=False, help="With --watch: so many seconds, or 1m, instead.")
+    ] = None
 
     def style(self, out: TextIO) -> Style:
         """As of `Show`; documents that follow each other are one a line."""

@@ -20,7 +20,7 @@ from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import policy_named
-from streams.cli.given.units_in import whole
+from streams.cli.given.units_in import in_seconds, whole
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
@@ -46,6 +46,9 @@ NAME_HELP = (
     "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
     "who starts under a name takes over from who had it, which ends."
 )
+AUDIT_HELP = "From one audit of a node to the next, in seconds or as 2m; three times that without one is silence."
+LEASE_HELP = "Without a sign of life for so many seconds, or 2m, others take over; on Kafka 6 to 1800, a scheduler's alone."
+RECOVERY_HELP = "Seconds, or 5m, that a table may take to load and catch up; then it is made anew from a snapshot or the log."
 SECONDS_MAX = 7 * 86_400
 AUDIT_SECONDS, LEASE_SECONDS, RECOVERY_SECONDS = 60.0, 10.0, 300.0
 DEFAULTS = {
@@ -86,15 +89,9 @@ def run(
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
-    audit_interval: Annotated[
-        float, Parameter(help="Seconds between audits of a node; three times that without one is silence.")
-    ] = AUDIT_SECONDS,
-    lease_timeout: Annotated[
-        float, Parameter(help="Seconds without a sign of life after which others take over; on Kafka 6 to 1800, and a scheduler's alone.")
-    ] = LEASE_SECONDS,
-    recovery_deadline: Annotated[
-        float, Parameter(help="Seconds a table may take to load and catch up; then it is made anew from a snapshot or the log.")
-    ] = RECOVERY_SECONDS,
+    audit_interval: Annotated[float, Parameter(converter=in_seconds, help=AUDIT_HELP)] = AUDIT_SECONDS,
+    lease_timeout: Annotated[float, Parameter(converter=in_seconds, help=LEASE_HELP)] = LEASE_SECONDS,
+    recovery_deadline: Annotated[float, Parameter(converter=in_seconds, help=RECOVERY_HELP)] = RECOVERY_SECONDS,
     ledger_partitions: Annotated[
         int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
     ] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from math import isfinite, nan
 
 from cyclopts import Token
 
@@ -46,6 +47,20 @@ def whole(_type: type[int], tokens: Sequence[Token]) -> int:
     if not re.fullmatch(r"-?\d+", text, re.ASCII):
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
+
+
+def in_seconds(_type: type[float], tokens: Sequence[Token]) -> float:
+    """A flag's length of time in seconds: of a number as it is, or of `10m`, `1h30m`. Raises ValueError, which cyclopts reports."""
+    text = tokens[0].value.strip()
+    if _DURATION.fullmatch(text):
+        return duration_ms(text) / 1000
+    try:
+        found = float(text)
+    except ValueError:
+        found = nan
+    if not isfinite(found):
+        raise ValueError(f"{text!r} is no length of time; write seconds, or one such as 45s, 10m or 1h30m")
+    return found
 
 
 def duration_ms(text: str) -> int:

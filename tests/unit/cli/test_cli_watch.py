@@ -291,7 +291,7 @@ def test_lines_for_programs_follow_each_other_on_a_terminal_too(fleet: FleetLog)
         (["timeline", "i-77", "-w", "--until", "2025-11-22"], "--until and --watch do not go together"),
         (["nodes", "--interval", "5"], "--interval goes with --watch"),
         (["nodes", "-w", "--interval", "0"], "--interval 0: expected more than 0 and at most 86400 seconds"),
-        (["nodes", "-w", "--interval", "nan"], "--interval nan: expected more than 0"),
+        (["nodes", "-w", "--interval", "nan"], "'nan' is no length of time"),
         (["leaks", "-w", "--heal", "--yes"], "leave out --explain, --at and --watch"),
         (["capacity", "-", "-w"], "- is stdin, which can be read once only"),
         (["nodes", "-w", "-c", "nonsense"], "there is no column 'nonsense'"),
