@@ -86,7 +86,8 @@ class SqliteFile:
             trouble = problem if isinstance(problem, LogError) else _trouble(problem, db)
             if db is not None:
                 db.close(force=True)
-            raise type(trouble)(f"{path}: {trouble}") from problem
+            short = _cut_short(path) if isinstance(problem, apsw.CorruptError) else ""
+            raise type(trouble)(f"{path}: {short}{trouble}") from problem
 
     def rows(self, sql: str, bindings: Row = ()) -> list[Row]:
         """All rows of a query; none for a statement."""
@@ -232,6 +233,17 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
     if isinstance(problem, (apsw.MisuseError, apsw.ThreadingViolationError, apsw.ConnectionClosedError, apsw.BindingsError)):
         return LogUnreachable(f"{problem}. The log is closed or used by two threads at once; open one for each")
     return LogDamaged(f"{problem}. The file is not what was written; restore it from a copy")
+
+
+def _cut_short(path: Path) -> str:
+    """Where the file ends, if that is before the end that its first page names; empty if it is not."""
+    with suppress(OSError), path.open("rb") as file:
+        head, size = file.read(100), file.seek(0, os.SEEK_END)
+        page_size, pages = int.from_bytes(head[16:18]), int.from_bytes(head[28:32])
+        whole = (65_536 if page_size == 1 else page_size) * pages
+        if len(head) == 100 and size < whole:
+            return f"it is cut short: all from byte {size} on is missing, of {whole} that it had; "
+    return ""
 
 
 def _prepare(db: apsw.Connection, *, create: bool) -> str:

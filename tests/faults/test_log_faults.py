@@ -123,6 +123,17 @@ def test_a_flipped_byte_is_harmless_or_reported_and_never_served(tmp_path: Path)
     assert reported > FLIPS // 2, "most of the file is records; most flips must show"
 
 
+@pytest.mark.parametrize("lost", [4096, 5000, 100_000])
+def test_a_file_that_was_cut_short_is_refused_with_the_byte_where_it_ends(tmp_path: Path, lost: int) -> None:
+    path = tmp_path / "log.db"
+    filled(path)
+    whole = path.stat().st_size
+    os.truncate(path, kept := whole - lost)
+
+    with pytest.raises(LogDamaged, match=f"it is cut short: all from byte {kept} on is missing, of {whole} that it had"):
+        SqliteLog.open(path)
+
+
 def test_the_first_bad_offset_is_named_and_what_is_before_it_is_served(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with SqliteLog.open(path, create=True) as log:
