@@ -30,6 +30,8 @@ RECOVERY_SECONDS: Final = 300.0
 _STDERR: Final = 2
 """By its number: who runs this inside of another program may have put something without one into `sys.stderr`."""
 _LOADING, _OVERDUE = ".loading", ".overdue"
+HANDOVER_SECONDS: Final = 2.0
+"""So long after others took over a process may take to give a table up, without anything being wrong."""
 STARTS_MAX: Final = 2
 """So many that ended while they loaded a table are enough: the first may have been killed by somebody."""
 
@@ -59,6 +61,7 @@ class Tables:
     ) -> None:
         self._directory, self._tell, self.deadline_seconds, self.seconds = directory, tell, deadline_seconds, seconds
         self._waiting: dict[int, float] = {}
+        self._said: set[int] = set()
         self.loading: Loading | None = None
         """Replaced, never changed: another thread reads it."""
         self.discarded = 0
@@ -100,6 +103,7 @@ class Tables:
             self.left(partition)
             raise
         self._waiting.pop(partition, None)
+        self._said.discard(partition)
         self._clear_away(self._folders(partition)[:-1])
         _set_count(loading, starts + 1)
         return table
@@ -143,12 +147,12 @@ class Tables:
             raise TableError(f"{folder}: cannot be deleted: {problem.strerror or problem}; delete it, the log has all of it") from problem
 
     def _given_up(self, partition: int, folder: Path) -> bool:
-        """Whether the wait for a table that another process has is over; said once when it begins."""
-        now = self.seconds()
-        if partition not in self._waiting:
-            self._waiting[partition] = now
+        """Whether the wait for a table that another process has is over; said once where it lasts, since a handover takes a moment."""
+        waited = self.seconds() - self._waiting.setdefault(partition, self.seconds())
+        if waited > HANDOVER_SECONDS and partition not in self._said:
+            self._said.add(partition)
             self._tell(f"{folder}: waiting until the process that had this table gives it up; if it hangs, stop it")
-        return now - self._waiting[partition] > self.deadline_seconds
+        return waited > self.deadline_seconds
 
     def _beside(self, partition: int, problem: TableInUse) -> Path:
         """A new folder; the old one is its holder's."""

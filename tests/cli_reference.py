@@ -93,7 +93,8 @@ def _name(argument: Any) -> str:
 def _row(argument: Any) -> str:
     default = argument.field_info.default
     shown = "required" if argument.required else "" if default in {None, "", (), False, argument.field_info.empty} else str(default)
-    meaning = (argument.parameter.help or "").replace("|", "\\|").replace("\n", " ")
+    choices = ", ".join(f"`{choice}`" for choice in argument.get_choices() or ())
+    meaning = f"{argument.parameter.help or ''}{f' One of {choices}.' if choices else ''}".strip().replace("|", "\\|").replace("\n", " ")
     return f"| `{_name(argument)}` | {meaning} | {f'`{shown}`' if shown and shown != 'required' else shown} |"
 
 

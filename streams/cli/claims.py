@@ -99,7 +99,7 @@ def hold(
     claim: ClaimName,
     /,
     *,
-    ttl: Annotated[str, Parameter(help="For how long from now, such as 10m.")] = f"{TTL_MS_DEFAULT // 1000}s",
+    ttl: Annotated[str, Parameter(allow_leading_hyphen=True, help="For how long from now, such as 10m.")] = f"{TTL_MS_DEFAULT // 1000}s",
     node: NodeOfClaim = "",
     log: LogFlag = None,
 ) -> int:

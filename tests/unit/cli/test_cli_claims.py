@@ -105,10 +105,9 @@ def test_the_wrong_node_is_a_mistake_in_use(fleet: FleetLog, capsys: pytest.Capt
 
 @pytest.mark.parametrize("ttl", ["10", "ten", "-5m", "1.5h"])
 def test_a_length_of_time_needs_its_unit(fleet: FleetLog, capsys: pytest.CaptureFixture[str], ttl: str) -> None:
-    said = fleet.run(capsys, "claims", "hold", "r1/0/s-1.1", f"--ttl={ttl}")
+    said = [fleet.run(capsys, "claims", "hold", "r1/0/s-1.1", *flag) for flag in ([f"--ttl={ttl}"], ["--ttl", ttl])]
 
-    assert said.code == 2
-    assert "is no length of time" in said.err
+    assert [(each.code, f"{ttl!r} is no length of time" in each.err) for each in said] == [(2, True)] * 2
 
 
 def test_claims_are_known_from_a_snapshot_when_their_history_has_left_the_log(

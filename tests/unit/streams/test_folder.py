@@ -20,6 +20,7 @@ from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.resources import ObservedResources, Resources
 from schemas.results import ClaimOutcome, NodeResources
 from streams import folder as folder_module
+from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
@@ -423,7 +424,11 @@ def test_who_alone_has_what_left_the_log_writes_a_snapshot_at_once(world: World,
     other.close()
 
 
-def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_said_once(world: World) -> None:
+@pytest.mark.parametrize(("patience_seconds", "said"), [(0.0, [True]), (60.0, [])])
+def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_said_once_where_it_lasts(
+    world: World, monkeypatch: pytest.MonkeyPatch, patience_seconds: float, said: list[bool]
+) -> None:
+    monkeypatch.setattr(tables, "HANDOVER_SECONDS", patience_seconds)
     world.append(world.audit(1), claim(1))
     first, second = world.folder(), world.folder()
     first.turn(ALL)
@@ -434,7 +439,7 @@ def test_a_table_that_another_process_has_not_given_up_yet_is_waited_for_and_sai
     folded_now = second.turn(ALL)
 
     assert (waited, folded_now) == ([1, 1], 1)
-    assert ["waiting until the process that had this table gives it up" in said for said in world.said] == [True]
+    assert ["waiting until the process that had this table gives it up" in each for each in world.said] == said
     assert second.folds[0].ledger.digest == folded(world).digest
     first.close()
     second.close()
