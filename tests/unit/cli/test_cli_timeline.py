@@ -144,17 +144,18 @@ def test_a_watch_prints_what_comes_and_ends_with_130_when_interrupted(fleet: Fle
     command = [sys.executable, "-c", program, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3], env={**os.environ}) as watch:
         try:
-            time.sleep(1.0)
+            assert watch.stdout is not None
             fleet.now_ms = time.time_ns() // 1_000_000 + 60_000
             fleet.audit("c07")
-            assert watch.stdout is not None
+            first = watch.stdout.readline()
+            fleet.audit("c08")  # The watch is at work now: what comes is read because it waits for it.
             line = watch.stdout.readline()
             watch.send_signal(signal.SIGINT)
             code = watch.wait(timeout=10)
         finally:
             watch.kill()
 
-    assert "c07" in line
+    assert ("c07" in first, "c08" in line) == (True, True)
     assert code == 130
 
 
