@@ -16,7 +16,7 @@ from schemas.topics import SNAPSHOTS
 from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
 from streams.ledger_topics import expected
-from streams.log.base import Log, LogDamaged, Message, OffsetOutOfRange, Partition, Record, is_stand_in, partition_count
+from streams.log.base import Log, LogDamaged, Message, Partition, Record, is_stand_in, partition_count, read_at_hand
 from streams.looked_through import Letters
 from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
@@ -77,16 +77,13 @@ class Reader:
         """The next batch of a partition; the same again until `advance`."""
         if partition not in self._next:
             self._next[partition] = self._begin(partition)
-        try:
-            return self._log.read(self.topic, partition, self._next[partition], BATCH_RECORDS)
-        except OffsetOutOfRange:
-            start = self._log.start(self.topic, partition)
-            if start <= self._next[partition]:
-                raise
+        wanted = self._next[partition]
+        start, records = read_at_hand(self._log, Partition(self.topic, partition), wanted, BATCH_RECORDS)
+        if start != wanted:
             # Somebody dropped what stood here: old snapshots are no loss, and an archive takes only what was read.
-            self._lost(partition, self._next[partition], start)
+            self._lost(partition, wanted, start)
             self._next[partition] = start
-            return self._log.read(self.topic, partition, start, BATCH_RECORDS)
+        return records
 
     def _begin(self, partition: int) -> int:
         """The stored offset, unless the log has none such: then what is there now was never read, and reading some twice does no harm."""

@@ -18,7 +18,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.results import NodeResources
 from streams.fold import Fold
 from streams.folder import Folder
-from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
+from streams.log.base import Log, Message, Partition, Record, read_at_hand
 
 BATCH_RECORDS = 2000
 
@@ -100,15 +100,9 @@ class Republisher:
         """Nothing is held."""
 
     def _read(self, partition: int, seen: _Seen) -> list[Record]:
-        try:
-            return self._log.read(topics.NODE_RESOURCES, partition, seen.position, BATCH_RECORDS)
-        except OffsetOutOfRange:
-            start = self._log.start(topics.NODE_RESOURCES, partition)
-            if start <= seen.position:
-                raise
-            # Rows below were dropped, and newer ones of the same nodes stand above.
-            seen.position = start
-            return self._log.read(topics.NODE_RESOURCES, partition, start, BATCH_RECORDS)
+        # Of rows that were dropped newer ones of the same nodes stand above.
+        seen.position, records = read_at_hand(self._log, Partition(topics.NODE_RESOURCES, partition), seen.position, BATCH_RECORDS)
+        return records
 
     def _mend(self, fold: Fold, seen: _Seen) -> None:
         """Publish the fold's row of each node whose last row in the log is an older one.

@@ -245,3 +245,17 @@ def partition_count(log: Log, topic: str) -> int:
     if count is None:
         raise TopicMismatch(f"topic {topic} is missing: it was never made, or was deleted; `claimlog topics check` says what is there")
     return count
+
+
+def read_at_hand(log: Log, place: Partition, offset: int, records_max: int) -> tuple[int, list[Record]]:
+    """Records of a partition from `offset` on, or where those there have left the log from the first at hand; and from where they are.
+
+    Raises OffsetOutOfRange for an offset behind the end.
+    """
+    try:
+        return offset, log.read(*place, offset, records_max)
+    except OffsetOutOfRange:
+        start = log.start(*place)
+        if start <= offset:
+            raise
+        return start, log.read(*place, start, records_max)

@@ -27,7 +27,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
 from streams.cli.reading.records import partition_records
 from streams.dead_letters import PREFIX, dead_letter
-from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record
+from streams.log.base import Log, Message, Partition, Record, read_at_hand
 
 BATCH_RECORDS = 500
 CE_SOURCE = f"claimlog/{PRODUCER}"
@@ -142,14 +142,10 @@ class Bus:
         return [msgspec.structs.replace(each, topic=self._named(each.topic)) for each in together]
 
     def _from(self, place: Partition, offset: int) -> list[Record]:
-        try:
-            return self._log.read(*place, offset, BATCH_RECORDS)
-        except OffsetOutOfRange:
-            start = self._log.start(*place)
-            if start <= offset:
-                raise
+        start, records = read_at_hand(self._log, place, offset, BATCH_RECORDS)
+        if start != offset:
             self._tell(f"{self._named(place.topic)}/{place.number}: {start - offset} messages were deleted before they were read")
-            return self._log.read(*place, start, BATCH_RECORDS)
+        return records
 
     def wait(self, seconds: float) -> None:
         """See `Source`."""
