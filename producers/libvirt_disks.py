@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from producers.libvirt_connect import supported
 from producers.libvirt_xml import Disk, Domain
-
-MIB = 1 << 20
+from schemas.units import MIB
 
 OCCUPIED_MS_MAX = 5_000
 """A guest that has been at one command for this long is not asked a second one, which would only wait behind it."""

@@ -13,9 +13,9 @@ import libvirt
 from msgspec import Struct, structs
 
 from producers.libvirt_connect import supported
-from producers.libvirt_disks import MIB
 from producers.libvirt_xml import Capabilities, read_capabilities, read_pci, read_system_uuid
 from schemas.inventory import CellMemory, Hypervisor, NumaCell, PciDevice, Physical
+from schemas.units import MIB
 
 
 class Options(Struct, frozen=True, kw_only=True):

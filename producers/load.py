@@ -25,11 +25,11 @@ from schemas.lifecycle import (
     LifecycleEvent,
 )
 from schemas.resources import ObservedResources, Resources
+from schemas.units import GIB
 
 Events = tuple[LifecycleEvent, ...]
 
 PRODUCER = "load"
-GIB = 1024
 HYPERVISOR_VERSION = 9_000_000
 """libvirt's way to write 9.0.0."""
 

@@ -18,10 +18,9 @@ from msgspec import Meta, Struct
 from producers.source import audit_digest
 from schemas.audits import HypervisorAudited
 from schemas.inventory import CpuInfo, Hypervisor, SupportedGuest
-from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
+from schemas.units import AMOUNT_MAX, GIB, Amount, Count, Name, Text
 
-GIB_IN_MIB = 1024
-Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX // GIB_IN_MIB)]
+Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX // GIB)]
 TOTALS_MISSING = "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below (2.88 dropped them)"
 
 
@@ -116,7 +115,7 @@ def _listed(number: int, entry: object) -> ListedHost:
     hypervisor = Hypervisor(
         vcpus=said.vcpus,
         memory_mib=said.memory_mb,
-        disk_mib=said.local_gb * GIB_IN_MIB,
+        disk_mib=said.local_gb * GIB,
         host_ip=said.host_ip or "",
         hypervisor_type=said.hypervisor_type,
         hypervisor_version=said.hypervisor_version,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from projections.differences import Closed, Look, bounded_text
+from projections.differences import Closed, Look
 from projections.ledger_state import Step
 from projections.node import Claim, Shown
 from projections.wording import amounts_text, event_text
@@ -10,6 +10,7 @@ from schemas.claims import InstanceObserved, NodeObserved
 from schemas.codec import event_type
 from schemas.findings import Cause
 from schemas.topics import CLAIMS
+from schemas.units import bounded_text
 
 
 def step_cause(partition: int, step: Step, instance_id: str = "", summary: str = "") -> Cause:

@@ -6,7 +6,6 @@ Asked at every record that touches the node, so it is quick to say that nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 
 from msgspec import Struct
 
@@ -18,9 +17,8 @@ from schemas.claims import NodeObserved
 from schemas.findings import FindingKind
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.results import OutcomeKind
-from schemas.units import TEXT_CHARACTERS_MAX
+from schemas.units import bounded_name
 
-_NAME_MAX = 255
 # An owner counts an instance from its claim on, a host lists it when it is defined. To fetch an image takes minutes: as long as a claim may
 # wait for its guest.
 BUILDING_MS = TTL_MS_DEFAULT
@@ -85,18 +83,6 @@ class Difference(Struct, frozen=True):
         """The same for the same difference in every replay: kind, node, and the claim or the instance it is about."""
         about = self.claim.claim_id if self.claim is not None else self.instance_id
         return bounded_name("/".join(part for part in (self.kind, node_id, about) if part))
-
-
-def bounded_name(name: str) -> str:
-    """`name`, or if it is longer than a record may carry, its start and a hash of the whole."""
-    if len(name) <= _NAME_MAX:
-        return name
-    return f"{name[: _NAME_MAX - 33]}~{blake2b(name.encode(), digest_size=16).hexdigest()}"
-
-
-def bounded_text(text: str) -> str:
-    """`text`, or its start if it is longer than a record may carry: what others said of up to that length is told in words around it."""
-    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"
 
 
 def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from projections.differences import bounded_name, bounded_text
 from projections.explaining import release_command, resources_of
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -29,6 +28,7 @@ from schemas.claims import ClaimRenewed, ClaimRequested, FindingIgnored
 from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
+from schemas.units import bounded_name, bounded_text
 
 MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 """The records that confirm and close no claim."""

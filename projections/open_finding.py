@@ -7,11 +7,12 @@ from typing import Any
 from msgspec import Struct
 
 from projections.causes import step_cause
-from projections.differences import Difference, Look, bounded_text
+from projections.differences import Difference, Look
 from projections.explaining import Description, described
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved, NodeSilent
 from schemas.findings import Cause, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.units import bounded_text
 
 _CAUSES_MAX = 30
 _BY_ANY_LOOK = frozenset({"expired-claim", "silent-node", "stranded-claim", "stranded-member"})

@@ -4,6 +4,7 @@ Everything is an integer: MiB, GiB, milliseconds, thousandths. A number outside 
 the same for every reader.
 """
 
+from hashlib import blake2b
 from typing import Annotated
 
 from msgspec import Meta
@@ -11,6 +12,10 @@ from msgspec import Meta
 AMOUNT_MAX = 1 << 50
 """Largest amount of anything: sums of thousands of them stay far inside 64 bits, and inside what JavaScript reads exactly (2^53)."""
 TEXT_CHARACTERS_MAX, NAME_CHARACTERS_MAX = 4096, 255
+GIB = 1024
+"""A GiB in MiB, the unit of memory and disk."""
+MIB = 1 << 20
+"""A MiB in bytes."""
 
 Amount = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
 Difference = Annotated[int, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
@@ -26,3 +31,15 @@ Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 def nearest_amount(number: int) -> int:
     """The amount next to a number: a bound below nothing is nothing, one above all amounts is the largest, which nothing reaches."""
     return max(0, min(number, AMOUNT_MAX))
+
+
+def bounded_name(name: str) -> str:
+    """`name`, or if it is longer than a record may carry, its start and a hash of the whole."""
+    if len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    return f"{name[: NAME_CHARACTERS_MAX - 33]}~{blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def bounded_text(text: str) -> str:
+    """`text`, or its start if it is longer than a record may carry: what others said of up to that length is told in words around it."""
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from projections.differences import bounded_text
 from schemas.codec import encode
 from schemas.resources import Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import RESULTS, TOPICS, VERDICTS
+from schemas.units import bounded_text
 from streams.scheduling.overlay import with_one, without
 
 Result = TypeVar("Result", InstancesPlaced, PlacementFailed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from projections.differences import bounded_name
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -20,6 +19,7 @@ from schemas.codec import encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
 from schemas.topics import CLAIMS, FINDINGS
+from schemas.units import bounded_name
 from streams.log.base import Message
 
 SOURCE = "claimlog/leak-audit"

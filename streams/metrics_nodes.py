@@ -18,8 +18,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from schemas.results import NodeResources, ResourceRow
+from schemas.units import MIB
 
-MIB = 1 << 20
 VIEWS = ("limit", "reported", "tracked", "claimed", "used", "free", "gap")
 NODES_A_BLOCK: Final = 256
 """How many nodes are looked at together: where none of them changed, that is one comparison."""

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, field
 
-from producers.load import GIB, NodeKind
+from producers.load import NodeKind
 from producers.traces import FLAVORS_FILE, TRACE_FILE
 from producers.workload import Arrival, Departure
 from schemas.claims import ClaimReleased
 from schemas.codec import encode
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, RESULTS
+from schemas.units import GIB
 from streams.cli.produce.driving import request_message
 from streams.log.base import LogUnreachable, Message, Partition
 from tests.faults.checkers import Acknowledged, hash_of

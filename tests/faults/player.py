@@ -20,7 +20,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from producers.load import GIB, Fleet, NodeKind
+from producers.load import Fleet, NodeKind
 from producers.source import said
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -31,6 +31,7 @@ from schemas.requests import Flavor, PlacementCancelled, PlacementRequested, Ser
 from schemas.resources import Resources
 from schemas.results import Placement
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE, REQUESTS, RESULTS
+from schemas.units import GIB
 from streams.cli.produce.publishing import message
 from streams.clock import Clock, parse
 from streams.log.base import Log, Message, Partition

@@ -25,6 +25,7 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS
+from schemas.units import GIB
 from streams.cli.produce.driving import Driver, request_message
 from streams.clock import ScaledClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
@@ -43,7 +44,6 @@ its ages make sense afterwards."""
 LEASE_SECONDS = 60
 """Simulated, so one real second: how long it takes until others finish what a killed scheduler left."""
 PATIENCE_SECONDS = 15.0
-GIB = 1024
 
 KINDS = (
     NodeKind(name="general", vcpus=32, memory_mib=64 * GIB, disk_mib=1024 * GIB, share=3),

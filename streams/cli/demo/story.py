@@ -13,6 +13,7 @@ from pathlib import Path
 from projections.node import Claim
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.units import GIB
 from streams.cli.demo import facts
 from streams.cli.demo.stage import Stage
 from streams.cli.exits import Exit
@@ -28,7 +29,6 @@ FILLS_MAX = 10
 """How often the story asks for a guest for each node that has none: a fleet with many large nodes leaves small ones empty."""
 SHARE_SECONDS = 0.6
 """Until the schedulers have shared the requests out among themselves: each hears of the others when it renews its lease."""
-GIB = 1024
 
 
 def say(line: str = "") -> None:

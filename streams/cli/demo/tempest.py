@@ -28,6 +28,7 @@ from schemas.lifecycle import InstanceArrived, InstanceDeleted, LifecycleEvent
 from schemas.resources import ObservedResources
 from schemas.results import NodeResources
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
+from schemas.units import GIB
 from streams.cli.exits import Exit
 from streams.cli.main import run
 from streams.cli.printed import units
@@ -41,7 +42,6 @@ from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp, configure
 
 NODE = "tempest-compute"
-GIB = 1024
 RUNS = 48
 """Runs of the test suite, one every half an hour."""
 RUN_MS = 30 * 60_000
