@@ -14,6 +14,7 @@ from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
+from streams.cli.printed.amounts import MEMORY, TITLES
 from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
@@ -94,13 +95,11 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
 
 
 def _columns() -> list[Column]:
-    shown = {"memory_mib": units.mib, "disk_mib": units.mib, "vcpus": units.count, "pcpus": units.count}
-    titles = {"memory_mib": "memory", "vcpus": "vcpus", "disk_mib": "disk", "pcpus": "pcpus"}
     amounts = []
-    for resource, title in titles.items():
-        is_wide = resource == "pcpus"
+    for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus"):
+        title, shown, is_wide = TITLES[resource], units.mib if resource in MEMORY else units.count, resource == "pcpus"
         amounts.append(Column(name=f"{resource}.ratio_milli", title=f"{title} ratio", shown=units.ratio, right=True, wide=is_wide))
-        amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown[resource], right=True, wide=is_wide))
+        amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown, right=True, wide=is_wide))
     return [
         Column(name="node_id", title="node"),
         Column(name="status"),
