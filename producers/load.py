@@ -168,6 +168,10 @@ class Fleet:
         self._put(guest)
         return self._said(node_id, (InstanceArrived, InstanceStarted), guest, time_ms, silently, claim_id)
 
+    def adopt(self, guest: Guest) -> None:
+        """A guest runs there already, of an earlier run. Nothing happened, so nothing is said: `resync` tells of it as of all others."""
+        self._put(guest)
+
     def stop(self, instance_id: str, time_ms: int, *, silently: bool = False) -> Events:
         """It no longer runs but stays defined."""
         return self._power(instance_id, "stopped", InstanceStopped, time_ms, silently=silently)

@@ -10,14 +10,16 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from producers.load import Fleet
+from producers.load import PRODUCER, Fleet, Guest
 from producers.source import said
 from producers.workload import Arrival, Departure
 from projections.placements import Answered, Placements
 from projections.reading import between
 from schemas.codec import decode, encode, event_type
 from schemas.envelope import Envelope, to_headers
+from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.requests import TTL_MS_DEFAULT, PlacementRequested
+from schemas.resources import Resources
 from schemas.results import InstancesPlaced
 from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.produce.publishing import message
@@ -40,6 +42,7 @@ class Tally(Struct):
     started: int = 0
     ended: int = 0
     too_late: int = 0
+    found: int = 0
     answered_before: int = 0
     others: int = 0
     audits: int = 0
@@ -49,6 +52,7 @@ class Tally(Struct):
         return (
             f"{self.requested} requested, {self.placed} placed, {self.failed} not placed, {self.started} guests started, "
             f"{self.ended} ended, {self.audits} audits"
+            + (f", {self.found} of earlier runs found" if self.found else "")
             + (f", {self.too_late} started too late and left out" if self.too_late else "")
             + (f", {self.others} requests of others answered" if self.others else "")
             + (f", {self.answered_before} answered by an earlier run; another --seed asks anew" if self.answered_before else "")
@@ -61,7 +65,10 @@ class Driver:
     def __init__(
         self, log: Log, fleet: Fleet, events: Iterator[Arrival | Departure], clock: Clock, *, speed: float, audit_every_ms: int
     ) -> None:
-        """Results are read from now on; guests are started on the fleet's nodes whoever asked for them."""
+        """Results are read from now on; guests are started on the fleet's nodes whoever asked for them.
+
+        Guests that earlier runs left on these nodes run there still, as on hosts whose producers were started anew.
+        """
         self.tally = Tally()
         self._log, self._fleet, self._clock = log, fleet, clock
         self._speed = speed
@@ -80,6 +87,11 @@ class Driver:
         ]
         self._answered_before = {key for placements in self._placements for key in _keys(log, placements)}
         """Requests that have an answer already: the same seed asks for the same again, and nobody answers twice."""
+        for guest in _left_running(log, fleet):
+            fleet.adopt(guest)
+            self.tally.found += 1
+        for node_id in fleet.nodes:
+            self._out.extend(message(said(LIFECYCLE, event)) for event in fleet.resync(node_id, self._start_ms))
         # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
         self._due_audits = deque((self._start_ms, node_id) for node_id in fleet.nodes)
         self._spread = audit_every_ms / max(1, len(fleet.nodes))
@@ -210,6 +222,37 @@ def _keys(log: Log, placements: Placements) -> Iterator[str]:
     number = placements.partition
     for record in between(log, RESULTS, number, log.start(RESULTS, number), placements.results_next, BATCH_MESSAGES):
         yield record.key.decode(errors="replace")
+
+
+def _left_running(log: Log, fleet: Fleet) -> list[Guest]:
+    """The guests of the fleet's nodes that arrived and did not leave, as the life-cycle events on the log say."""
+    found: dict[str, Guest] = {}
+    for number in range(log.topics()[LIFECYCLE]):
+        for record in between(log, LIFECYCLE, number, log.start(LIFECYCLE, number), log.end(LIFECYCLE, number), BATCH_MESSAGES):
+            event = decode(LIFECYCLE, record.value)
+            if not isinstance(event, LifecycleEvent) or event.node_id not in fleet.kinds or event.producer != PRODUCER:
+                continue
+            instance_id, known = event.instance.instance_id, found.get(event.instance.instance_id)
+            if isinstance(event, InstanceDeparted | InstanceDeleted):
+                if known is not None and known.node_id == event.node_id:
+                    del found[instance_id]
+            else:
+                found[instance_id] = _guest(event, known)
+    return list(found.values())
+
+
+def _guest(event: LifecycleEvent, known: Guest | None) -> Guest:
+    """The guest that an event tells of; `known` is what was known of it."""
+    size, report = event.instance.resources, event.instance
+    return Guest(
+        instance_id=report.instance_id,
+        node_id=event.node_id,
+        resources=Resources(vcpus=size.vcpus or 0, pcpus=size.pcpus or 0, memory_mib=size.memory_mib or 0, disk_mib=size.disk_mib or 0),
+        name=report.name,
+        project_id=report.project_id,
+        power_state=report.power_state,
+        claim_id=event.claim_id or (known.claim_id if known is not None and known.node_id == event.node_id else None),
+    )
 
 
 def request_message(request: PlacementRequested, time_ms: int) -> Message:

@@ -105,7 +105,8 @@ def load(
 ) -> int:
     """A generated fleet and workload with the statistics of a public cloud: its hosts report, its guests start where results say.
 
-    Each run plays the same hosts from the start, without the guests of earlier ones: on a log that has some, their claims are leaks then.
+    Each run plays the same hosts, with the guests that earlier ones left there; what it asks for begins anew, and what was answered before
+    is not waited for. A guest of an earlier run ends when its time comes in this one.
     Requests begin once the hosts' first reports are in the ledger, or after half a minute if nothing carries them there.
     With --history a log of any size is made that has a past: claims, life cycles, audits, and a leak in some 60,000 records, for `leaks`
     and `replay`. Each has an id of its own, which digests begin with; all else is the same for the same seed.

@@ -155,6 +155,30 @@ def test_requests_that_an_earlier_run_asked_are_not_waited_for() -> None:
     assert "1 answered by an earlier run; another --seed asks anew" in str(again.tally)
 
 
+def test_guests_that_an_earlier_run_left_are_found_and_end_when_their_time_comes() -> None:
+    world = World([arrival(0, "a"), arrival(0, "b"), departure(50, "b")])
+    world.at(0)
+    world.placed("a", "n1")
+    world.placed("b", "n0")
+    world.at(100)
+    there = dict(world.fleet.guests)
+    fleet = Fleet(2, seed=1, epoch=6, name="n{}")
+
+    again = Driver(world.log, fleet, iter([arrival(0, "a"), departure(500, "a")]), world.clock, speed=1.0, audit_every_ms=10_000)
+    again.report()
+
+    assert fleet.guests == there
+    assert [guest.claim_id for guest in fleet.guests.values()] == ["a/0/s-1.1"]
+    assert [(event.node_id, event.epoch, event.resync) for event in world.records(LIFECYCLE) if event.epoch == 6] == [("n1", 6, True)]
+    listed = {record.node_id: len(record.instances or ()) for record in world.records(AUDITS) if record.epoch == 6}
+    assert listed == {"n0": 0, "n1": 1}
+    world.clock.now_ms += 600
+    again.step()
+    assert fleet.guests == {}
+    assert kinds(world.records(LIFECYCLE))[-2:] == [InstanceDeparted, InstanceDeleted]
+    assert "1 of earlier runs found" in str(again.tally)
+
+
 def test_a_failure_starts_nothing_and_a_late_result_is_left_out() -> None:
     world = World([arrival(0, "a"), arrival(0, "b")])
     world.at(0)
