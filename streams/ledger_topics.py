@@ -139,7 +139,8 @@ def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
         if topic.name not in there:
             raise TopicMismatch(
                 f"topic {topic.name} is missing: this is no claimlog ledger, its making was interrupted, or somebody deleted it; "
-                "`claimlog run` makes it, empty: where it was deleted restore it instead"
+                "`claimlog run` makes it, empty: where it was deleted restore it instead. Brokers hide topics from users who may not read "
+                "them"
             )
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 ENVIRONMENT: Final = "CLAIMLOG_KAFKA_"
 """CLAIMLOG_KAFKA_SECURITY_PROTOCOL is `security.protocol`; with _FILE behind it, the file that holds the value (passwords)."""
@@ -36,6 +36,8 @@ FIXED: Final = frozenset(
     )
 )  # fmt: skip
 SESSION: Final = "session.timeout.ms"
+UNNAMED: Final = "claimlog"
+"""What the consumer groups of a ledger without a prefix begin with."""
 PORT_MAX = 65_535
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#\[\]]+):\d{1,5}")
 # A dot parts the prefix from the topic, so there is none in the prefix.
@@ -84,7 +86,12 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
 
     def group(self, name: str) -> str:
         """What a consumer group is called on the cluster; an unnamed prefix has a name here, since groups of others are there too."""
-        return f"{self.prefix or 'claimlog'}.{name}"
+        return f"{self.prefix or UNNAMED}.{name}"
+
+    def same_groups(self) -> KafkaSettings | None:
+        """The other ledger on the cluster whose groups would have the same names: the one without a prefix, and the one of its groups'."""
+        others = {"": UNNAMED, UNNAMED: ""}
+        return structs.replace(self, prefix=others[self.prefix]) if self.prefix in others else None
 
 
 def without_secrets(address: str) -> str:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
 )
 from msgspec import Struct
 
-from schemas.topics import TOPICS
+from schemas.topics import CLAIMS, STREAM_PARTITIONS, TOPICS
 from streams.few import few
 from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
@@ -141,7 +141,14 @@ class Catalog:
 
     def _make(self, specs: Sequence[TopicSpec]) -> set[str]:
         """Returns the names on the cluster of those that another process has made since we looked."""
-        brokers = len(self._clients.metadata().brokers)
+        metadata = self._clients.metadata()
+        same = self._settings.same_groups() if any(spec.name == CLAIMS for spec in specs) else None
+        if same is not None and same.topic(STREAM_PARTITIONS) in metadata.topics:
+            raise TopicMismatch(
+                f"{same.place} has a ledger whose consumer groups are called alike, {same.group('…')}: their processes would take each "
+                "other's partitions. Take another prefix"
+            )
+        brokers = len(metadata.brokers)
         single = self._settings.single_broker
         if brokers < REPLICAS and not single:
             raise LogError(

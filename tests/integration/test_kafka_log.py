@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
-from schemas.topics import CLAIMS, REQUESTS
+from schemas.topics import CLAIMS, REQUESTS, STREAM_PARTITIONS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.main import run
 from streams.cli.reading.open_log import open_log
@@ -591,6 +591,21 @@ def test_ledgers_with_different_prefixes_do_not_meet(log: KafkaLog, settings: Ka
         assert dict(other.topics()) == {"one": 1}
         assert other.end("one", 0) == 0
         assert other.ledger_id != log.ledger_id
+
+
+def test_two_ledgers_whose_groups_would_be_called_alike_are_not_made_on_one_cluster(broker: Broker) -> None:
+    ledger = [TopicSpec(CLAIMS, 1), TopicSpec(STREAM_PARTITIONS, 1)]
+    settings = KafkaSettings(bootstrap=broker.address, single_broker=True)
+
+    with KafkaLog.open(settings) as one, KafkaLog.open(replace(settings, prefix="claimlog")) as other:
+        one.create(ledger)
+        with pytest.raises(TopicMismatch, match=r"consumer groups are called alike, claimlog\.…: .*Take another prefix"):
+            other.create(ledger)
+        one.create([*ledger, TopicSpec("one", 1)])
+
+        assert other.topics() == {}
+    assert replace(settings, prefix="claimlog").same_groups() == settings
+    assert replace(settings, prefix="fleet").same_groups() is None
 
 
 def test_where_brokers_ask_nobody_who_he_is_everybody_may_write(log: KafkaLog) -> None:

@@ -206,7 +206,8 @@ def folded_partitions(there: Mapping[str, int]) -> list[int]:
     known = [there[topic] for topic in FOLDED if topic in there]
     if not known:
         raise TopicMismatch(
-            f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes them"
+            f"this log has no ledger: topics {CLAIMS}, {' and '.join(SOURCES)} are missing; `claimlog run` or `claimlog produce` makes "
+            "them. Brokers hide topics from users who may not read them"
         )
     return known
 
