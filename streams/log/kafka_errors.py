@@ -58,6 +58,11 @@ def is_passing(error: KafkaError) -> bool:
     return bool(error.retriable()) or error.code() in _PASSING
 
 
+def is_not_allowed(error: KafkaError) -> bool:
+    """Whether this user lacks the right to what was asked."""
+    return error.code() in _NOT_ALLOWED
+
+
 def is_vanished(error: KafkaError) -> bool:
     """Whether a topic or partition is not known. Of one that was there this passes: a broker that starts does not know its topics yet."""
     return error.code() in _NO_TOPIC
@@ -74,7 +79,7 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     `was_there` says that the topic was known before: that a broker does not know it now passes.
     """
     said = f"{error.str()} ({error.name()})"
-    if error.code() in _NOT_ALLOWED or (error.fatal() and _NOT_ALLOWED_SAID in said):
+    if is_not_allowed(error) or (error.fatal() and _NOT_ALLOWED_SAID in said):
         return LogError(f"{place}: {doing}: {said}. This user may not; who may do what to which topic: docs/kafka.md")
     if error.code() in _TOO_LARGE or (error.fatal() and _TOO_LARGE_SAID in said):
         return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streams.log.kafka_client import Clients
-from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
+from streams.log.kafka_errors import error_of, is_not_allowed, is_passing, is_vanished, log_error
 
 # Sleeps in one call, the first and the longest. The answer is heard in a call but does not end it, and comes after a millisecond or two.
 POLL_SECONDS_FIRST, POLL_SECONDS_MAX = 0.001, 0.1
@@ -38,6 +38,19 @@ class _Member:
     def _answered(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         refused = [problem for problem in (error, *(place.error for place in places)) if problem is not None]
         self._answers.append((refused[0] if refused else None, _offsets(places)))
+
+    def committed(self, asked: Sequence[TopicPartition], timeout_seconds: float) -> Sequence[TopicPartition]:
+        """What is stored of these. Raises KafkaException.
+
+        Where this user may not even look for the group librdkafka asks until its time is up, and tells the reason to who polls.
+        """
+        try:
+            return self.consumer.committed(list(asked), timeout=timeout_seconds)
+        except KafkaException:
+            told = self.consumer.poll(0)
+            if told is not None and (error := told.error()) is not None and is_not_allowed(error):
+                raise KafkaException(error) from None
+            raise
 
     def commit(self, stored: Sequence[TopicPartition], timeout_seconds: float) -> None:
         """Store these and wait for the answer. Raises KafkaException."""
@@ -99,7 +112,7 @@ class GroupOffsets:
         asked = [TopicPartition(name, number) for number in range(count)]
 
         def ask(timeout: float) -> dict[int, int]:
-            found = self._member(group).consumer.committed(asked, timeout=timeout)
+            found = self._member(group).committed(asked, timeout)
             for place in found:
                 if place.error is not None:
                     raise KafkaException(place.error)
