@@ -26,6 +26,7 @@ from schemas.topics import STREAM_PARTITIONS
 from streams.app_security import address_family, resolve_only, security
 from streams.log.base import Log, LogUnreachable
 from streams.log.kafka import KafkaLog
+from streams.log.kafka_errors import NOT_ALLOWED
 from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Health
 from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
@@ -150,6 +151,7 @@ class FaustHost:
         self._current: _EngineThread | None = None
         self._failure: BaseException | None = None
         self._joining_since: float | None = time.monotonic()
+        self._faust: faust.App | None = None
         self._member: Any = None
         """The part of Faust's client that is a member of the group; the broker that keeps it is `coordinator_id`, None while unknown."""
         self._member_loop: asyncio.AbstractEventLoop | None = None
@@ -168,6 +170,7 @@ class FaustHost:
             recovery_seconds=recovery_seconds,
             overdue=lambda partition: mark_overdue(home, partition),
             in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
+            refused=self._refused,
             out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )
 
@@ -214,6 +217,7 @@ class FaustHost:
 
         app = self._app(ended)
         _resolve(app, address_family(self.settings.options))
+        self._faust = app
         self._watchdog.start()
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._live(app))]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -253,6 +257,13 @@ class FaustHost:
             check = "that the brokers run" if asked == "plaintext" else "that the brokers run, the certificates and the SASL settings"
             return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check {check}")
         return problem
+
+    def _refused(self) -> str:
+        """Why the group does not take this worker, if brokers said that its user may not join: Faust's client keeps that for who reads."""
+        problem = getattr(_member(self._faust)[0], "_pending_exception", None) if self._faust is not None else None
+        if type(problem).__name__ != "GroupAuthorizationFailedError":
+            return ""
+        return f"{self.settings.place}: joining group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}"
 
     def _app(self, ended: Callable[[], None]) -> faust.App:
         """Faust with everything off that would carry, keep or create data."""

@@ -115,7 +115,8 @@ class Watchdog:
     `recovery_seconds` is how long each table may be loaded; then `overdue` marks that of its partition, for the next start to make anew,
     and returns its name.
     So long, and no less than `stall_seconds`, the first turn may get on with nothing. `in_touch` says whether the group's client knows who
-    keeps the group: one that knows brokers only that are gone never finds out. `seconds` only runs, and is the clock of the tables.
+    keeps the group: one that knows brokers only that are gone never finds out. `refused` says why the group will never have this worker,
+    empty while nothing is known against it. `seconds` only runs, and is the clock of the tables.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Watchdog:
         recovery_seconds: float = RECOVERY_SECONDS,
         overdue: Callable[[int], Sequence[str]] = lambda _: (),
         in_touch: Callable[[], bool] = lambda: True,
+        refused: Callable[[], str] = lambda: "",
         out_of_reach: Callable[[str], None] | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -140,7 +142,7 @@ class Watchdog:
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
         self._out_of_reach, self._failing_since = out_of_reach or give_up, math.inf
         self._stopped = threading.Event()
-        self._in_touch, self._apart_since = in_touch, math.inf
+        self._in_touch, self._refused, self._apart_since = in_touch, refused, math.inf
         self._watched: Share | None = None
         self._troubles = health.troubles
         self._began = self._said = self._moved = 0.0
@@ -242,6 +244,8 @@ class Watchdog:
 
     def _look(self, log: Log) -> None:
         now, share, joining_since = self._seconds(), self._share(), self._joining_since()
+        if joining_since is not None and (why := self._refused()):
+            self._give_up(why)
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"
             self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")

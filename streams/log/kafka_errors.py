@@ -35,6 +35,7 @@ _NOT_ALLOWED_SAID: Final = "authorization failed"
 _TOO_LARGE_SAID: Final = "Message size too large"
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
+NOT_ALLOWED: Final = "This user may not; who may do what to which topic: docs/kafka.md"
 CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
 CHECK_TOPICS: Final = "Check that the topics are still there: claimlog topics check"
 CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
@@ -80,7 +81,7 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     """
     said = f"{error.str()} ({error.name()})"
     if is_not_allowed(error) or (error.fatal() and _NOT_ALLOWED_SAID in said):
-        return LogError(f"{place}: {doing}: {said}. This user may not; who may do what to which topic: docs/kafka.md")
+        return LogError(f"{place}: {doing}: {said}. {NOT_ALLOWED}")
     if error.code() in _TOO_LARGE or (error.fatal() and _TOO_LARGE_SAID in said):
         return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")
     if error.fatal():

@@ -374,6 +374,41 @@ def test_snapshots_are_the_processors_and_who_archives_may_delete_what_is_moved(
     assert "docs/kafka.md" in kept.stderr
 
 
+@pytest.mark.parametrize(
+    ("user", "operation", "group", "verb"),
+    [
+        ("processor", AclOperation.READ, "stream-processor", ["run", "--only", "processor", "--state", "{folder}/refused"]),
+        ("requester", AclOperation.DESCRIBE, "", ["nodes"]),
+    ],
+    ids=["join the workers", "look for a group"],
+)
+def test_who_lacks_a_right_to_a_group_is_told_so_within_seconds(
+    secured: Secured, user: str, operation: AclOperation, group: str, verb: list[str]
+) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.broker.address})
+    rights = [binding for command in acl_commands() for binding in bindings(command)]
+    taken = [
+        each for each in rights if each.restype is ResourceType.GROUP and each.operation is operation and each.principal == f"User:{user}"
+        and each.name == f"{PREFIX}.{group}"
+    ]  # fmt: skip
+    filters = [
+        AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type) for a in taken
+    ]
+    assert len(taken) == 1
+    for future in admin.delete_acls(filters).values():
+        future.result()
+    began = time.monotonic()
+
+    refused = secured.run(user, *(word.format(folder=secured.folder) for word in verb))
+
+    took = time.monotonic() - began
+    for future in admin.create_acls(taken).values():
+        future.result()
+    assert refused.returncode == 1, refused.stderr
+    assert "This user may not; who may do what to which topic: docs/kafka.md" in refused.stderr
+    assert took < REFUSED_SECONDS
+
+
 def test_an_operator_redrives_what_it_may_and_hears_of_each_letter_that_it_may_not(secured: Secured) -> None:
     garbage = {topic: b'{"garbage of": "%s"' % topic.encode() for topic in (NODE_RESOURCES, RESULTS, CLAIMS, REQUESTS)}
     with KafkaLog.open(parse_settings(f"kafka://{secured.broker.address}/{PREFIX}?single-broker=true", {})) as log:

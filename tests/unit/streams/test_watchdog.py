@@ -320,6 +320,21 @@ def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
     assert [said.partition(",")[0] for said in given_up] == ["topic stream-partitions is missing"]
 
 
+def test_who_may_not_join_the_group_is_given_up_at_once_and_only_while_it_joins() -> None:
+    log, given_up, since = MemoryLog([TopicSpec(STREAM_PARTITIONS, 1)]), list[str](), [None, 0.0]
+    watchdog = Watchdog(
+        lambda: None, lambda: since[0], lambda: log, Health(time.monotonic), print, given_up.append, stall_seconds=60.0,
+        refused=lambda: "may not join", seconds=lambda: 1.0,
+    )  # fmt: skip
+    watchdog._look(log)
+    joined = list(given_up)
+
+    since.reverse()
+    watchdog._look(log)
+
+    assert (joined, given_up) == ([], ["may not join"])
+
+
 class Away(MemoryLog):
     """A log that is out of reach when it is told so, or whose groups nobody keeps."""
 
