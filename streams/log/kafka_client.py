@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, ThrottleEvent, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ TRY_SECONDS: Final = 5.0
 # The first try of a question that goes to leaders: the next one looks whether others lead by now. Each lasts half as long again.
 TRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS: Final = 0.05
+HELD_BACK_SECONDS: Final = 1.0
+"""A quota may hold a client back for moments now and then, and does no harm."""
 HURRY_SECONDS: Final = 5.0
 """How long a process that is to end still waits for brokers. Whoever stops it kills it after ten (Docker) or thirty (Kubernetes)."""
 READERS_LEAVE_SECONDS: Final = 2.0
@@ -94,7 +96,13 @@ class Clients:
         config: dict[str, Any] = dict(_COMMON)
         for part in parts:
             config |= part
-        return config | dict(self.settings.options) | {"bootstrap.servers": ",".join(self.settings.brokers), "error_cb": self._heard}
+        ours = {"bootstrap.servers": ",".join(self.settings.brokers), "error_cb": self._heard, "throttle_cb": self._held_back}
+        return config | dict(self.settings.options) | ours
+
+    def _held_back(self, event: ThrottleEvent) -> None:
+        """A quota is used up: that is told with the error that follows, where what is waited for takes longer than anybody waits."""
+        if event.throttle_time > HELD_BACK_SECONDS:
+            self.last_seen = f"a quota of the brokers holds this user back, for {event.throttle_time:.0f} s each time"
 
     def _heard(self, error: KafkaError) -> None:
         """Connections that break and come back say so here; it is told with the error that follows if they do not come back."""
