@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from shutil import disk_usage
 from typing import Annotated
 
@@ -28,7 +28,7 @@ from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, LogDamaged, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch
 
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
@@ -76,7 +76,7 @@ def doctor(
 
 
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
-    yield from of_brokers(log)
+    yield from _allowed("brokers", lambda: of_brokers(log))
     if (path := getattr(log, "path", None)) is not None:
         yield checks.room(path, disk_usage(path.parent).free)
     if not quick:
@@ -90,18 +90,28 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield topics
     if topics.status == "fail":
         return
-    yield from of_cluster(log)
-    yield checks.ledger_opened(log)
-    yield checks.clock(log, wall_clock_ms())
-    folded = () if quick else tuple(_folded(log))
+    yield from _allowed("cluster", lambda: of_cluster(log))
+    yield from _allowed("ledger", lambda: [checks.ledger_opened(log)])
+    yield from _allowed("clock", lambda: [checks.clock(log, wall_clock_ms())])
+    folded = () if quick else tuple(_allowed("fold", lambda: _folded(log)))
     if is_file:
         yield checks.file_lags()
     else:
-        yield from checks.lags(log)
-        yield checks.snapshots(log, quick=quick)
-    yield checks.dead_letters(log)
-    yield from producers(log)
+        yield from _allowed("behind", lambda: checks.lags(log))
+        yield from _allowed("snapshots", lambda: [checks.snapshots(log, quick=quick)])
+    yield from _allowed("dead letters", lambda: [checks.dead_letters(log)])
+    yield from _allowed("producers", lambda: producers(log))
     yield from folded
+
+
+def _allowed(name: str, looked: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    """Checks of one kind; where this user lacks a right to what they look at, that is what they say, and the others go on."""
+    try:
+        yield from looked()
+    except LogError as problem:
+        if type(problem) is not LogError:  # Each of the others has a meaning, and an exit code, of its own.
+            raise
+        yield Check("fail", name, str(problem), "ask as a user that may, or give this one the right")
 
 
 def _folded(log: Log) -> Iterator[Check]:
