@@ -71,9 +71,9 @@ class Now(NamedTuple):
     fates: Mapping[str, Sequence[ClaimOutcome]]
     """By instance."""
 
-    def of(self, instance_id: str) -> Sequence[ClaimOutcome]:
-        """What became of one instance's claims."""
-        return self.fates.get(instance_id, ())
+    def of(self, decision: Decision) -> Sequence[ClaimOutcome]:
+        """What became of the claims of the instance that it was made for: none if that was no instance but a home."""
+        return self.fates.get(decision.instance_id, ()) if decision.attempt else ()
 
 
 class Telling(NamedTuple):
@@ -223,8 +223,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         lines += supply_lines(run.supplies)
         lines += closest_lines(decision, run.matrix)
         lines += relief_lines(now.state, now.request, run.policy, miss.node_id if miss is not None else "")
-    fates = now.of(decision.instance_id) if decision.attempt else ()
-    lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in fates]
+    lines += [f"{_where(fate)}  {fate.claim_id}  {outcome_text(fate)}" for fate in now.of(decision)]
     if run.matrix is not None and telling.wide:
         lines += matrix_lines(run.matrix)
     if run.matrix is not None and telling.node:
@@ -259,7 +258,7 @@ def _conflict(refused: tuple[Shortfall, ...]) -> str:
 def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]:
     item = decision_item(decision)
     item["rerun"] = {"same": run.same, "differences": list(run.differences), "told": run.told}
-    item["outcomes"] = [item_of(fate) for fate in now.of(decision.instance_id)] if decision.attempt else []
+    item["outcomes"] = [item_of(fate) for fate in now.of(decision)]
     if run.matrix is not None:
         item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
         if node:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ class Secured:
                 f"# as a site would have it\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username={user}\n"
                 f"ssl.ca.location={self.folder}/broker.pem\n"
             )
+
+    @contextmanager
+    def without(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> Iterator[None]:
+        """One right of a user taken away for a while; `name` as the page has it, behind the prefix."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        every, allows = ResourcePatternType.ANY, AclPermissionType.ALLOW
+        right = AclBindingFilter(kind, f"{PREFIX}.{name}", every, f"User:{user}", "*", operation, allows)
+        (taken,) = [future.result() for future in admin.delete_acls([right]).values()]
+        assert len(taken) == 1
+        try:
+            yield
+        finally:
+            for future in admin.create_acls(list(taken)).values():
+                future.result()
 
     @property
     def place(self) -> str:
@@ -249,15 +264,12 @@ def test_a_ledger_without_a_later_topic_goes_on_under_users_that_may_not_make_it
 def test_a_scheduler_that_may_not_write_a_later_topic_goes_on_without_it(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filing, "KEPT_MS", 0)
     monkeypatch.setattr(filed, "SAID_REQUESTS", 1)
-    admin, topic, told = AdminClient({"bootstrap.servers": secured.broker.address}), f"{PREFIX}.{ANSWERED}", list[str]()
-    right = AclBindingFilter(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:scheduler", "*", AclOperation.WRITE, AclPermissionType.ALLOW
-    )
-    (taken,) = [future.result() for future in admin.delete_acls([right]).values()]
+    told = list[str]()
     assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
     asked = answers = 0
 
-    with secured.opened("scheduler") as log, secured.opened("requester") as asking:
+    without = secured.without("scheduler", ResourceType.TOPIC, ANSWERED, AclOperation.WRITE)
+    with without, secured.opened("scheduler") as log, secured.opened("requester") as asking:
         scheduler = Scheduler(log, "without a right", tell=told.append)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (not told or answers < ASKED) and time.monotonic() < deadline:
@@ -268,8 +280,6 @@ def test_a_scheduler_that_may_not_write_a_later_topic_goes_on_without_it(secured
             scheduler.turn(0.05)
             answers = scheduler.placer.counters.placed + sum(scheduler.placer.counters.failed.values())
         scheduler.close()
-    for future in admin.create_acls(list(taken)).values():
-        future.result()
 
     assert answers >= ASKED
     assert len(told) == 1
@@ -387,45 +397,19 @@ def test_snapshots_are_the_processors_and_who_archives_may_delete_what_is_moved(
 def test_who_lacks_a_right_to_a_group_is_told_so_within_seconds(
     secured: Secured, user: str, operation: AclOperation, group: str, verb: list[str]
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": secured.broker.address})
-    rights = [binding for command in acl_commands() for binding in bindings(command)]
-    taken = [
-        each for each in rights if each.restype is ResourceType.GROUP and each.operation is operation and each.principal == f"User:{user}"
-        and each.name == f"{PREFIX}.{group}"
-    ]  # fmt: skip
-    filters = [
-        AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type) for a in taken
-    ]
-    assert len(taken) == 1
-    for future in admin.delete_acls(filters).values():
-        future.result()
-    began = time.monotonic()
+    with secured.without(user, ResourceType.GROUP, group, operation):
+        began = time.monotonic()
+        refused = secured.run(user, *(word.format(folder=secured.folder) for word in verb))
+        took = time.monotonic() - began
 
-    refused = secured.run(user, *(word.format(folder=secured.folder) for word in verb))
-
-    took = time.monotonic() - began
-    for future in admin.create_acls(taken).values():
-        future.result()
     assert (refused.returncode, NOT_ALLOWED in refused.stderr) == (1, True), refused.stderr
     assert took < REFUSED_SECONDS
 
 
 def test_doctor_says_which_of_its_checks_a_user_may_not_make_and_makes_the_others(secured: Secured) -> None:
-    admin = AdminClient({"bootstrap.servers": secured.broker.address})
-    right = next(
-        each for command in acl_commands() for each in bindings(command)
-        if each.restype is ResourceType.GROUP and each.operation is AclOperation.DESCRIBE and each.principal == "User:requester"
-    )  # fmt: skip
-    taken = AclBindingFilter(
-        right.restype, right.name, right.resource_pattern_type, right.principal, right.host, right.operation, right.permission_type
-    )
-    for future in admin.delete_acls([taken]).values():
-        future.result()
+    with secured.without("requester", ResourceType.GROUP, "", AclOperation.DESCRIBE):
+        looked = secured.run("requester", "doctor", "--quick", "-o", "json")
 
-    looked = secured.run("requester", "doctor", "--quick", "-o", "json")
-
-    for future in admin.create_acls([right]).values():
-        future.result()
     found = {item["check"]: (item["status"], NOT_ALLOWED in item["says"]) for item in json.loads(looked.stdout)["items"]}
     assert looked.returncode == 3, looked.stderr
     assert (found["cluster"], found["behind"]) == (("fail", True), ("fail", True))

@@ -6,7 +6,7 @@ It stands for everything outside claimlog: requesters, the starters of guests, a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
@@ -87,9 +87,10 @@ class Driver:
         ]
         self._answered_before = {key for placements in self._placements for key in _keys(log, placements)}
         """Requests that have an answer already: the same seed asks for the same again, and nobody answers twice."""
-        for guest in _left_running(log, fleet):
+        left = _left_running(log, fleet)
+        for guest in left:
             fleet.adopt(guest)
-            self.tally.found += 1
+        self.tally.found = len(left)
         for node_id in fleet.nodes:
             self._out.extend(message(said(LIFECYCLE, event)) for event in fleet.resync(node_id, self._start_ms))
         # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
@@ -224,25 +225,24 @@ def _keys(log: Log, placements: Placements) -> Iterator[str]:
         yield record.key.decode(errors="replace")
 
 
-def _left_running(log: Log, fleet: Fleet) -> list[Guest]:
+def _left_running(log: Log, fleet: Fleet) -> Collection[Guest]:
     """The guests of the fleet's nodes that arrived and did not leave, as the life-cycle events on the log say."""
-    found: dict[str, Guest] = {}
+    found: dict[tuple[str, str], Guest] = {}
     for number in range(log.topics()[LIFECYCLE]):
         for record in between(log, LIFECYCLE, number, log.start(LIFECYCLE, number), log.end(LIFECYCLE, number), BATCH_MESSAGES):
             event = decode(LIFECYCLE, record.value)
             if not isinstance(event, LifecycleEvent) or event.node_id not in fleet.kinds or event.producer != PRODUCER:
                 continue
-            instance_id, known = event.instance.instance_id, found.get(event.instance.instance_id)
+            place = event.node_id, event.instance.instance_id
             if isinstance(event, InstanceDeparted | InstanceDeleted):
-                if known is not None and known.node_id == event.node_id:
-                    del found[instance_id]
+                found.pop(place, None)
             else:
-                found[instance_id] = _guest(event, known)
-    return list(found.values())
+                found[place] = _guest(event, found.get(place))
+    return found.values()
 
 
 def _guest(event: LifecycleEvent, known: Guest | None) -> Guest:
-    """The guest that an event tells of; `known` is what was known of it."""
+    """The guest that an event tells of; `known` is what was known of it there."""
     size, report = event.instance.resources, event.instance
     return Guest(
         instance_id=report.instance_id,
@@ -251,7 +251,7 @@ def _guest(event: LifecycleEvent, known: Guest | None) -> Guest:
         name=report.name,
         project_id=report.project_id,
         power_state=report.power_state,
-        claim_id=event.claim_id or (known.claim_id if known is not None and known.node_id == event.node_id else None),
+        claim_id=event.claim_id or (known.claim_id if known is not None else None),
     )
 
 
