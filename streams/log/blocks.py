@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -185,18 +185,14 @@ def check_readable(messages: Sequence[Message], encoded: Sequence[bytes]) -> Non
 
 
 def _have_usual_types(messages: Sequence[Message]) -> bool:
-    """Pass by pass through `map`: a loop in Python over every header would take a third of an append's time."""
-    headers = list(map(_headers, messages))
-    if set(map(type, map(_key, messages))) | set(map(type, map(_value, messages))) != {bytes} or set(map(type, headers)) != {tuple}:
+    """Comprehensions over what is wrong: passes through `map` would take three times as long, and a loop a third longer."""
+    try:
+        return not (
+            [1 for each in messages if type(each.key) is not bytes or type(each.value) is not bytes or type(each.headers) is not tuple]
+            or [1 for each in messages for name, value in each.headers if type(name) is not str or type(value) is not bytes]
+        )
+    except (TypeError, ValueError):  # A header that is no pair.
         return False
-    pairs = list(chain.from_iterable(headers))
-    if not pairs:
-        return True
-    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
-        return False
-    flat = list(chain.from_iterable(pairs))
-    return set(map(type, flat[::2])) == {str} and set(map(type, flat[1::2])) == {bytes}
 
 
-_key, _value, _headers = attrgetter("key"), attrgetter("value"), attrgetter("headers")
 _offset = attrgetter("offset")
