@@ -63,12 +63,14 @@ ROWS = (
 def section(figures: Sequence[Figure]) -> str:
     """The table for the README. Raises LookupError if a figure is missing."""
     first, *_ = found = [row.ours.of(figures) for row in ROWS]
-    dates = sorted({figure["date"] for figure in found})
+    machine = first["machine"]
+    dates = sorted({figure["date"] for figure in found if figure["machine"] == machine})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    lines = [f"{first['machine']}; {when}:\n", "| | claimlog | in the same run |", "|---|--:|---|"]
+    lines = [f"{machine}; {when}:\n", "| | claimlog | in the same run |", "|---|--:|---|"]
     for row, ours in zip(ROWS, found, strict=True):
         other = "" if row.other is None else f"{row.others_name}: {_value(row.other.of(figures))}"
-        lines.append(f"| {row.what} | {_value(ours)} | {other} |")
+        elsewhere = "" if ours["machine"] == machine else f" ({ours['machine']}; {ours['date']})"
+        lines.append(f"| {row.what}{elsewhere} | {_value(ours)} | {other} |")
     return "\n".join(lines) + "\n"
 
 

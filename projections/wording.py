@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET
@@ -15,19 +15,23 @@ from schemas.findings import Finding
 from schemas.lifecycle import LifecycleEvent
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import ClaimOutcome, Granted, InstancesPlaced, NodeResources, PlacementFailed
+from schemas.units import mib_text
 
-_UNITS = ("vCPUs", "pCPUs", "MiB", "MiB disk")
-
-
-def amounts_text(amounts: Sequence[int | None]) -> str:
-    """`4 vCPUs, 4096 MiB, 40960 MiB disk` for a vector in the order of `RESOURCES`; what is 0 or not reported is left out."""
-    said = [f"{amount} {unit}" for amount, unit in zip(amounts, _UNITS, strict=True) if amount]
-    return ", ".join(said) or "nothing"
+_AMOUNTS = ("{:,} vCPUs".format, "{:,} pCPUs".format, mib_text, lambda mib: f"{mib_text(mib)} disk")
 
 
-def deltas_text(amounts: Sequence[int | None]) -> str:
-    """As `amounts_text`, each with its sign: `+4 vCPUs, -2048 MiB`."""
-    return ", ".join(f"{amount:+d} {unit}" for amount, unit in zip(amounts, _UNITS, strict=True) if amount) or "no difference"
+def amounts_text(amounts: Iterable[int | None]) -> str:
+    """`4 vCPUs, 4 GiB, 40 GiB disk` for a vector in the order of `RESOURCES`; what is 0 or not reported is left out."""
+    return ", ".join(_each_text(amounts)) or "nothing"
+
+
+def deltas_text(amounts: Iterable[int | None]) -> str:
+    """As `amounts_text`, each with its sign: `+4 vCPUs, -2 GiB`."""
+    return ", ".join(text if text.startswith("-") else f"+{text}" for text in _each_text(amounts)) or "no difference"
+
+
+def _each_text(amounts: Iterable[int | None]) -> list[str]:
+    return [said(amount) for amount, said in zip(amounts, _AMOUNTS, strict=True) if amount]
 
 
 def outcome_text(outcome: ClaimOutcome) -> str:

@@ -16,6 +16,7 @@ GIB = 1024
 """A GiB in MiB, the unit of memory and disk."""
 MIB = 1 << 20
 """A MiB in bytes."""
+_LARGER_MIB = ((1 << 20, "TiB"), (1 << 10, "GiB"))
 
 Amount = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
 Difference = Annotated[int, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
@@ -43,3 +44,11 @@ def bounded_name(name: str) -> str:
 def bounded_text(text: str) -> str:
     """`text`, or its start if it is longer than a record may carry: what others said of up to that length is told in words around it."""
     return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"
+
+
+def mib_text(amount_mib: int) -> str:
+    """MiB in the largest unit that shows it exactly in quarters, so that a column still adds up: `1.5 GiB`, `1,204 MiB`, `-46,683 MiB`."""
+    for one_mib, name in _LARGER_MIB:
+        if abs(amount_mib) >= one_mib and amount_mib % (one_mib // 4) == 0:
+            return f"{amount_mib / one_mib:,.2f}".rstrip("0").rstrip(".") + f" {name}"
+    return f"{amount_mib:,} MiB"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from projections.subjects import Subject
+from projections.wording import amounts_text
 from schemas.claims import ReleaseReason
 from schemas.partitioner import partition_of
 from schemas.requests import TTL_MS_DEFAULT
@@ -18,7 +19,6 @@ from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
-from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
@@ -82,7 +82,7 @@ def list_(
     items = [claim_item(claim, folded) for claim in claims]
     wanted = {"unconfirmed": {"unconfirmed", "overdue"}}.get(state, {state})
     items = [
-        item | {"resources": sized([item[resource] for resource in RESOURCES])}
+        item | {"resources": amounts_text([item[resource] for resource in RESOURCES])}
         for item in items
         if state == "held" or item["state"] in wanted
     ]

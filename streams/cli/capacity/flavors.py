@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from projections.node import amounts_of
+from projections.wording import amounts_text
 from schemas.codec import decode_keyed
 from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
@@ -27,7 +28,6 @@ from schemas.topics import REQUESTS
 from streams.cli.given.asking import from_text
 from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
-from streams.cli.printed.amounts import sized
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.records import partition_records
 from streams.cli.reading.there import check_there
@@ -67,7 +67,7 @@ def asked_for(log: Log) -> dict[str, PlacementRequested]:
     named: dict[str, PlacementRequested] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
         kind = msgspec.json.decode(text, type=PlacementRequested)
-        name = kind.flavor.name or sized(amounts_of(kind.resources))
+        name = kind.flavor.name or amounts_text(amounts_of(kind.resources))
         named.setdefault(name if name not in named else _another(name, named), kind)
     return named
 

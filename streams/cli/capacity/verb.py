@@ -11,6 +11,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from projections.node import amounts_of
+from projections.wording import amounts_text
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from streams.cli.capacity.flavors import asked_for, from_file
@@ -18,7 +19,7 @@ from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
-from streams.cli.printed.amounts import TITLES, sized
+from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
@@ -140,7 +141,7 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
     best = found.nodes[0] if found.nodes else None
     return {
         "flavor": name,
-        "size": ", ".join([sized(amounts_of(resources)), *(f"{want.count} {want.alias or 'PCI device'}" for want in found.pci)]),
+        "size": ", ".join([amounts_text(amounts_of(resources)), *(f"{want.count} {want.alias or 'PCI device'}" for want in found.pci)]),
         **{name: getattr(resources, name) for name in RESOURCES},
         "fits": found.fits,
         "at_least": found.at_least,

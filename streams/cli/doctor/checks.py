@@ -21,6 +21,7 @@ from schemas.codec import decode, decode_keyed
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
+from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
 from streams.ledger_topics import LATER_TOPICS, check_topics
@@ -73,7 +74,7 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
 
 def room(path: Path, free_bytes: int) -> Check:
     """Is there room to append? A log on a full disk takes nothing, and whoever works on it waits."""
-    says = f"{units.mib(free_bytes >> 20)} free where {path} is"
+    says = f"{mib_text(free_bytes >> 20)} free where {path} is"
     if free_bytes >= ROOM_LOW_BYTES:
         return Check("ok", "room", says)
     fix = "make room there: whoever waits for it goes on by itself; `claimlog archive` moves history elsewhere"

@@ -34,7 +34,7 @@ from msgspec.structs import asdict, fields, replace
 from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.resources import RESOURCES
-from schemas.units import AMOUNT_MAX, Amount, Count, Name, Text
+from schemas.units import AMOUNT_MAX, TEXT_CHARACTERS_MAX, Amount, Count, Name
 from streams.cli.given.documents import read_toml
 from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
@@ -45,7 +45,10 @@ SECTIONS = ("defaults", "nodes", "aggregates")
 _Table = TypeVar("_Table")
 Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
 """As Placement names them. Nobody can ask for another, and who wrote it in small letters would never hear why its nodes are passed over."""
+Label = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""What requests name, on a command line or in a flavor: a control character comes from a broken file, and would fit nothing."""
 Positive = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
+PAGE_KIB_MIN = 4
 
 
 class ResourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,7 +75,7 @@ class NodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pcpus: ResourceTable | UnsetType = UNSET
     memory_mib: ResourceTable | UnsetType = UNSET
     disk_mib: ResourceTable | UnsetType = UNSET
-    zone: Text | UnsetType = UNSET
+    zone: Label | UnsetType = UNSET
     traits: tuple[Trait, ...] | UnsetType = UNSET
     pages_reserved: tuple[PagesTable, ...] | UnsetType = UNSET
 
@@ -81,7 +84,7 @@ class AggregateTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One table under `[aggregates]`: its members by name or pattern, and its metadata."""
 
     nodes: tuple[Name, ...]
-    metadata: dict[Name, Text] = {}
+    metadata: dict[Name, Label] = {}
 
 
 class FleetFile(Struct, frozen=True, kw_only=True):
@@ -159,6 +162,9 @@ def _node_table(table: Mapping[str, Any], place: str) -> NodeTable:
     for name, values in (("traits", traits), ("pages_reserved", sizes)):
         if twice := [value for value, times in Counter[object](values).items() if times > 1]:
             raise UsageProblem(f"{place}.{name}: {twice[0]} is there twice; leave one out")
+    for size_kib in sizes:
+        if size_kib < PAGE_KIB_MIN or size_kib & (size_kib - 1):
+            raise UsageProblem(f"{place}.pages_reserved: no host has pages of {size_kib} KiB; expected a power of two, such as 2048")
     for resource in RESOURCES:
         setting: ResourceTable | UnsetType = getattr(read_table, resource)
         if setting is UNSET:

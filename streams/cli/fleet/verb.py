@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 from msgspec import structs, to_builtins
 
 from projections.node import Node
+from schemas.units import mib_text
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.fleet.file import Change, FleetFile, all_reserved, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.given.asking import file_or_stdin
@@ -97,7 +98,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
 def _columns() -> list[Column]:
     amounts = []
     for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus"):
-        title, shown, is_wide = TITLES[resource], units.mib if resource in MEMORY else units.count, resource == "pcpus"
+        title, shown, is_wide = TITLES[resource], mib_text if resource in MEMORY else units.count, resource == "pcpus"
         amounts.append(Column(name=f"{resource}.ratio_milli", title=f"{title} ratio", shown=units.ratio, right=True, wide=is_wide))
         amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown, right=True, wide=is_wide))
     return [

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 from cyclopts import App, Parameter
 from msgspec.structs import asdict
 
+from projections.wording import amounts_text
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
 from streams.cli.exits import Exit
@@ -18,7 +19,6 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
 from streams.cli.leaks.views_apart import apart_lines, apart_on, apart_text
 from streams.cli.printed import units
-from streams.cli.printed.amounts import sized
 from streams.cli.printed.output import Answer, Column, in_order, item_of
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
@@ -188,9 +188,9 @@ def summary_text(findings: Sequence[OpenRecord], *, of: int, nodes_known: int, h
     nodes = len({finding.node_id for finding in findings})
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in findings)
     counted = counted_by(findings)
-    stale = f"; counted and on no audit: {sized(counted)}" if any(counted) else ""
+    stale = f"; counted and on no audit: {amounts_text(counted)}" if any(counted) else ""
     found = f"{units.counted(len(findings), 'finding')} on {units.counted(nodes, 'node')}, {confirmed} confirmed"
-    return f"{found}; held: {sized(held_by(findings))}{stale}"
+    return f"{found}; held: {amounts_text(held_by(findings))}{stale}"
 
 
 def explained(finding: OpenRecord, as_of_ms: int) -> str:
@@ -199,12 +199,12 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
     since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, as_of_ms)})"
     lines = [
         f"{finding.kind} on {finding.node_id}{': ' + about if about else ''}",
-        f"  {state_of(finding)}, {since}, holds {sized(getattr(finding.held, resource) for resource in RESOURCES)}",
+        f"  {state_of(finding)}, {since}, holds {amounts_text(getattr(finding.held, resource) for resource in RESOURCES)}",
     ]
     if finding.instance_id and finding.claim_id:
         lines.append(f"  instance  {finding.instance_id}")
     counted = [getattr(finding.counted, resource) for resource in RESOURCES]
-    lines.append(f"  counted   {sized(counted)} that no audit lists" if any(counted) else "")
+    lines.append(f"  counted   {amounts_text(counted)} that no audit lists" if any(counted) else "")
     lines.append(f"  devices   {', '.join(finding.devices)}" if finding.devices else "")
     lines.append(f"  {finding.note}" if finding.note else "")
     for cause in finding.causes:
@@ -224,8 +224,8 @@ def columns() -> list[Column]:
         Column(name="node_id", title="node"),
         Column(name="instance_id", title="instance", shown=lambda name: name or "-"),
         Column(name="claim_id", title="claim", shown=lambda name: name or "-", wide=True),
-        Column(name="held", shown=lambda held: sized(held.values())),
-        Column(name="counted", shown=lambda counted: sized(counted.values()) if any(counted.values()) else "-"),
+        Column(name="held", shown=lambda held: amounts_text(held.values())),
+        Column(name="counted", shown=lambda counted: amounts_text(counted.values()) if any(counted.values()) else "-"),
         Column(name="devices", shown=lambda names: ", ".join(names) or "-", wide=True),
         Column(name="age_ms", title="age", shown=units.span, right=True),
         Column(name="state", alarm=lambda state: state == "confirmed"),

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from msgspec import to_builtins
 
 from projections.node import Claim, Node
+from projections.wording import amounts_text
 from schemas.claims import NodeStatus
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.partitioner import partition_of
@@ -19,7 +20,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.nodes import node_item
 from streams.cli.printed import units
-from streams.cli.printed.amounts import MEMORY, TITLES, amount_text, sized
+from streams.cli.printed.amounts import MEMORY, TITLES, amount_text
 from streams.cli.printed.output import Answer, Column, plain
 from streams.cli.printed.printable import printable, printable_lines, say
 from streams.cli.problems import UsageProblem
@@ -159,9 +160,9 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
     lines.append(f"instances   {row.instances} shown or claimed, {len(node.shown)} shown; {claimed}")
     for claim in sorted(node.held(), key=lambda claim: (claim.offset, claim.claim_id)):
         confirmed = "confirmed" if claim.confirmed_ms is not None else "unconfirmed"
-        lines.append(f"  {claim.claim_id}  {claim.instance_id}  {sized(claim.amounts)}  {confirmed}")
+        lines.append(f"  {claim.claim_id}  {claim.instance_id}  {amounts_text(claim.amounts)}  {confirmed}")
     unclaimed = sorted(set(node.shown) - set(node.claims))
-    lines += [f"  (no claim)  {instance_id}  {sized(node.shown[instance_id].amounts)}" for instance_id in unclaimed]
+    lines += [f"  (no claim)  {instance_id}  {amounts_text(node.shown[instance_id].amounts)}" for instance_id in unclaimed]
     lines.append(f"findings    {len(findings) or 'none'}")
     for finding in findings:
         state = "confirmed" if isinstance(finding, LeakConfirmed) else "suspected"

@@ -6,11 +6,12 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from projections.wording import amounts_text
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
 from streams.cli.printed import units
-from streams.cli.printed.amounts import TITLES, amount_text, sized
+from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import item_of
 from streams.scheduling.explain import FunnelLine, funnel
 from streams.scheduling.matrix import Line, Matrix, Without
@@ -23,7 +24,7 @@ NODES_SHOWN_MAX = 3
 def request_text(request: PlacementRequested) -> str:
     """`2 x 4 vCPUs, 8 GiB, 80 GiB disk  zone east  group db (anti-affinity)`."""
     resources = request.resources
-    parts = [f"{request.count} x {sized(getattr(resources, name) for name in RESOURCES)}"]
+    parts = [f"{request.count} x {amounts_text(getattr(resources, name) for name in RESOURCES)}"]
     parts += [f"flavor {request.flavor.name}"] if request.flavor.name else []
     parts += [f"zone {request.availability_zone}"] if request.availability_zone else []
     parts += [f"group {request.group.group_id} ({request.group.policy})"] if request.group is not None else []

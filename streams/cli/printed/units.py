@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-_LARGER_MIB = ((1 << 20, "TiB"), (1 << 10, "GiB"))
 MOMENT_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, as far as RFC 3339 goes; a producer's clock may say anything up to the bound of a record."""
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
@@ -18,14 +17,6 @@ def count(number: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 finding`, `2 findings`."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def mib(amount_mib: int) -> str:
-    """MiB in the largest unit that shows it exactly in quarters: `1.5 GiB`, `1,204 MiB`, `-46,683 MiB`."""
-    for one_mib, name in _LARGER_MIB:
-        if abs(amount_mib) >= one_mib and amount_mib % (one_mib // 4) == 0:
-            return f"{amount_mib / one_mib:,.2f}".rstrip("0").rstrip(".") + f" {name}"
-    return f"{amount_mib:,} MiB"
 
 
 def signed(text: str) -> str:

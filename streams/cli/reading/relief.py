@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from projections.fit import fits
 from projections.node import Amounts, Node, amounts_of
+from projections.wording import amounts_text
 from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
-from streams.cli.printed.amounts import sized
 from streams.cli.reading.held import held_by
 from streams.cli.reading.state import State
 from streams.scheduling.ask import Ask
@@ -45,7 +45,7 @@ class Relief(Struct, frozen=True):
     def told(self) -> str:
         """`1 leak on c01 holds 4 GiB; without it the request would fit there -> claimlog leaks --node c01 --explain`."""
         one = self.leaks == 1
-        what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {sized(self.held)}"
+        what = f"{self.leaks} {'leak' if one else 'leaks'} on {self.node_id} {'holds' if one else 'hold'} {amounts_text(self.held)}"
         who = "one more of its instances" if self.one_of_many else "the request"
         without = f"; without {'it' if one else 'them'} {who} would fit there" if self.fits else ""
         return f"{what}{without} -> claimlog leaks --node {quote(self.node_id)} --explain"

@@ -214,6 +214,8 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
             "[defaults]\npages_reserved = [{ size_kib = 4, reserved = 1 }, { size_kib = 4, reserved = 2 }]\n",
             "defaults.pages_reserved: 4 is there twice",
         ),
+        ("[defaults]\npages_reserved = [{ size_kib = 2000, reserved = 1 }]\n", "no host has pages of 2000 KiB; expected a power of two"),
+        ('[defaults]\nzone = "ea\\u0000st"\n', "' - at `zone`"),
         ("[nodes.c99]\nzone = 'x'\n", "node 'c99' is not known; known: c01, c02, d01; --new"),
     ],
 )

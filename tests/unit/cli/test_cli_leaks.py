@@ -301,7 +301,7 @@ def test_a_gap_without_a_finding_is_told_beside_findings_and_explained_by_what_e
     assert said.err.splitlines()[-1] == "without a finding, tracked and reported differ on 1 node: see `claimlog nodes`"
     assert sound.run(capsys, "leaks", "-o", "json").json["summary"]["nodes_apart"] == ["c01"]
     assert "tracked and reported differ on c01, without a finding\n" in explained.out
-    assert "  i-3  shown with 256 MiB; the life cycle counts 1024 MiB (resized at claims/" in explained.out
+    assert "  i-3  shown with 256 MiB; the life cycle counts 1 GiB (resized at claims/" in explained.out
     assert "  i-1  " not in explained.out, "both sides say the same of it"
     assert "  i-2  shown with 512 MiB; the life cycle does not count it: `claimlog timeline i-2`" in explained.out
     assert "differ on c01" not in one_kind.out

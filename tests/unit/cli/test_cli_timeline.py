@@ -44,7 +44,7 @@ def test_an_instances_timeline_is_its_request_its_claim_and_its_life(fleet: Flee
     assert [item["event"] for item in items] == ["placement-requested", "claim-requested", "instance-observed"]
     assert [item["delta"]["memory_mib"] for item in items] == [0, 2048, 0]
     assert [item["use"]["memory_mib"] for item in items] == [None, 2048, 2048]
-    assert items[1]["summary"] == "request r1 claims 2048 MiB: r1/0/s-1.1 granted on c01"
+    assert items[1]["summary"] == "request r1 claims 2 GiB: r1/0/s-1.1 granted on c01"
     assert [item["position"].split("@")[0].split("/")[0] for item in items] == [REQUESTS, CLAIMS, CLAIMS]
 
 

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.cut import Cut
-from streams.cli.printed import output, units
+from schemas.units import mib_text
+from streams.cli.printed import output
 from streams.cli.printed.output import Answer, Column, Item, Style, table, write
 from streams.cli.problems import UsageProblem
 
 CUT = Cut.of({("claims", 0): 1841})
 COLUMNS = [
     Column(name="node_id", title="node"),
-    Column(name="memory_mib_free", title="free", shown=units.mib, right=True, alarm=lambda free_mib: free_mib < 0),
+    Column(name="memory_mib_free", title="free", shown=mib_text, right=True, alarm=lambda free_mib: free_mib < 0),
     Column(name="zone", wide=True),
 ]
 ITEMS: list[Item] = [

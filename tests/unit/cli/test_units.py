@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.units import mib_text
 from streams.cli.given import timegrammar
 from streams.cli.printed import units
 
@@ -18,18 +19,18 @@ MIB = {"MiB": 1, "GiB": 1024, "TiB": 1024 * 1024}
      (23353, "23,353 MiB"), (-46683, "-46,683 MiB"), (-2048, "-2 GiB"), (1 << 20, "1 TiB"), (1023 * 1024, "1,023 GiB")],
 )  # fmt: skip
 def test_memory_is_shown_exactly(amount_mib: int, text: str) -> None:
-    assert units.mib(amount_mib) == text
+    assert mib_text(amount_mib) == text
 
 
 @given(st.integers(-(1 << 40), 1 << 40))
 def test_no_shown_amount_is_rounded(amount_mib: int) -> None:
-    number, unit = units.mib(amount_mib).replace(",", "").split()
+    number, unit = mib_text(amount_mib).replace(",", "").split()
 
     assert float(number) * MIB[unit] == amount_mib
 
 
 def test_what_was_added_or_taken_has_its_sign() -> None:
-    assert [units.signed(units.mib(amount)) for amount in (-512, 0, 512)] == ["-512 MiB", "0 MiB", "+512 MiB"]
+    assert [units.signed(mib_text(amount)) for amount in (-512, 0, 512)] == ["-512 MiB", "0 MiB", "+512 MiB"]
     assert [units.signed(units.count(amount)) for amount in (-1, 0, 1234)] == ["-1", "0", "+1,234"]
 
 

@@ -39,3 +39,14 @@ def test_a_figure_that_was_not_measured_is_named(figures: list[dict[str, Any]]) 
 def test_a_readme_without_a_place_for_them_is_refused(figures: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError, match=r"README\.md: expected the marks"):
         with_section("# claimlog\n", figures)
+
+
+def test_a_figure_of_another_machine_says_so(figures: list[dict[str, Any]]) -> None:
+    elsewhere = {"machine": "a slow one", "date": "2026-01-02"}
+    moved = [figure | elsewhere if figure["module"] == "leak_audit_large" else figure for figure in figures]
+
+    readme = with_section(README.read_text(), moved)
+
+    (line,) = [line for line in readme.splitlines() if "leak audit of a log" in line]
+    assert "two processes (a slow one; 2026-01-02) |" in line
+    assert "2026-01-02 to" not in readme

@@ -171,7 +171,7 @@ def test_a_guest_that_its_host_runs_in_another_size_than_nova_counts(world: Worl
 
     assert world.found() == {("size-drift", H1, "a"): {}}
     drift = world.finding("size-drift")
-    assert drift.note.startswith("-3 vCPUs, -3584 MiB against what nova counts")
+    assert drift.note.startswith("-3 vCPUs, -3.5 GiB against what nova counts")
     assert changes(world, drift)[1:] == ["node-observed", "node-observed"]
 
     world.defined("h1", "a", LARGE)
