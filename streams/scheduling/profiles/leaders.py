@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,18 +101,19 @@ class Leaders:
         And of all that are below the last one by `slack` at most. Of those only whose rank is `rank`, unless that is negative, and where
         `floor` is 0 and not −inf, unless that is None, but those `without`.
         """
-        ranked = iter(self._ranked if rank < 0 else self._grouped().get(rank, ()))
-        if floor is not None or without:
-            ranked = (each for each in ranked if not (floor is not None and floor[each[2]]) and each[2] not in without)
-        found = list(islice(ranked, count))
-        if len(found) == count:
-            most = found[-1][0] + slack
-            if most >= -self.floor:
-                return None
-            found += takewhile(lambda each: each[0] <= most, ranked)
-        elif self.floor != NOTHING:
-            return None
-        return [(-minus, slot) for minus, _, slot in found]
+        found: list[tuple[float, int]] = []
+        most = -NOTHING
+        for minus, _, slot in self._ranked if rank < 0 else self._grouped().get(rank, ()):
+            if minus > most:
+                break
+            if (floor is not None and floor[slot]) or slot in without:
+                continue
+            found.append((-minus, slot))
+            if len(found) == count:
+                most = minus + slack
+                if most >= -self.floor:
+                    return None
+        return found if len(found) >= count or self.floor == NOTHING else None
 
     def _grouped(self) -> dict[int, list[Entry]]:
         groups = self._groups

@@ -6,7 +6,6 @@ Nothing here is kept of a profile: the same columns give the same verdict. `Lane
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableSequence, Sequence
-from operator import lt
 
 import numpy as np
 from msgspec import structs
@@ -36,6 +35,7 @@ NOBODY = "\0"
 _UNKNOWN = -1
 _STATIC, _TOPOLOGY, _PLAIN = AT["static"], AT["topology"], AT["plain"]
 _MOST, _USED, _FREE, _TOTAL = (slice(at, at + len(RESOURCES)) for at in (AT[f"vcpus_{what}"] for what in ("most", "used", "free", "total")))
+_VCPUS, _PCPUS, _MEMORY, _DISK = range(_MOST.start, _MOST.stop)
 _NOT_VCPUS = np.array([[False], [True], [True], [True]])
 _OFTEN = _USED.stop
 _NEVER = 1 << 62
@@ -92,14 +92,15 @@ class Verdicts:
     def quickly(self, slots: Sequence[int]) -> Iterator[tuple[int, float]]:
         """As `places` and `parts`, for a few profiles one after the other, without columns."""
         self._grow()
-        statics, topologies, needs, wants, last = self._statics, self._topologies, self._least, self._wants, self.last
+        statics, topologies, wants, last = self._statics, self._topologies, self._wants, self.last
         at = self.view.profiles.at
+        vcpus, pcpus, memory_mib, disk_mib = self._least
         for slot in slots:
             row = at[slot].figures
             first, part = statics[row[_STATIC]], 0.0
             if first < 0:
                 first = self._first_of(statics, self._static, row[_STATIC], slot)
-            if any(map(lt, row[_MOST], needs)):
+            if row[_VCPUS] < vcpus or row[_PCPUS] < pcpus or row[_MEMORY] < memory_mib or row[_DISK] < disk_mib:
                 for column, needed, place in self._quick:
                     lack = needed - row[column]
                     if lack > 0:
