@@ -1,4 +1,4 @@
-"""What Nova's compute counts of its instances: the figures that a producer on a Nova host reports beside the sizes.
+"""What Nova's compute counts of its instances besides their sizes: for `openstack_stats`, and for producers of one's own on Nova's hosts.
 
 The rules are those of Nova's resource tracker (release 34): an instance counts unless it is deleted, or shelved and offloaded and not on
 its way back; `io_workload` are the builds, moves, rebuilds and snapshots that filters and weighers call I/O operations.

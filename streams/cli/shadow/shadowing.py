@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from producers.openstack import OpenStack
 from producers.openstack_messages import Key, Notification, read_notification
-from producers.openstack_payloads import read_fact
+from producers.openstack_payloads import InstanceFact, read_fact
 from producers.openstack_requests import Answered, Asked, read_request
+from producers.openstack_stats import HostStats
 from producers.source import said
 from projections.ledger import Ledger
 from schemas.claims import NodeConfigured, NodeObserved
@@ -134,23 +135,12 @@ class Shadow:
     def __init__(self, nodes: Sequence[Given], engine: Engine, policy: Policy) -> None:
         self.ledger = Ledger(0, 1)
         self._engine, self._policy, self._digest = engine, policy, digest(policy)
-        self._follower = _follower(nodes)
+        self._follower, self._stats = _follower(nodes), HostStats()
         self._laid: dict[str, str] = {}
-        for node in nodes:
-            observed = NodeObserved(
-                node_id=node.node_id,
-                producer=OWNER,
-                epoch=0,
-                counter=1,
-                taken_at_ms=0,
-                mono_ms=0,
-                complete=False,
-                hypervisor=node.hypervisor or Hypervisor(),
-                instances=(),
-            )
-            for record in (observed, node.configured):
-                self._apply(0, node.node_id, encode(record))
         self.fleet = Fleet([self.ledger])
+        for node in nodes:
+            self._observe(node.node_id, node.hypervisor or Hypervisor(), 0)
+            self._apply(0, node.node_id, encode(node.configured))
 
     def rows(self, messages: Iterable[Said], answers: Sequence[Outcome]) -> Iterator[Row]:
         """A row for each request, as it is come to; `answers` are the other scheduler's, in the same order."""
@@ -162,6 +152,7 @@ class Shadow:
                 continue
             for event in _events(self._follower, each):
                 self._fold(event, time_ms)
+            self._count(each.notification, time_ms)
             for record in self._follower.configured():
                 self._apply(time_ms, record.node_id, encode(record))
                 self.fleet.touch(0, [record.node_id])
@@ -208,6 +199,34 @@ class Shadow:
         assert isinstance(carried, Message), carried
         self._apply(max(time_ms, event.event_time_ms), event.node_id, carried.value)
         self.fleet.touch(0, [event.node_id])
+
+    def _count(self, notification: Notification, time_ms: int) -> None:
+        """What Nova's weighers read of a host besides room: I/O operations, and builds that failed."""
+        fact = read_fact(notification, {})
+        for host in self._stats.took(fact) if isinstance(fact, InstanceFact) else ():
+            node = self.ledger.nodes.get(self._follower.services.node_of(host))
+            if node is None or node.hypervisor is None:
+                continue
+            counted = {"io_workload": self._stats.io_workload(host), "failed_builds": self._stats.failed_builds(host)}
+            hypervisor = replace(node.hypervisor, **counted)
+            if hypervisor != node.hypervisor:
+                self._observe(node.node_id, hypervisor, time_ms)
+
+    def _observe(self, node_id: str, hypervisor: Hypervisor, time_ms: int) -> None:
+        """What the node has; of instances it says nothing."""
+        observed = NodeObserved(
+            node_id=node_id,
+            producer=OWNER,
+            epoch=0,
+            counter=self.ledger.next_offset + 1,
+            taken_at_ms=time_ms,
+            mono_ms=time_ms,
+            complete=False,
+            hypervisor=hypervisor,
+            instances=(),
+        )
+        self._apply(time_ms, node_id, encode(observed))
+        self.fleet.touch(0, [node_id])
 
     def _apply(self, time_ms: int, node_id: str, value: bytes) -> None:
         self.ledger.apply(self.ledger.next_offset, time_ms, node_id.encode(), value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,36 @@ def test_novas_choice_takes_its_room_at_once_as_its_allocation_does() -> None:
     rows = shadowed(messages)
 
     assert verdicts(rows) == [("agrees", H1, H1), ("agrees", H2, H2)]
+
+
+def test_a_host_where_a_build_failed_comes_last_until_one_goes_well_there() -> None:
+    cloud = NovaCloud()
+    messages = [*cloud.select("a", SMALL), *cloud.fail_to_create("a", "h1")]
+    messages += [*cloud.select("b", SMALL), *cloud.create("b", "h2")]
+    messages += cloud.create("c", "h1")
+    messages += [*cloud.select("d", SMALL), *cloud.create("d", "h1")]
+
+    _, after, again = shadowed(messages)
+
+    assert verdicts([after, again]) == [("agrees", H2, H2), ("agrees", H1, H1)]
+
+
+def test_a_host_that_builds_and_one_that_moves_a_guest_away_are_busy_as_nova_counts_them() -> None:
+    cloud = NovaCloud()
+    messages = list(cloud.create("a", "h1"))
+    moves, builds = cloud.resize("a", "h3", SMALL), cloud.create("b", "h2")
+    messages += [next(moves), *islice(builds, 3), *cloud.select("c", SMALL), *moves, *builds, *cloud.select("d", SMALL)]
+
+    shadow = Shadow(NODES, ENGINES["reference"], named("nova", str))
+    found = history_of(messages)
+    rows = shadow.rows(found.messages, outcomes(found.messages, NODES))
+
+    busy, calm = [
+        {each.node_id: weight.raw for each in row.decision.best for weight in each.weights if weight.weigher == "IoOpsWeigher"}
+        for row in rows
+    ]
+    assert busy == {H1: 1.0, H2: 1.0, H3: 0.0}
+    assert calm == {H1: 0.0, H2: 0.0, H3: 0.0}
 
 
 def test_a_request_that_is_said_in_both_formats_is_one_request() -> None:
