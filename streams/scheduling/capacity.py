@@ -106,7 +106,7 @@ def _capacity(fleet: Fleet, one: PlacementRequested, policy: Policy, unusable: s
     prepared = prepare(ask, policy)
     sieve = run_filters(rooms_for(fleet.rooms(), ask), prepared)
     closed = {filter_.name for filter_, _ in prepared} - _ALWAYS <= CLOSED
-    tried = not closed or bool(ask.item.numa or ask.item.pci or one.action != "create")
+    tried = not closed or bool(ask.item.numa or ask.item.pci)
 
     def on_node(room: Room) -> NodeCapacity:
         fits, bound = _closed(room, ask.item, prepared)

@@ -12,7 +12,7 @@ from projections.ledger import Ledger
 from schemas.claims import ClaimItem
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
-from schemas.results import Decision, Weighed
+from schemas.results import Decision, NearestMiss, Weighed
 from streams.scheduling import overlay
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
@@ -20,6 +20,7 @@ from streams.scheduling.holding import nodes_chosen_from
 from streams.scheduling.keeping import nothing_kept
 from streams.scheduling.matrix import UNUSABLE
 from streams.scheduling.policy import Policy, digest, digest_of
+from streams.scheduling.reference import is_too_small, rooms_for
 from streams.scheduling.select import ENGINES, engine
 
 _NOWHERE = "?"
@@ -167,6 +168,9 @@ def rerun_on(fleet: Fleet, request: PlacementRequested, index: int, recorded: De
     again = engine(engine_of(recorded))(fleet, ask, policy, recorded.policy_digest)
     left_out = _left_out(recorded)
     uncompared = {"overlay", "refused", "best", *left_out}
+    small = [_is_too_small(fleet, ask, each.nearest_miss) for each in (recorded, again)]
+    if small == [True, False]:  # Earlier versions took a node that is too small when empty for as near as one that more room would help.
+        uncompared.add("nearest_miss")
     different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
     if "best" not in left_out and _telling(recorded) != _telling(again):
         different.append("best")
@@ -204,6 +208,11 @@ def funnel(decision: Decision) -> list[FunnelLine]:
         )
         for each in decision.rejections
     ]
+
+
+def _is_too_small(fleet: Fleet, ask: Ask, miss: NearestMiss | None) -> bool | None:
+    """Whether the node of a miss could not hold the instance were it empty; None if there is no miss."""
+    return None if miss is None else any(room.node_id == miss.node_id and is_too_small(ask, room) for room in rooms_for(fleet.rooms(), ask))
 
 
 def _left_out(recorded: Decision) -> frozenset[str]:

@@ -81,7 +81,7 @@ class Matrix(Struct, frozen=True):
         contradicts itself or is forced to a node that nobody knows, none is close.
         """
         rejected = [line for line in self.lines if line.rejected]
-        if OWN_WORDS.intersection(*({no.filter for no in line.rejected} for line in self.lines)):
+        if all(any(no.filter in OWN_WORDS for no in line.rejected) for line in self.lines):
             return None
         return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
 

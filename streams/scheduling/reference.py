@@ -152,6 +152,8 @@ def pass_all(crowd: Crowd, ask: Ask, policy: Policy) -> frozenset[str]:
 
 
 _takes_part: Figure = lambda room: room.ready and room.node.silent_since_ms is None  # noqa: E731 - a figure, like the getters below
+TOO_SMALL = 1e9
+"""Ranks a miss behind all that more room would mend: larger than what any node lacks of what is asked for, by far."""
 _has_units = attrgetter("has_units")
 _vcpus_total = attrgetter("vcpus_total")
 _AMOUNTS = {
@@ -206,23 +208,35 @@ def nearest_miss(ask: Ask, short: Sequence[tuple[str, Room]], prepared: Sequence
 
 
 def missing_part(ask: Ask) -> Callable[[Room], float | None]:
-    """How much of what is asked for a room lacks: the sum over resources of missing / asked. None where no total is reported."""
-    asked = [(name, n) for name, n in zip(RESOURCES, amounts_of(ask.item.resources), strict=True) if n]
-    figures = attrgetter("node_id", *(f"{name}_{what}" for name, _ in asked for what in ("free", "total", "used")))
-    wanted = [(3 * k + 1, n, most_of(ask.item.limits, name)) for k, (name, n) in enumerate(asked)]
+    """How much of what is asked for a room lacks: the sum over resources of missing / asked. None where no total is reported.
+
+    `TOO_SMALL` more where the node could not hold it were it empty: nothing that is freed there is of any help.
+    """
+    asked = [(r, name, n) for r, (name, n) in enumerate(zip(RESOURCES, amounts_of(ask.item.resources), strict=True)) if n]
+    figures = attrgetter("node_id", *(f"{name}_{what}" for _, name, _ in asked for what in ("free", "total", "used")))
+    wanted = [(3 * k + 1, r, n, most_of(ask.item.limits, name)) for k, (r, name, n) in enumerate(asked)]
 
     def missing(room: Room) -> float | None:
-        part, has = 0.0, figures(room)
-        for at, needed, most in wanted:
-            free = has[at]
-            if free >= needed <= has[at + 1] and has[at + 2] + needed <= most:
+        part, has, is_small = 0.0, figures(room), False
+        for at, r, needed, most in wanted:
+            free, total = has[at], has[at + 1]
+            if free >= needed <= total and has[at + 2] + needed <= most:
                 continue
             if free == -UNLIMITED:
                 return None
-            part += (needed - min(free, has[at + 1], most - has[at + 2])) / needed
-        return part
+            part += (needed - min(free, total, most - has[at + 2])) / needed
+            is_small = is_small or total < needed or room.node.limits[r] < needed or most < needed
+        return part + TOO_SMALL if is_small else part
 
     return missing
+
+
+def is_too_small(ask: Ask, room: Room) -> bool:
+    """Whether the node could not hold what is asked for were it empty, by its totals, its limits or the request's own."""
+    for r, (name, needed) in enumerate(zip(RESOURCES, amounts_of(ask.item.resources), strict=True)):
+        if needed and (getattr(room, f"{name}_total") < needed or min(room.node.limits[r], most_of(ask.item.limits, name)) < needed):
+            return True
+    return False
 
 
 def only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:

@@ -15,7 +15,7 @@ class Supply(Struct, frozen=True, kw_only=True, gc=False):
 
     That is what one instance needs, or several that go to one node together. A node `has` it free, or is `full` (it could hold them were
     it empty), or is `small` (it never could), or does not report a total (`unknown`). `limit`, `used` and `free` are sums over the nodes
-    with a limit, `unlimited` counts those without; free amounts count from 0 there, since what one node lacks is no less on another.
+    with a limit, `unlimited` counts those without; limits and free amounts count from 0, since what one node lacks is no less on another.
     """
 
     resource: str
@@ -55,7 +55,7 @@ def _supply(resource: str, size: int, needed: int, rooms: list[Room]) -> Supply:
         else:
             used: int = getattr(room, f"{resource}_used")
             free = max(limit - used, 0)
-            counts["limit"] += limit
+            counts["limit"] += max(limit, 0)
             counts["used"] += used
             counts["free"] += free
             limit_most = max(limit_most, limit)

@@ -12,6 +12,7 @@ A request has what instances may take beside their flavor: cells, devices, a roo
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import count
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from projections.node import amounts_of
+from projections.reading import between
 from projections.wording import amounts_text
 from schemas.codec import decode_keyed
 from schemas.pinning import WantsError, wants
@@ -29,13 +31,14 @@ from streams.cli.given.asking import from_text
 from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.records import partition_records
+from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
 
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""
 OWN_KEYS = ("vcpus", "pcpus", "memory", "disk", "ephemeral", "swap", "extra_specs")
+_PAIR = re.compile(r"([^\s=,]+)='([^']*)'")
 OPENSTACK = {"vcpus": "VCPUs", "memory": "RAM", "disk": "Disk", "ephemeral": "Ephemeral", "swap": "Swap"}
 
 
@@ -51,16 +54,17 @@ def from_file(path: str) -> dict[str, Flavor] | PlacementRequested:
     return found
 
 
-def asked_for(log: Log) -> dict[str, PlacementRequested]:
-    """What the last requests on a log asked for, one instance of each kind, the most asked for first.
+def asked_for(log: Log, ends: Mapping[int, int]) -> dict[str, PlacementRequested]:
+    """What the last requests on a log asked for, up to `ends` by partition, one instance of each kind, the most asked for first.
 
     A kind is all that one instance takes: flavor, cells, devices, a root on a volume; where it was to go does not count. It is called by
     its flavor's name, one without by its size; kinds that share a name are numbered. Raises as `check_there`.
     """
     check_there(log, REQUESTS)
     counts: Counter[bytes] = Counter()
-    for number in range(log.topics().get(REQUESTS, 0)):
-        for record in partition_records(log, REQUESTS, number, LOOKED_BACK):
+    for number, end in ends.items():
+        first = max(log.start(REQUESTS, number), end - LOOKED_BACK)
+        for record in between(log, REQUESTS, number, first, end, READ_RECORDS):
             event = decode_keyed(REQUESTS, record.key, record.value)
             if isinstance(event, PlacementRequested):
                 counts[msgspec.json.encode(_kind(event))] += event.count
@@ -109,13 +113,27 @@ def _from_openstack(text: str, name: str) -> dict[str, Flavor]:
     for at, row in enumerate(rows):
         flavor = row.get("Name")
         if not isinstance(flavor, str) or not flavor:
-            raise UsageProblem(f"{name}: item {at}: expected a Name, as `openstack flavor list -f json` has it")
+            raise UsageProblem(f"{name}: item {at}: expected a Name, as `openstack flavor list --long -f json` has it")
+        place = f"{name}: item {at} ({flavor})"
         table = {key: row[theirs] for key, theirs in OPENSTACK.items() if row.get(theirs)}
-        properties = row.get("Properties") or {}
-        if isinstance(properties, dict):
-            table["extra_specs"] = {key: str(value) for key, value in properties.items()}
-        found[flavor] = _flavor(flavor, table, f"{name}: item {at} ({flavor})")
+        table["extra_specs"] = _properties(row, place)
+        found[flavor] = _flavor(flavor, table, place)
     return found
+
+
+def _properties(row: Mapping[str, Any], place: str) -> dict[str, str]:
+    """A flavor's extra specs: an object, or the text `key='value', …` of older clients. Raises UsageProblem."""
+    if "Properties" not in row:
+        told = "expected its Properties, or nobody knows its extra specs; `openstack flavor list --long -f json` has them"
+        raise UsageProblem(f"{place}: {told}")
+    said = row["Properties"] or {}
+    if isinstance(said, str):
+        pairs = _PAIR.findall(said)
+        if ", ".join(f"{key}='{value}'" for key, value in pairs) == said:
+            return dict(pairs)
+    if not isinstance(said, dict):
+        raise UsageProblem(f"{place}: expected Properties as an object, or as key='value', …; got {str(said)[:80]!r}")
+    return {key: str(value) for key, value in said.items()}
 
 
 def _flavor(name: str, table: object, place: str) -> Flavor:

@@ -14,6 +14,7 @@ from projections.node import amounts_of
 from projections.wording import amounts_text
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
+from schemas.topics import REQUESTS
 from streams.cli.capacity.flavors import asked_for, from_file
 from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
@@ -25,19 +26,20 @@ from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
+from streams.cli.reading.records import Range
 from streams.cli.reading.state_at import moment_of, state_at
+from streams.cli.reading.there import check_there
 from streams.cli.watching import watchable
 from streams.placement.checks import unfit
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
 from streams.scheduling.filters import labels
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.keeping import nothing_kept_by_any
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.what_if import CannotChange, change
 
 OWNER = "capacity"
 FlavorsFile = Annotated[
-    str, file_or_stdin("Flavors: TOML, or what `openstack flavor list -f json` prints; or a request as JSON; - is stdin.")
+    str, file_or_stdin("Flavors: TOML, or what `openstack flavor list --long -f json` prints; or a request as JSON; - is stdin.")
 ]
 
 
@@ -63,8 +65,15 @@ def capacity_verb(
     one without any counts in that of the policy's default_availability_zone.
     """
     with opened(log) as source:
-        requests = _requests(asking, flavors, lambda: asked_for(source))
         moment = moment_of(at)
+        read: dict[int, int] = {}
+
+        def asked() -> Mapping[str, PlacementRequested]:
+            check_there(source, REQUESTS)
+            read.update({number: Range(None, moment).ends(source, REQUESTS, number) for number in range(source.topics()[REQUESTS])})
+            return asked_for(source, read)
+
+        requests = _requests(asking, flavors, asked)
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
         ledgers = list(state.ledgers.values())
@@ -73,6 +82,8 @@ def capacity_verb(
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     fleet, policy, cut = Fleet(ledgers), chosen.policy, chosen.cut(state.cut)
+    for number, end in read.items():
+        cut = cut.naming(REQUESTS, number, end)
     asking.check_nodes({room.node.node_id for room in fleet.rooms()})
     zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]
     zones = sorted(frozenset[str]().union(*zoned))
@@ -110,6 +121,8 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Placem
     found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
     if isinstance(found, PlacementRequested):
         asking.only()
+        if found.action != "create":
+            raise UsageProblem(f"{file}: a request to {found.action} brings no new instance; `claimlog what-if` says where it would go")
         return {found.flavor.name or "-": found}
     if asking.flavor and asking.flavor not in found:
         raise UsageProblem(f"flavor {asking.flavor!r} is not known; known: {', '.join(found) or 'none'}")
@@ -130,8 +143,7 @@ def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementReque
 
 def _counted(fleet: Fleet, request: PlacementRequested, policy: Policy) -> Capacity:
     """How many fit of a request's kind: none where a scheduler refuses it whatever nodes there are."""
-    unusable = unfit(request, policy, OWNER, 0) or nothing_kept_by_any(fleet, request)
-    return capacity(fleet, replace(request, request_id=OWNER), policy, unusable)
+    return capacity(fleet, replace(request, request_id=OWNER), policy, unfit(request, policy, OWNER, 0))
 
 
 def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequence[str]) -> dict[str, Any]:

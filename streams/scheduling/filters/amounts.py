@@ -48,16 +48,22 @@ def shortfalls(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
 
 
 def shortfalls_told(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, ...]:
-    """The same for explanations: where the instance is larger than the whole node by more than it lacks of what is free, that is said.
+    """The same for explanations: where the node could not hold the instance were it empty, that is said, not what of it is free.
 
-    So much less of what others use would not do. What decisions record stays as it is: recorded ones are made again and compared.
+    Nothing that is freed there would do. What decisions record stays as it is: recorded ones are made again and compared.
     """
 
     def told(lack: Shortfall) -> Shortfall:
-        if lack.resource not in RESOURCES or ask.item.forced:
+        if lack.resource not in RESOURCES or ask.item.forced or not lack.needed:
             return lack
         asked, total = getattr(ask.item.resources, lack.resource), getattr(room, f"{lack.resource}_total")
-        return _too_small(lack.resource, asked, total) if total >= 0 and lack.missing < asked - total else lack
+        if 0 <= total < asked:
+            return _too_small(lack.resource, asked, total)
+        limit = room.node.limit(lack.resource)
+        if limit is None or limit >= lack.needed:
+            return lack
+        detail = f"{lack.needed} needed, the node's limit is {limit}"
+        return Shortfall(resource=lack.resource, needed=lack.needed, free=limit, detail=detail)
 
     return tuple(map(told, shortfalls(ask, room, *resources)))
 

@@ -96,7 +96,7 @@ class Lane:
         places = self._verdicts.places(np.arange(live), block)
         self.place[:live], self._left[:live] = places, profiles.counts[:live]
         self.floor[:live][places != PASSES] = -np.inf
-        missing = self._parts(places, block)
+        missing = self._parts(np.arange(live), places, block)
         if missing is not None:
             self.missing[:live] = missing
         self.totals = {}
@@ -143,7 +143,7 @@ class Lane:
         at = np.array(slots, np.intp)
         block = profiles.figures[: verdicts.often].take(at, axis=1)
         places, counts = verdicts.places(at, block), profiles.counts.take(at)
-        parts = self._parts(places, block)
+        parts = self._parts(at, places, block)
         missing: Floats = np.full(len(slots), np.inf) if parts is None else parts
         self._count(self.place.take(at), self._left.take(at), -1)
         self._count(places, counts, 1)
@@ -173,12 +173,12 @@ class Lane:
         if -missing > self._short.floor or slot in self._short.known:
             self._short.put(slot, -missing, 0 if place == PASSES else (place << _ORDINAL_BITS) + ordinals[0])
 
-    def _parts(self, places: Places, block: Ints) -> Floats | None:
+    def _parts(self, slots: NDArray[np.intp], places: Places, block: Ints) -> Floats | None:
         """What is missing where an amount is."""
         if not self.amount_places or places[places.argmin()] == PASSES:
             return None
         short = self._verdicts.of_amounts(places)
-        return self._verdicts.parts(block, short) if TRUE in short.tobytes() else None
+        return self._verdicts.parts(slots, block, short) if TRUE in short.tobytes() else None
 
     def leading(self, count: int, partition: int, without: Collection[int] = ()) -> list[tuple[float, int]]:
         """Scores and slots of the best `count` that pass, with all equals of the last; of one partition, unless that is negative.

@@ -22,6 +22,7 @@ from streams.scheduling.profiles.profile import Profile, one_by_one
 from streams.scheduling.profiles.scores import Absolute
 from streams.scheduling.profiles.seating import Seating
 from streams.scheduling.profiles.view import AT, View
+from streams.scheduling.reference import TOO_SMALL, is_too_small
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -77,6 +78,9 @@ class Verdicts:
         self._first_of_static = np.full(0, _UNKNOWN, np.int16)
         self._first_of_topology = np.full(0, _UNKNOWN, np.int16)
         self._statics: MutableSequence[int] = one_by_one(self._first_of_static)
+        self._small_by_static = np.full(0, _UNKNOWN, np.int16)
+        """1 where nodes of the class could not hold what is asked for were they empty, 0 where they could."""
+        self._smalls: MutableSequence[int] = one_by_one(self._small_by_static)
         self._topologies: MutableSequence[int] = one_by_one(self._first_of_topology)
 
     @property
@@ -106,6 +110,8 @@ class Verdicts:
                     if lack > 0:
                         part += lack / needed if lack <= UNLIMITED // 2 else np.inf
                         first = min(first, place)
+                if part and self._is_small(row[_STATIC], slot):
+                    part += TOO_SMALL
             if wants and first > wants[0][0]:
                 place = topologies[row[_TOPOLOGY]]
                 if place < 0:
@@ -215,6 +221,8 @@ class Verdicts:
         if len(self._first_of_static) < self.view.classes:
             self._first_of_static = _grown(self._first_of_static, self.view.classes)
             self._statics = one_by_one(self._first_of_static)
+            self._small_by_static = _grown(self._small_by_static, self.view.classes)
+            self._smalls = one_by_one(self._small_by_static)
         if len(self._first_of_topology) < self.view.topologies:
             self._first_of_topology = _grown(self._first_of_topology, self.view.topologies)
             self._topologies = one_by_one(self._first_of_topology)
@@ -225,6 +233,21 @@ class Verdicts:
         if found < 0:
             room = self._room(slot)
             found = firsts[number] = next((place for place, test in tests if test.rejects(room)), PASSES)
+        return found
+
+    def _is_small(self, number: int, slot: int) -> bool:
+        """Whether what the static class with this number has in all is too little; this profile is of it."""
+        found = self._smalls[number]
+        if found < 0:
+            found = self._smalls[number] = is_too_small(self.ask, self._room(slot))
+        return found > 0
+
+    def _are_small(self, slots: NDArray[np.intp], classes: Ints) -> Mask:
+        """As `_is_small`, of many."""
+        unknown = self._small_by_static[classes] < 0
+        for number, slot in dict(zip(classes[unknown].tolist(), slots[unknown].tolist(), strict=True)).items():
+            self._is_small(number, slot)
+        found: Mask = self._small_by_static[classes] > 0
         return found
 
     def _by_class(self, slots: NDArray[np.intp], classes: Ints) -> Places:
@@ -244,13 +267,20 @@ class Verdicts:
         known = table[states]
         np.minimum(first, np.where(known < 0, np.int16(PASSES), known), out=first)
 
-    def parts(self, block: Ints, short: Mask) -> Floats:
+    def parts(self, slots: NDArray[np.intp], block: Ints, short: Mask) -> Floats:
         """See `reference.missing_part`: infinite where it is None, and where a profile is not short of amounts."""
         at = short.nonzero()[0]
         parts: Floats = np.full(len(short), np.inf)
         if not self._asked:
             parts[at] = 0.0
             return parts
+        missing = self._missing(block, at)
+        missing[self._are_small(slots.take(at), block[_STATIC].take(at))] += TOO_SMALL
+        parts[at] = missing
+        return parts
+
+    def _missing(self, block: Ints, at: NDArray[np.intp]) -> Floats:
+        """The part that is missing of these columns of `block`."""
         if self._limits is None and not self.view.uncounted:
             # What there is is what may be asked for, in one column.
             lack = self._wanted - block[self._rows_most].take(at, axis=1)
@@ -260,8 +290,7 @@ class Verdicts:
                 found = found + row
             if lack.max() > UNLIMITED // 2:
                 found[(lack > UNLIMITED // 2).any(axis=0)] = np.inf
-            parts[at] = found
-            return parts
+            return found
         free, total, used = (block[rows].take(at, axis=1) for rows in self._rows)
         n = self._wanted
         over = used + n > self._mosts
@@ -272,8 +301,7 @@ class Verdicts:
         for row in part:
             found += row
         found[(lacking & (free == -UNLIMITED)).any(axis=0)] = np.inf
-        parts[at] = found
-        return parts
+        return found
 
 
 def _grown(table: Places, size: int) -> Places:

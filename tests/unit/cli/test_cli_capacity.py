@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -175,28 +176,66 @@ def test_what_trials_do_not_bound_is_told_as_the_least(fleet: FleetLog, capsys: 
     assert (item["fits"], item["at_least"], item["unlimited"]) == (256, True, False)
 
 
-@pytest.mark.parametrize(
-    ("says", "why"),
-    [
-        (
-            {"instance_ids": ("vm", "nobody"), "source_node": "c02", "count": 2},
-            "instance nobody is neither claimed nor shown on source_node c02",
-        ),
-        ({"source_node": "c02"}, "action migrate needs instance_ids: name the instances that are there"),
-        ({"instance_ids": ("vm",), "source_node": "c02"}, ""),
-    ],
-)
-def test_of_a_request_that_a_scheduler_refuses_whatever_nodes_there_are_none_fit(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str], says: dict[str, Any], why: str
-) -> None:
+@pytest.mark.parametrize("action", ["migrate", "resize", "evacuate"])
+def test_a_move_brings_no_new_instance_to_be_counted(fleet: FleetLog, capsys: pytest.CaptureFixture[str], action: Any) -> None:
     path = fleet.path.parent / "request.json"
-    path.write_bytes(encode(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1024), action="migrate", **says)))
+    flavor = Flavor(memory_mib=1024)
+    path.write_bytes(encode(PlacementRequested(request_id="r", flavor=flavor, action=action, instance_ids=("vm",), source_node="c02")))
 
-    (item,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
     said = fleet.run(capsys, "capacity", str(path))
 
-    assert (item["fits"], item["unusable"], item["rejected"]) == ((0, why, {"request": 2}) if why else (8, "", {"source-node": 1}))
-    assert ("-: no node will ever do: " + why in said.err) == bool(why)
+    assert said.code == 2
+    assert f"a request to {action} brings no new instance; `claimlog what-if` says where it would go" in said.err
+
+
+def test_what_was_asked_for_is_that_of_the_answer_s_own_moment(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(request_id: str, memory: str) -> None:
+        assert fleet.run(capsys, "place", "--memory", memory, "--flavor", "small", "--request", request_id, "--wait", "0s").code == 0
+
+    asked("r1", "1GiB")
+    before = fleet.run(capsys, "capacity", "-o", "json").json
+    asked("r2", "2GiB")
+    asked("r3", "2GiB")
+
+    again = fleet.run(capsys, "capacity", "--at", before["cut"], "-o", "json").json
+    now = fleet.run(capsys, "capacity", "-o", "json").json
+
+    assert (again["items"], again["cut"]) == (before["items"], before["cut"])
+    assert [item["flavor"] for item in now["items"]] == ["small", "small (2)"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "fits"),
+    [({"hw:cpu_policy": "dedicated"}, 0), ("hw:cpu_policy='dedicated', a:b='c, d'", 0), ({}, 2), ("", 2), (None, 2)],
+)
+def test_extra_specs_are_those_of_any_openstack_client(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], properties: object, fits: int
+) -> None:
+    path = fleet.path.parent / "flavors.json"
+    path.write_text(json.dumps([{"Name": "f", "VCPUs": 1, "RAM": 4096, "Disk": 0, "Properties": properties}]))
+
+    (item,) = fleet.run(capsys, "capacity", str(path), "-o", "json").json["items"]
+
+    assert item["fits"] == fits
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({}, "expected its Properties, or nobody knows its extra specs; `openstack flavor list --long -f json` has them"),
+        ({"Properties": "hw:cpu_policy=shared"}, "expected Properties as an object, or as key='value', …; got 'hw:cpu_policy=shared'"),
+    ],
+)
+def test_extra_specs_that_nobody_can_read_are_no_flavor_without_any(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], row: dict[str, Any], says: str
+) -> None:
+    path = fleet.path.parent / "flavors.json"
+    path.write_text(json.dumps([{"Name": "f", "VCPUs": 1, "RAM": 4096, "Disk": 0} | row]))
+
+    said = fleet.run(capsys, "capacity", str(path))
+
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
 
 
 def test_one_flavor_by_flags_in_a_zone_and_a_group(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,6 +222,8 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
     for node_id, claim_id in (("c01", "r0/0/s-1.1"), ("c03", "r0/1/s-1.2")):
         fleet.claim(claim_id, f"i-{node_id}", node_id, memory_mib=8192, request_id="r0")
         fleet.audit(node_id, {f"i-{node_id}": 8192}, memory_mib=8192 if node_id == "c01" else 9216)
+    fleet.claim("r9/0/s-1.9", "i-c02", "c02", memory_mib=2048, request_id="r9")
+    fleet.audit("c02", {"i-c02": 2048}, memory_mib=6144)
     fleet.now_ms += 60_000
     fleet.audit("c01", {}, memory_mib=8192)
     fleet.audit("c03", {}, memory_mib=9216)
@@ -431,7 +433,7 @@ def test_every_node_has_every_filter_that_rejects_it_in_wide_and_json(fleet: Fle
         "c03": ["ignored-nodes", "CoreFilter", "fit"],
     }
     assert item["matrix"]["filters"] == [each["filter"] for each in item["rejections"]]
-    assert "c03  ignored-nodes: the request ignores it; CoreFilter: vcpus: 17 needed of 16; fit: " in wide
+    assert "c03  ignored-nodes: the request ignores it; CoreFilter: vcpus: 17 needed, the whole node has 16; fit: " in wide
 
 
 def test_the_choice_without_each_weigher_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,30 @@ def test_every_recorded_decision_run_again_gives_the_same_choice(policy: Policy,
     assert any(count(each.recorded.overlay) > 3 for each in reruns)
 
 
+@pytest.mark.parametrize(("node_id", "same"), [("full", True), ("small", True), ("fuller", False)])
+def test_earlier_versions_took_a_node_that_is_too_small_when_empty_for_the_nearest(node_id: str, same: bool) -> None:
+    here = world()
+    for name, vcpus in (("full", 16), ("fuller", 16), ("small", 4)):
+        here.host(name, vcpus=vcpus)
+    scheduler = here.scheduler("s1")
+    here.request("first", vcpus=13, forced_nodes=("full",))
+    here.request("second", vcpus=14, forced_nodes=("fuller",))
+    scheduler.turn()
+    here.request("r", vcpus=6)
+    for _ in range(5):
+        scheduler.turn()
+    (failed,) = [each for each in results(here) if isinstance(each, PlacementFailed)]
+    (decision,) = failed.decisions
+    assert decision.nearest_miss is not None
+    assert decision.nearest_miss.node_id == "full"
+    recorded = structs.replace(decision, nearest_miss=structs.replace(decision.nearest_miss, node_id=node_id))
+    (request,) = [each for each in here.requests if each.request_id == "r"]
+
+    again = rerun(here.ledgers_at(decision.cut), request, 0, recorded, claimed(here), DEFAULT)
+
+    assert again.differences == (() if same else ("nearest_miss",))
+
+
 @pytest.mark.parametrize("policy", [DEFAULT, PACK])
 def test_decisions_made_again_one_after_the_other_lay_only_what_came_since_and_are_as_each_made_alone(policy: Policy) -> None:
     here = busy(policy, "profiles")

@@ -48,3 +48,9 @@ def test_no_node_is_close_where_the_request_itself_rules_out_every_one() -> None
     assert nowhere is None
     assert there is not None
     assert there.node_id == "c2", "of one filter each, the node that came furthest"
+
+
+def test_nor_where_two_of_its_words_together_leave_none() -> None:
+    ignored, elsewhere = Rejected("ignored-nodes", "the request ignores it"), Rejected("forced-nodes", "forced to c1")
+
+    assert Matrix(("ignored-nodes", "forced-nodes"), (Line("c1", (ignored,)), Line("c2", (elsewhere,)))).closest() is None

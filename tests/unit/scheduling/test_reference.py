@@ -157,6 +157,27 @@ def test_the_nearest_miss_lacks_the_smallest_part_and_nothing_but_amounts() -> N
     assert (miss.node_id, [str(lack) for lack in miss.shortfalls]) == ("near", ["memory_mib: 1024 needed of 900"])
 
 
+@pytest.mark.parametrize("name", ["reference", "profiles"])
+@pytest.mark.parametrize("laid_first", [True, False])
+def test_the_nearest_miss_is_a_node_that_more_room_would_help_as_long_as_there_is_one(name: str, laid_first: bool) -> None:
+    here = world()
+    here.host("full", vcpus=16, memory_mib=65_536)
+    here.host("small", vcpus=4, memory_mib=65_536)
+    here.host("smaller", vcpus=3, memory_mib=65_536)
+    fleet = fleet_of(here)
+    if not laid_first:
+        decide(fleet, request(vcpus=6), name=name)  # The class follows what changes then.
+
+    lay(fleet, request(vcpus=13, request_id="other"), "full", "other/0/s-1.1")
+    missed = decide(fleet, request(vcpus=6), name=name).nearest_miss
+    hopeless = decide(fleet, request(vcpus=17), name=name).nearest_miss
+
+    assert missed is not None
+    assert (missed.node_id, [str(lack) for lack in missed.shortfalls]) == ("full", ["vcpus: 6 needed of 3"])
+    assert hopeless is not None
+    assert hopeless.node_id == "small"
+
+
 def test_a_forced_request_goes_over_the_limits_but_nowhere_else() -> None:
     here = hosts(3, vcpus=1)
 

@@ -65,6 +65,17 @@ def test_what_one_node_lacks_is_no_less_on_another_and_nodes_without_a_limit_are
     assert (found.has, found.full, found.unlimited) == (3, 1, 1)
 
 
+def test_a_node_that_keeps_more_back_than_it_has_takes_nothing_from_what_others_have_in_all() -> None:
+    here = fleet(odd=(4, 0, 1000), sound=(8, 0, 1000))
+    node = here.ledgers[0].nodes["odd"]
+    node.vcpus = ResourceRule(reserved=8)
+    node.refresh()
+
+    found = vcpus(Fleet(here.ledgers), 9)
+
+    assert (found.limit, found.used, found.free) == (8, 0, 8)
+
+
 def test_nodes_that_drain_or_are_silent_take_no_part() -> None:
     here = fleet(n1=(4, 0, 1000), n2=(4, 0, 1000), n3=(4, 0, 1000))
     nodes = here.ledgers[0].nodes
