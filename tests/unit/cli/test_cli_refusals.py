@@ -112,7 +112,7 @@ def test_files_that_nest_too_deep_exit_2(fleet: FleetLog, capsys: pytest.Capture
         ("fleet.toml", "[defaults]\nzone = 'east'\n", ("fleet", "apply")),
         ("policy.toml", "filters = ['RamFilter']\n", ("what-if", "--vcpus", "1", "--by")),
         ("flavors.toml", "[flavors.small]\nvcpus = 1\n", ("capacity",)),
-        ("flavors.json", '[{"Name": "small", "VCPUs": 1}]', ("capacity",)),
+        ("flavors.json", '[{"Name": "small", "VCPUs": 1, "Properties": {}}]', ("capacity",)),
         ("request.json", REQUEST, ("what-if",)),
     ],
 )
