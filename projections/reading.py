@@ -96,6 +96,11 @@ def for_a_fold(log: Readable) -> Callable[[str, int, int, int], Iterable[Recorde
     return log.read if lazily is None else lazily
 
 
+def at_hand(start: int, end: int) -> str:
+    """Which records of a partition there are, in words: from `start` to the one before `end`."""
+    return f"at hand are offsets {start} to {end - 1}" if start < end else "none is at hand"
+
+
 class ProjectionError(Exception):
     """The fold cannot go on: the message says where and what to do. A process that meets one exits non-zero."""
 

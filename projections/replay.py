@@ -16,7 +16,7 @@ from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.reading import HistoryMissing, ProjectionError, Readable, between, for_a_fold
+from projections.reading import HistoryMissing, ProjectionError, Readable, at_hand, between, for_a_fold
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from projections.whole import check_whole
@@ -201,7 +201,7 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
             if each is not None:
                 each(ledger, step)
         if ledger.next_offset == at:
-            there = f"at hand are offsets {start} to {log.end(CLAIMS, number)}"
+            there = at_hand(start, log.end(CLAIMS, number))
             where = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote to"
             raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {where}")
         if progress is not None:

@@ -71,7 +71,8 @@ def _became(before: Answer | None, counting: Answer | None, gone: str) -> str:
     if isinstance(counting.result, InstancesPlaced) and not counting.result.placements:
         return f"was a dry run, answered at {counting.position}; nothing to take back"
     if isinstance(counting.result, InstancesPlaced):
-        return f"placed at {counting.position}; claims that nobody uses yet are given back, and what runs keeps its own"
+        given_back = "the scheduler that reads this gives back the claims that nobody uses yet"
+        return f"placed at {counting.position}; {given_back}, and what runs keeps its own"
     if before is None and counting.result.reason == "cancelled":
         return "cancelled before it was answered"
     return f"had failed at {counting.position} ({counting.result.reason}); nothing to take back"

@@ -53,7 +53,7 @@ class Show:
     column: Annotated[
         tuple[str, ...], Parameter(name=["--column", "-c"], negative=(), show_default=False, help="Only this column; repeatable.")
     ] = ()
-    sort: Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False, help="By this column; -COLUMN descends.")] = ""
+    sort: Annotated[str | None, Parameter(allow_leading_hyphen=True, show_default=False, help="By this column; -COLUMN descends.")] = None
     headers: Annotated[bool, Parameter(negative="--no-headers", help="The line above a table.")] = True
 
     @property
@@ -64,7 +64,7 @@ class Show:
     @property
     def in_words(self) -> bool:
         """Whether people read it: verbs that tell more than a table holds do so here, unless columns are asked for."""
-        return self.for_people and not self.column and not self.sort
+        return self.for_people and not self.column and self.sort is None
 
     def style(self, out: TextIO) -> Style:
         """What `output.write` needs to know, colour included: a terminal that knows any, unless NO_COLOR is set."""

@@ -64,13 +64,22 @@ HOME_LOOKED_BACK = 10_000
 class Subject(NamedTuple):
     """What is asked about: a request, and if it was decided, its decisions with their overlays in full and who made them.
 
-    `is_counted`: for another number of instances than was asked for.
+    `count_asked`: for how many instances, where --count says another number.
     """
 
     request: PlacementRequested
     decisions: Sequence[Decision] = ()
     owner: str = OWNER
-    is_counted: bool = False
+    count_asked: int | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is for another number of instances than was asked for."""
+        return self.count_asked is not None
+
+    def told(self) -> list[str]:
+        """What --count changes, in words."""
+        return [] if self.count_asked is None else [f"{units.counted(self.request.count, 'instance')} instead of {self.count_asked}"]
 
 
 class Played(NamedTuple):
@@ -114,13 +123,13 @@ def what_if(
                 played = _at_a_moment(source, about, changes, changing, at or "now", asking)
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
-    request = about.request
+    request, told = about.request, [*about.told(), *changing.told()]
     if show.in_words:
-        for line in _told(request, played, changing, wide=show.output == "wide"):
+        for line in _told(request, played, told, wide=show.output == "wide"):
             print(printable(line))
         say(str(played.cut))
     else:
-        answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, changing))
+        answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, told))
         show.write(answer)
     return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
 
@@ -159,7 +168,9 @@ def _counted(subject: Subject, asking: Asking) -> Subject:
         return subject
     if not 1 <= asking.count <= INSTANCES_MAX:
         raise UsageProblem(f"--count {asking.count}: expected 1 to {INSTANCES_MAX}")
-    return subject._replace(request=counted(subject.request, asking.count), is_counted=True)
+    if asking.count == subject.request.count:
+        return subject
+    return subject._replace(request=counted(subject.request, asking.count), count_asked=subject.request.count)
 
 
 def _on_the_record(log: Log, about: Subject, changes: Changes, changing: Changing) -> Played:
@@ -260,10 +271,10 @@ def _unusable(about: Subject, fleet: Fleet, policy: Policy, index: int) -> str:
     return unfit(about.request, policy, about.owner, 0) or nothing_kept(fleet, about.request, index)
 
 
-def _told(request: PlacementRequested, played: Played, changing: Changing, *, wide: bool) -> list[str]:
+def _told(request: PlacementRequested, played: Played, told: Sequence[str], *, wide: bool) -> list[str]:
     outcome = played.outcome
     lines = [
-        f"what if  {', '.join(changing.told()) or 'nothing were otherwise'}",
+        f"what if  {', '.join(told) or 'nothing were otherwise'}",
         f"request  {request.request_id}  {request_text(request)}",
         f"decided on {played.cut}, by policy {digest(played.policy)} ({played.source}); nothing is written",
         "",
@@ -286,14 +297,14 @@ def _items(played: Played) -> list[dict[str, Any]]:
     return [decision_item(decision) | {"unchanged": before} for decision, before in zip(played.outcome.decisions, unchanged, strict=False)]
 
 
-def _summary(request: PlacementRequested, played: Played, changing: Changing) -> dict[str, Any]:
+def _summary(request: PlacementRequested, played: Played, told: Sequence[str]) -> dict[str, Any]:
     outcome = played.outcome
     return {
         "outcome": "placed" if outcome.placed == request.count else "not-placed",
         "count": request.count,
         "placed": outcome.placed,
         "unchanged_placed": sum(bool(decision.chosen) for decision in played.unchanged),
-        "changes": changing.told(),
+        "changes": told,
         "policy_digest": digest(played.policy),
         "policy_source": played.source,
         "request": to_builtins(request),

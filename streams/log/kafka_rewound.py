@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from confluent_kafka import Consumer
 
+from projections.reading import at_hand
 from streams.log.base import LogUnreachable, OffsetOutOfRange, Partition, Record
 from streams.log.kafka_client import OLDEST, Clients
 from streams.log.kafka_fetch import HISTORY, Fetcher
@@ -47,7 +48,7 @@ def not_at_hand(place: Partition, offset: int, start: int, end: int) -> OffsetOu
     said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
     if offset > end:
         said = "where there were more, records were lost with a disk, or since a broker without them was made the partition's leader"
-    return OffsetOutOfRange(f"{place}@{offset}: at hand are offsets {start} to {end}; {said}")
+    return OffsetOutOfRange(f"{place}@{offset}: {at_hand(start, end)}; {said}")
 
 
 def epoch_of(message: Led) -> int:

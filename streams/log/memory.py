@@ -15,6 +15,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from projections.reading import at_hand
 from schemas.partitioner import partition_of
 from streams.clock import ClockMs, wall_clock_ms
 from streams.log.base import LogDamaged, LogReadOnly, Message, OffsetOutOfRange, Partition, Record, TopicMismatch, TopicSpec
@@ -113,7 +114,7 @@ class MemoryLog:
         with self._changed:
             shelf = self._shelf(topic, partition)
             if not shelf.start <= offset <= shelf.end:
-                raise OffsetOutOfRange(f"{topic}/{partition}@{offset}: at hand are offsets {shelf.start} to {shelf.end}")
+                raise OffsetOutOfRange(f"{topic}/{partition}@{offset}: {at_hand(shelf.start, shelf.end)}")
             first = bisect_left(shelf.records, offset, key=_offset_of)
             size = 0
             found: list[Record] = []

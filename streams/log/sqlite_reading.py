@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from projections.reading import at_hand
 from streams.log.base import BareRecord, LogDamaged, Message, OffsetOutOfRange, Position, Record
 from streams.log.blocks import BYTES_MAX, RECORDS_MAX, Block, BlockDamaged, in_bites, opened, opened_bare, salvaged
 from streams.log.sqlite_file import BROKEN, SqliteFile
@@ -216,7 +217,7 @@ class Reader:
 def _check_offset(place: Place, offset: int, state: State) -> None:
     if not state.start <= offset <= state.end:
         gone = "; the others were archived" if offset < state.start else ""
-        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: at hand are offsets {state.start} to {state.end}{gone}")
+        raise OffsetOutOfRange(f"{place.topic}/{place.number}@{offset}: {at_hand(state.start, state.end)}{gone}")
 
 
 def _bounded(records: list[_Some], bytes_max: int) -> list[_Some]:

@@ -6,6 +6,7 @@ stdout has the data and nothing else; the cut of an answer is part of the JSON d
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ TABLE_LINES = 10_000
 """A longer table comes in pieces of so many lines: to align all records of a large log would take more memory than there is."""
 _GAP = "  "
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+_DIGITS = re.compile(r"(\d+)")
 
 
 def plain(value: object) -> str:
@@ -88,7 +90,7 @@ class Style(Struct, frozen=True, kw_only=True):
 
     format: Format = "table"
     columns: tuple[str, ...] = ()
-    sort: str = ""
+    sort: str | None = None
     headers: bool = True
     colour: bool = False
     compact: bool = False
@@ -128,7 +130,7 @@ def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
     first = list(islice(items, 1))
     style = _checked(style, answer, first[0] if first else None)
     items = chain(first, items)
-    if style.sort:
+    if style.sort is not None:
         items = iter(_sorted(items, style.sort))
     items = _heard(items, out)
     columns = _columns(answer.columns, style)
@@ -149,7 +151,7 @@ def in_order(answer: Answer, style: Style) -> list[Item]:
     """The items in the order in which `write` prints them, for who tells of each in words. Raises UsageProblem as that does."""
     items = list(answer.items)
     style = _checked(style, answer, items[0] if items else None)
-    return _sorted(items, style.sort) if style.sort else items
+    return _sorted(items, style.sort) if style.sort is not None else items
 
 
 def check_asked(answer: Answer, style: Style) -> None:
@@ -210,7 +212,7 @@ def _checked(style: Style, answer: Answer, first: Item | None) -> Style:
     style = _by_name(style, answer.columns, known)
     if first is None and answer.like is None:
         return style  # Of no item nobody knows what it would have.
-    for name in [*style.columns, *([style.sort.removeprefix("-")] if style.sort else [])]:
+    for name in [*style.columns, *([] if style.sort is None else [style.sort.removeprefix("-")])]:
         there = [column.name for column in answer.columns]
         if name not in {*there, *known} and not (name.partition(".")[0] in answer.mixed or _may_have(known, name)):
             raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(dict.fromkeys([*there, *known]))}")
@@ -222,8 +224,10 @@ def _by_name(style: Style, columns: Sequence[Column], first: Item) -> Style:
     headings = Counter(column.heading for column in columns)
     known = {*first, *(column.name for column in columns)}
     names = {each.heading: each.name for each in columns if headings[each.heading] == 1 and each.heading not in known}
-    descends, name = "-" * style.sort.startswith("-"), style.sort.removeprefix("-")
     chosen = tuple([names.get(each, each) for each in style.columns])
+    if style.sort is None:
+        return structs.replace(style, columns=chosen)
+    descends, name = "-" * style.sort.startswith("-"), style.sort.removeprefix("-")
     return structs.replace(style, columns=chosen, sort=f"{descends}{names.get(name, name)}")
 
 
@@ -248,15 +252,23 @@ def _columns(columns: Sequence[Column], style: Style) -> list[Column]:
 
 
 def _sorted(items: Iterable[Item], sort: str) -> list[Item]:
-    """By the value, not by its text; `-NAME` descends; what has no value comes last either way."""
+    """By the value, not by its text; `-NAME` descends; what has no value comes last either way. Numbers in texts count as numbers."""
     listed = list(items)
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     having = [item for item in listed if value_of(item, name) is not None]
     try:
-        having.sort(key=lambda item: value_of(item, name), reverse=descending)
+        having.sort(key=lambda item: _ranked(value_of(item, name)), reverse=descending)
     except TypeError:  # values of several kinds have no order of their own
-        having.sort(key=lambda item: plain(value_of(item, name)), reverse=descending)
+        having.sort(key=lambda item: _ranked(plain(value_of(item, name))), reverse=descending)
     return having + [item for item in listed if value_of(item, name) is None]
+
+
+def _ranked(value: Any) -> Any:
+    """A value in its order; of texts, `claims/0@9` comes before `claims/0@10`, and node-2 before node-10."""
+    if not isinstance(value, str):
+        return value
+    parts = _DIGITS.split(value)
+    return [(part, 0, "") if at % 2 == 0 else ("", len(part.lstrip("0")), part.lstrip("0")) for at, part in enumerate(parts)]
 
 
 def _raw(value: object) -> str:

@@ -54,6 +54,10 @@ def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fle
     assert chosen(fleet, capsys, "r1", "--ratio", "memory=1.5") == (0, ["c01", "c01"], ["c01", ""])
     assert chosen(fleet, capsys, "r1", "--add", "c01=2")[0] == 0
     assert chosen(fleet, capsys, "r1", "--count", "1") == (0, ["c01"], ["c01"])
+    said = fleet.run(capsys, "what-if", "r1", "--count", "1", "--drain", "c02")
+    assert said.out.startswith("what if  1 instance instead of 2, ")
+    assert fleet.run(capsys, "what-if", "r1", "--count", "1", "-o", "json").json["summary"]["changes"] == ["1 instance instead of 2"]
+    assert fleet.run(capsys, "what-if", "r1", "--count", "2", "-o", "json").json["summary"]["changes"] == []
 
 
 def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

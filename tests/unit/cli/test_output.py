@@ -84,6 +84,22 @@ def test_sorting_goes_by_value_and_nothing_comes_last(sort: str, nodes: list[str
     assert printed(Style(format="value", columns=("node_id",), sort=sort))[0].split() == nodes
 
 
+def test_numbers_in_texts_are_numbers_where_it_is_sorted_by_them() -> None:
+    places = ["claims/0@9", "claims/10@1", "claims/0@10", "claims/2@5", "claims/0@007", "audits/3@1"]
+    answer = Answer(columns=[Column(name="position")], items=[{"position": place} for place in places])
+    out = io.StringIO()
+
+    write(answer, Style(format="value", sort="position"), out, io.StringIO())
+
+    assert out.getvalue().split() == ["audits/3@1", "claims/0@007", "claims/0@9", "claims/0@10", "claims/2@5", "claims/10@1"]
+
+
+@pytest.mark.parametrize("sort", ["", "-"])
+def test_an_empty_name_is_no_column_to_sort_by(sort: str) -> None:
+    with pytest.raises(UsageProblem, match="there is no column ''"):
+        printed(Style(sort=sort))
+
+
 @pytest.mark.parametrize("format_", ["table", "wide", "json", "jsonl", "value"])
 @pytest.mark.parametrize("wrong", [{"columns": ("nod",)}, {"sort": "-nod"}])
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(format_: Any, wrong: dict[str, Any]) -> None:

@@ -96,8 +96,8 @@ def test_where_no_number_rests_on_it_and_of_brokers_that_name_no_leaders_nothing
 
 def test_an_offset_that_is_refused_though_it_is_at_hand_was_read_of_another_log() -> None:
     assert type(not_at_hand(PLACE, 25, 0, 30)) is Rewound
-    assert str(not_at_hand(PLACE, 2, 6, 10)).startswith("claims/0@2: at hand are offsets 6 to 10; the others were archived, or deleted")
-    assert str(not_at_hand(PLACE, 25, 0, 15)).startswith("claims/0@25: at hand are offsets 0 to 15; where there were more,")
+    assert str(not_at_hand(PLACE, 2, 6, 10)).startswith("claims/0@2: at hand are offsets 6 to 9; the others were archived, or deleted")
+    assert str(not_at_hand(PLACE, 25, 0, 15)).startswith("claims/0@25: at hand are offsets 0 to 14; where there were more,")
 
 
 class Reader:

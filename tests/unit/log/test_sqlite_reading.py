@@ -50,7 +50,7 @@ def test_who_is_overtaken_by_a_truncation_is_told_that_the_records_left_and_of_n
 
         with monkeypatch.context() as patch:
             patch.setattr(log._shelf, "blocks_from", after_others)
-            with pytest.raises(OffsetOutOfRange, match=r"claims/0@100: at hand are offsets 200 to 500; the others were archived"):
+            with pytest.raises(OffsetOutOfRange, match=r"claims/0@100: at hand are offsets 200 to 499; the others were archived"):
                 log.read("claims", 0, 100)
 
         assert log.append([Message("claims", b"k", b"more")]) == [500]
