@@ -55,6 +55,8 @@ class Fold:
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if at_snapshot else []
         """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
         self.silences_ms = 0
+        self.has_looked = False
+        """Whether silent nodes have been looked for since it was taken over."""
         self.snapshot_offset = newest_offset(log, partition)
         if log.start(topics.CLAIMS, partition) > self.snapshot_offset:
             # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.

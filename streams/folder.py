@@ -131,6 +131,10 @@ class Folder:
         folds = self.folds.copy()
         return {Partition(topics.CLAIMS, number): folds[number].ledger.next_offset for number in partitions if number in folds}
 
+    def has_looked(self, partitions: frozenset[int]) -> bool:
+        """Whether all of these are folded and which of their nodes have gone silent has been said, since they were taken over."""
+        return all(number in self.folds and self.folds[number].has_looked for number in partitions)
+
     @property
     def loading(self) -> Loading | None:
         """The table that is being loaded just now."""
@@ -299,7 +303,7 @@ class Folder:
         messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms)
         if messages:
             self._log.append(messages)
-        fold.silences_ms = now_ms
+        fold.silences_ms, fold.has_looked = now_ms, True
         return len(messages)
 
     def _digest(self, ledger: Ledger) -> LedgerDigest:

@@ -14,6 +14,9 @@ from streams.metrics import Metrics
 from streams.scheduler import READ_BACK_SECONDS, Clocks, Scheduler
 from streams.scheduling.policy import Policy
 
+BEGINS_MS_MAX = 30_000
+"""So long at most it leaves the first turns to the others: a ledger may be folded from its first record, and requests wait."""
+
 
 class SchedulerEngine:
     """One scheduler. It owns partitions of requests by a lease of its own; the host's share of the ledger is none of its business."""
@@ -32,8 +35,12 @@ class SchedulerEngine:
         *,
         lease_timeout_seconds: float,
         version: str,
+        may_begin: Callable[[frozenset[int]], bool] | None = None,
     ) -> None:
-        self._metrics = metrics
+        """`may_begin` tells whether what this process says of the ledger's partitions is said; until then nothing is placed."""
+        self._metrics, self._may_begin = metrics, may_begin
+        self._begins_by = clock.boot_ms() + BEGINS_MS_MAX
+        self._clock = clock
         self._requests = metrics.records.labels(self.name, REQUESTS)
         self._placed = metrics.placements.labels("placed")
         self._told = {self._requests: 0}
@@ -66,6 +73,10 @@ class SchedulerEngine:
 
     def turn(self, partitions: frozenset[int]) -> int:
         """See `Engine`."""
+        if self._may_begin is not None:
+            if not self._may_begin(partitions) and self._clock.boot_ms() < self._begins_by:
+                return 0
+            self._may_begin = None
         moved = self._scheduler.turn(self._turn_seconds)
         if moved:
             self._count()

@@ -106,6 +106,7 @@ def run(
     this is the stream processor alone, unless --only scheduler: its workers have a --state of their own each.
     """
     from streams.digest_check import DigestCheck, digest_name
+    from streams.folder import Folder
     from streams.log.kafka import KafkaLog
     from streams.measured import Measured
     from streams.metrics import Health, Metrics, serve, url
@@ -134,7 +135,8 @@ def run(
         engines = [] if only == "scheduler" else _processor(opened, home, process, series, timing, pace)
         if chosen is not None:
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
-            engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout))
+            may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
+            engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout, may_begin))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
         Host(opened, measured, share, health, sys.stderr).run(partial(bool, asked), until_idle=until_idle)
@@ -276,10 +278,23 @@ def _policy(policy: Path | None, engine: str) -> Policy:
     return DEFAULT if policy is None else policy_named(str(policy), "--policy")
 
 
-def _scheduler(log: Log, process: str, policy: Policy, engine: str, clock: Clock, metrics: Metrics, lease_timeout: float) -> Engine:
+def _scheduler(
+    log: Log,
+    process: str,
+    policy: Policy,
+    engine: str,
+    clock: Clock,
+    metrics: Metrics,
+    lease_timeout: float,
+    may_begin: Callable[[frozenset[int]], bool] | None = None,
+) -> Engine:
+    """A scheduler; beside a stream processor it places nothing before that has said which nodes went silent while it was away."""
     from streams.scheduling_engine import SchedulerEngine
 
-    return SchedulerEngine(log, process, policy, engine, clock, metrics, _tell, lease_timeout_seconds=lease_timeout, version=_version())
+    return SchedulerEngine(
+        log, process, policy, engine, clock, metrics, _tell,
+        lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin,
+    )  # fmt: skip
 
 
 def _state_folder(log: str | None) -> Path:

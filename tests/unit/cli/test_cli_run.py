@@ -16,6 +16,7 @@ import pytest
 
 from schemas import topics
 from streams.cli.main import run
+from streams.clock import wall_clock_ms
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
 
@@ -217,3 +218,26 @@ def answered(url: str) -> int:
             return refused.code
     except OSError:
         return 0
+
+
+@pytest.mark.parametrize("tables", [True, False])
+def test_nothing_is_placed_on_nodes_that_nobody_reports_any_more_since_it_was_last_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tables: bool
+) -> None:
+    """However fast the scheduler of the process is: which nodes went silent while nobody looked is said before it begins."""
+    fleet = FleetLog(tmp_path)
+    for node_id in ("c01", "c02", "c03", "c04", "c05"):
+        fleet.audit(node_id, {}, memory_mib=8192)
+    if tables:  # Of when all were heard of.
+        clock = f"x1@{wall_clock_ms()}:{fleet.now_ms + 2000}"
+        assert fleet.run(capsys, "run", "--until-idle", "--clock", clock).code == 0
+        assert fleet.run(capsys, "nodes", "-o", "value", "-c", "status").out.split() == ["enabled"] * 5
+    requests = [f"r{number}" for number in range(6)]
+    for request in requests:
+        assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", request, "--wait", "0s").code == 0
+
+    assert fleet.run(capsys, "run", "--until-idle").code == 0
+
+    explained = [fleet.run(capsys, "explain", request) for request in requests]
+    assert [said.code for said in explained] == [4] * 6
+    assert all("ComputeFilter  5 -> 0  c01: silent since " in said.out for said in explained)
