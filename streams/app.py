@@ -24,7 +24,7 @@ import faust
 
 from schemas.topics import STREAM_PARTITIONS
 from streams.app_security import address_family, resolve_only, security
-from streams.log.base import Log, LogUnreachable
+from streams.log.base import Log, LogError, LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_errors import NOT_ALLOWED
 from streams.log.kafka_settings import KafkaSettings
@@ -46,6 +46,8 @@ STOP_SECONDS: Final = 10.0
 """How long an orderly end may take. A crash loses nothing, so a process that hangs is ended."""
 FAUST_STOP_SECONDS: Final = 4.0
 """How long Faust may take to end once the engines have. With brokers away its client (aiokafka 0.14) may end its thread, and it waits."""
+_NOT_ALLOWED: Final = frozenset(("GroupAuthorizationFailedError", "TopicAuthorizationFailedError"))
+"""What Faust's client calls it where brokers say that this user may not."""
 UNREACHABLE: Final = 5
 """The exit code of the command line for a log that is away, also where Faust cannot end without its brokers."""
 
@@ -256,12 +258,14 @@ class FaustHost:
             asked = self.settings.options.get("security.protocol", "plaintext").lower()
             check = "that the brokers run" if asked == "plaintext" else "that the brokers run, the certificates and the SASL settings"
             return LogUnreachable(f"{self.settings.place}: joining the other workers: {problem}. Check {check}")
+        if type(problem).__name__ in _NOT_ALLOWED:
+            return LogError(f"{self.settings.place}: group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}")
         return problem
 
     def _refused(self) -> str:
         """Why the group does not take this worker, if brokers said that its user may not join: Faust's client keeps that for who reads."""
         problem = getattr(_member(self._faust)[0], "_pending_exception", None) if self._faust is not None else None
-        if type(problem).__name__ != "GroupAuthorizationFailedError":
+        if type(problem).__name__ not in _NOT_ALLOWED:
             return ""
         return f"{self.settings.place}: joining group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}"
 

@@ -47,10 +47,10 @@ def open_ledger(
     _check_claims(log)
     there = log.topics()
     if topics.CLAIMS in there:
-        ledger_partitions, request_partitions = there[topics.CLAIMS], there.get(topics.REQUESTS, request_partitions)
+        ledger_partitions = there[topics.CLAIMS]
     else:
         ledger_partitions = made_with(there, "ledger", ledger_partitions)
-        request_partitions = made_with(there, "requests", request_partitions)
+    request_partitions = made_with(there, "requests", request_partitions)
     specs = topic_specs(ledger_partitions, request_partitions)
     later = [spec for spec in specs if spec.name in LATER_TOPICS - there.keys()]
     log.create([spec for spec in specs if spec not in later])

@@ -219,7 +219,8 @@ class Watchdog:
     def _in_reserve(self, log: Log) -> None:
         """That is well while there is something to share out: of a topic that went Faust hears nothing more."""
         if STREAM_PARTITIONS not in log.topics():
-            self._give_up(f"topic {STREAM_PARTITIONS} is missing, so nothing can be shared out; see `claimlog topics check`")
+            hidden = "or this user may not read it, as brokers hide such topics (docs/kafka.md)"
+            self._give_up(f"topic {STREAM_PARTITIONS} is missing, {hidden}: nothing can be shared out; see `claimlog topics check`")
             return
         log.ends(STREAM_PARTITIONS)
         self._judge_touch(log)
@@ -248,7 +249,8 @@ class Watchdog:
             self._give_up(why)
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"
-            self._give_up(f"{silent}: see the broker's log, and whether another program is in it; start this worker again")
+            causes = "see the broker's log, its group.max.size, and whether another program is in it"
+            self._give_up(f"{silent}: {causes}; start this worker again")
         if share is not self._watched or self._health.troubles != self._troubles:
             # Each trouble gives time once: an engine that hangs after one meets no other.
             self._watched, self._troubles = share, self._health.troubles

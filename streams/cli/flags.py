@@ -21,7 +21,7 @@ from cyclopts import Parameter
 from msgspec.structs import replace
 
 from streams.cli.given.timegrammar import GRAMMAR
-from streams.cli.given.units_in import in_seconds
+from streams.cli.given.units_in import of_seconds
 from streams.cli.printed.output import Answer, Format, Style, check_asked, write
 from streams.cli.printed.stdout import is_terminal
 
@@ -90,7 +90,7 @@ class Live(Show):
 
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help=WATCH_HELP)] = False
     interval: Annotated[
-        float | None, Parameter(converter=in_seconds, show_default=False, help="With --watch: so many seconds, or 1m, instead.")
+        float | None, of_seconds("With --watch: so many seconds, or 1m, instead.", show_default=False)
     ] = None
 
     def style(self, out: TextIO) -> Style:

@@ -73,7 +73,7 @@ def place(
     *,
     asking: Asking = ASKING,
     request: RequestName = None,
-    wait: Annotated[str, Parameter(help="How long to wait for the answer; 0s only publishes.")] = "10s",
+    wait: Annotated[str, Parameter(allow_leading_hyphen=True, help="How long to wait for the answer; 0s only publishes.")] = "10s",
     log: LogFlag = None,
     show: Show = SHOW,
 ) -> int:

@@ -20,7 +20,7 @@ from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.cli.exits import Exit, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import policy_named
-from streams.cli.given.units_in import in_seconds, whole
+from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
@@ -89,9 +89,9 @@ def run(
     policy: Annotated[Path | None, Parameter(help=POLICY_HELP)] = None,
     engine: Annotated[str, Parameter(help=ENGINE_HELP)] = ENGINE_DEFAULT,
     name: Annotated[str | None, Parameter(help=NAME_HELP, validator=_fits)] = None,
-    audit_interval: Annotated[float, Parameter(converter=in_seconds, help=AUDIT_HELP)] = AUDIT_SECONDS,
-    lease_timeout: Annotated[float, Parameter(converter=in_seconds, help=LEASE_HELP)] = LEASE_SECONDS,
-    recovery_deadline: Annotated[float, Parameter(converter=in_seconds, help=RECOVERY_HELP)] = RECOVERY_SECONDS,
+    audit_interval: Annotated[float, of_seconds(AUDIT_HELP)] = AUDIT_SECONDS,
+    lease_timeout: Annotated[float, of_seconds(LEASE_HELP)] = LEASE_SECONDS,
+    recovery_deadline: Annotated[float, of_seconds(RECOVERY_HELP)] = RECOVERY_SECONDS,
     ledger_partitions: Annotated[
         int | None, Parameter(converter=whole, show_default=False, help="Partitions of claims, 4 if left out; never changes.")
     ] = None,

@@ -95,7 +95,7 @@ def apply(
         open_ledger(
             target,
             ledger_partitions=ledger_partitions or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT),
-            request_partitions=request_partitions or there.get(REQUESTS, REQUEST_PARTITIONS_DEFAULT),
+            request_partitions=request_partitions or made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT),
             whole=True,
         )
         return _told(target, show)

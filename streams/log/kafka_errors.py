@@ -33,6 +33,11 @@ _TOO_LARGE: Final = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_
 # A gapless producer makes a refusal fatal and keeps only its words.
 _NOT_ALLOWED_SAID: Final = "authorization failed"
 _TOO_LARGE_SAID: Final = "Message size too large"
+_BROKERS_BOUNDS: Final = {
+    KafkaError.INVALID_SESSION_TIMEOUT: "The brokers allow no session of this length: see their group.min.session.timeout.ms and "
+    "group.max.session.timeout.ms; of a scheduler --lease-timeout is another, a worker's is 6 s",
+    KafkaError.GROUP_MAX_SIZE_REACHED: "The brokers allow no more members in this group: see their group.max.size",
+}
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
 NOT_ALLOWED: Final = "This user may not; who may do what to which topic: docs/kafka.md"
@@ -102,4 +107,4 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
         return LogDamaged(f"{place}: {doing}: {said}. The broker served bytes whose checksum is wrong; look at its disk")
     if code in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
         return LogUnreachable(f"{place}: {doing}: {said}. {CHECK_SECURITY}")
-    return LogError(f"{place}: {doing}: {said}")
+    return LogError(f"{place}: {doing}: {said}" + (f". {_BROKERS_BOUNDS[code]}" if code in _BROKERS_BOUNDS else ""))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, though not in its __all__
@@ -112,6 +113,19 @@ class Secured:
             yield
         finally:
             for future in admin.create_acls(list(taken)).values():
+                future.result()
+
+    @contextmanager
+    def denied(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> Iterator[None]:
+        """One right denied to a user for a while, of one topic or group; what it may of the others stays."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        place = (kind, f"{PREFIX}.{name}", ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.DENY)
+        for future in admin.create_acls([AclBinding(*place)]).values():
+            future.result()
+        try:
+            yield
+        finally:
+            for future in admin.delete_acls([AclBindingFilter(*place)]).values():
                 future.result()
 
     @property
@@ -414,6 +428,47 @@ def test_doctor_says_which_of_its_checks_a_user_may_not_make_and_makes_the_other
     assert looked.returncode == 3, looked.stderr
     assert (found["cluster"], found["behind"]) == (("fail", True), ("fail", True))
     assert found["clock"][0] == found["dead letters"][0] == "ok"
+
+
+def test_doctor_goes_on_where_it_may_not_even_read_the_ledger(secured: Secured) -> None:
+    looked: list[subprocess.CompletedProcess[str]] = []
+
+    def fails() -> bool:
+        """A broker takes a moment to heed a new rule."""
+        looked[:] = [secured.run("requester", "doctor", "--quick", "-o", "json")]
+        return looked[0].returncode == 3
+
+    with secured.denied("requester", ResourceType.TOPIC, CLAIMS, AclOperation.READ):
+        until(fails, PATIENCE_SECONDS, "doctor fails")
+
+    found = {item["check"]: (item["status"], NOT_ALLOWED in item["says"]) for item in json.loads(looked[0].stdout)["items"]}
+    assert (found["topics"], found["ledger"]) == (("fail", True), ("fail", True))
+    assert found["snapshots"][0] == found["dead letters"][0] == "ok"
+
+
+def is_ready(process: Process) -> bool:
+    """Whether it says so itself, at the port that it names."""
+    served = re.search(r"metrics and health at (\S+)/metrics", process.said())
+    if served is None:
+        return False
+    try:
+        with urlopen(f"{served[1]}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_worker_that_loses_its_right_to_the_group_ends_and_says_so(secured: Secured) -> None:
+    processor = secured.start("processor", "run", "--only", "processor", "--state", str(secured.folder / "robbed"), "--metrics", "0")
+    until(lambda: is_ready(processor), PATIENCE_SECONDS, "it works")
+
+    with secured.without("processor", ResourceType.GROUP, "stream-processor", AclOperation.READ):
+        code = processor.ended(PATIENCE_SECONDS)
+
+    said = processor.said()
+    assert (code, NOT_ALLOWED in said) == (1, True), said
+    assert "group fleet.stream-processor: " in said
+    assert "mistake in claimlog" not in said
 
 
 def test_an_operator_redrives_what_it_may_and_hears_of_each_letter_that_it_may_not(secured: Secured) -> None:

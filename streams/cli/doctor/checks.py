@@ -153,7 +153,8 @@ def clock(log: Log, now_ms: int) -> Check:
     if newest.time_ms > now_ms + SKEW_MS:
         said = f"the newest record, {newest.position}, is {units.span(newest.time_ms - now_ms)} ahead of this machine's clock"
         # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
-        until = f"; until {units.moment(newest.time_ms)} claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
+        held = f"claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
+        until = f"; if this machine's clock is right, until {units.moment(newest.time_ms)} {held}"
         return Check("warn", "clock", said, "check NTP on all writers and here" + (until if newest.topic == CLAIMS else ""))
     return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
 

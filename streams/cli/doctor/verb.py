@@ -30,6 +30,7 @@ from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
 from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch
 
+RIGHT = "ask as a user that may, or give this one the right"
 COLUMNS = [
     Column(name="status", alarm=lambda status: status != "ok"),
     Column(name="check"),
@@ -81,14 +82,14 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield checks.room(path, disk_usage(path.parent).free)
     if not quick:
         with Progress("check", _records(log)) as progress:
-            sound = checks.integrity(log, progress.add)
+            (sound,) = _allowed("integrity", lambda: [checks.integrity(log, progress.add)])
         yield sound
-        if sound.status == "fail":
+        if _has_failed(sound):
             return
     is_file = is_lines(log)
-    topics = checks.file_topics(log) if is_file else checks.topic_set(log)
+    (topics,) = _allowed("topics", lambda: [checks.file_topics(log) if is_file else checks.topic_set(log)])
     yield topics
-    if topics.status == "fail":
+    if _has_failed(topics):
         return
     yield from _allowed("cluster", lambda: of_cluster(log))
     yield from _allowed("ledger", lambda: [checks.ledger_opened(log)])
@@ -111,7 +112,12 @@ def _allowed(name: str, looked: Callable[[], Iterable[Check]]) -> Iterator[Check
     except LogError as problem:
         if type(problem) is not LogError:  # Each of the others has a meaning, and an exit code, of its own.
             raise
-        yield Check("fail", name, str(problem), "ask as a user that may, or give this one the right")
+        yield Check("fail", name, str(problem), RIGHT)
+
+
+def _has_failed(check: Check) -> bool:
+    """Whether something is wrong, so that others would say so again; where it could not be looked at, they go on."""
+    return check.status == "fail" and check.fix != RIGHT
 
 
 def _folded(log: Log) -> Iterator[Check]:

@@ -70,7 +70,7 @@ class Asking:
     on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = ()
     avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = ()
     volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False
-    ttl: Annotated[Size, Parameter(help="How long its claims may wait for their instances; default: 10m.")] = None
+    ttl: Annotated[Size, Parameter(allow_leading_hyphen=True, help="How long its claims wait for their instances; default: 10m.")] = None
 
     @property
     def has_sizes(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from math import isfinite, nan
 
-from cyclopts import Token
+from cyclopts import Parameter, Token
 
 from schemas.units import AMOUNT_MAX
 from streams.cli.problems import UsageProblem
@@ -61,6 +61,11 @@ def in_seconds(_type: type[float], tokens: Sequence[Token]) -> float:
     if not isfinite(found):
         raise ValueError(f"{text!r} is no length of time; write seconds, or one such as 45s, 10m or 1h30m")
     return found
+
+
+def of_seconds(says: str, *, show_default: bool = True) -> Parameter:
+    """A flag for a length of time in seconds, or as `10m`; a negative one is refused as such, and not taken for another flag."""
+    return Parameter(converter=in_seconds, allow_leading_hyphen=True, help=says, show_default=show_default)
 
 
 def duration_ms(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from streams.cli.flags import LogFlag
-from streams.cli.given.units_in import in_seconds, whole
+from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.interrupts import ended_by_sigterm
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.verb import SECONDS_MAX, Once, Seconds, check_above_0, persistence
@@ -30,8 +30,8 @@ Pools = Annotated[tuple[str, ...], Parameter(negative=(), help="Storage pool of 
 DedicatedCpus = Annotated[str, Parameter(help="CPUs kept for pinned guests: 4-7,12-15.")]
 HostIp = Annotated[str, Parameter(help="The address that other hosts reach it by.")]
 ServiceHost = Annotated[str, Parameter(help="The compute service that has these nodes, where one has several.")]
-Timeout = Annotated[float, Parameter(converter=in_seconds, help="Seconds, or 2m, until a look at the host counts as failed.")]
-DiskInterval = Annotated[float, Parameter(converter=in_seconds, help="Seconds, or 2m, from one look at the guests' disks to the next.")]
+Timeout = Annotated[float, of_seconds("Seconds, or 2m, until a look at the host counts as failed.")]
+DiskInterval = Annotated[float, of_seconds("Seconds, or 2m, from one look at the guests' disks to the next.")]
 RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at again before that; needs a read-write connection.")]
 SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
 SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
-from streams.cli.given.units_in import in_seconds, whole
+from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.interrupts import ended_by_sigterm
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -35,7 +35,7 @@ SPEED_MAX = 1e9
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 
-Seconds = Annotated[float, Parameter(converter=in_seconds, help="Seconds, or 2m, from one audit of a host to its next.")]
+Seconds = Annotated[float, of_seconds("Seconds, or 2m, from one audit of a host to its next.")]
 Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
 Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
 Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]

@@ -18,6 +18,8 @@ GAPLESS = "ProduceRequest for claims [3] with 1 message(s) failed: Broker: Messa
         (KafkaError(KafkaError.UNKNOWN_MEMBER_ID), LogError, "Another program has joined this group"),
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), LogUnreachable, "Check that the topics are still there"),
         (KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION), LogUnreachable, "Check that the brokers run"),
+        (KafkaError(KafkaError.INVALID_SESSION_TIMEOUT), LogError, "group.min.session.timeout.ms"),
+        (KafkaError(KafkaError.GROUP_MAX_SIZE_REACHED), LogError, "see their group.max.size"),
     ],
 )
 def test_an_error_of_the_brokers_says_what_to_do(error: KafkaError, kind: type[LogError], advice: str) -> None:

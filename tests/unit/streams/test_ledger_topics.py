@@ -67,6 +67,17 @@ def test_opening_twice_changes_nothing_and_keeps_the_numbers_of_partitions() -> 
     assert log.ends(topics.CLAIMS) == {0: 1, 1: 1, 2: 1}
 
 
+def test_a_topic_that_was_deleted_is_made_with_the_partitions_of_its_kind() -> None:
+    log = MemoryLog([spec for spec in topic_specs(2, 3) if spec.name != topics.REQUESTS])
+    open_ledger(log)
+    assert log.topics()[topics.REQUESTS] == 3
+
+    log = MemoryLog([spec for spec in topic_specs(2, 3) if spec.name not in {topics.REQUESTS, topics.CLAIMS}])
+    log.create([TopicSpec(topics.CLAIMS, 2)])
+    open_ledger(log)
+    assert log.topics()[topics.REQUESTS] == 3
+
+
 def test_a_ledger_whose_claims_were_deleted_is_not_made_anew_empty() -> None:
     log = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
     open_again = MemoryLog([spec for spec in topic_specs(2, 1) if spec.name != topics.CLAIMS])
