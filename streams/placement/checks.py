@@ -10,12 +10,13 @@ from schemas.results import Decision
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.placement.homes import has_home
 from streams.placement.work import Work
+from streams.scheduling.filters.labels import forbidden_traits, required_traits
 from streams.scheduling.filters.restrict import listed
 from streams.scheduling.policy import Policy
 
 # What ids made from a request's id add to it: index, process, epoch, counter, reason of a release.
 _COUNTER_CHARACTERS = 16
-AFFINITY = "ServerGroupAffinityFilter"
+AFFINITY, TRAITS = "ServerGroupAffinityFilter", "TraitsFilter"
 
 
 def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -> str:
@@ -24,7 +25,7 @@ def unfit(request: PlacementRequested, policy: Policy, owner: str, epoch: int) -
     if longest > NAME_CHARACTERS_MAX:
         room = NAME_CHARACTERS_MAX - (longest - len(request.request_id))
         return f"request_id has {len(request.request_id)} characters; expected at most {room}, because claim ids begin with it"
-    return unkept(request, policy) or _misdirected(request)
+    return unkept(request, policy) or _misdirected(request) or _contradicts(request, policy)
 
 
 def unkept(request: PlacementRequested, policy: Policy) -> str:
@@ -46,6 +47,13 @@ def _misdirected(request: PlacementRequested) -> str:
     if action in {"migrate", "evacuate"} and not request.source_node:
         return f"action {action} needs source_node: name the node that the instances leave"
     return ""
+
+
+def _contradicts(request: PlacementRequested, policy: Policy) -> str:
+    """Which trait a request requires and forbids, if this policy asks for traits: no node has it and has it not."""
+    forbidden = forbidden_traits(request) if TRAITS in policy.filters else frozenset[str]()
+    both = sorted(forbidden & required_traits(request)) if forbidden else []
+    return f"trait {both[0]} is required and forbidden; leave one out" if both else ""
 
 
 def gave_up(work: Work) -> str:

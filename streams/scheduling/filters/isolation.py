@@ -113,7 +113,7 @@ def type_affinity(ask: Ask, _: Options) -> Check | None:
 
 def isolate_aggregates(ask: Ask, _: Options) -> Check | None:
     """Nova's pre-filter of that name: an aggregate that says `trait:X` is `required` takes requests that require X, and no others."""
-    required = required_traits(ask)
+    required = required_traits(ask.request)
 
     def why(room: Room) -> str | None:
         said = [pair for aggregate in room.node.aggregates for pair in aggregate.metadata.items()]

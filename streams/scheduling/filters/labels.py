@@ -6,6 +6,7 @@ import re
 
 from projections.node import Node
 from projections.room import Room
+from schemas.requests import PlacementRequested
 from schemas.results import NodeResources
 from streams.scheduling.ask import Ask, Check
 from streams.scheduling.implied import implied
@@ -41,7 +42,7 @@ def availability_zone(ask: Ask, options: Options) -> Check | None:
 
 def traits(ask: Ask, _: Options) -> Check | None:
     """Placement's required and forbidden traits, of the hypervisor and of the operator; asked by the request, its flavor or its image."""
-    required, forbidden = required_traits(ask), _asked(ask, "forbidden") | frozenset(ask.request.traits_forbidden)
+    required, forbidden = required_traits(ask.request), forbidden_traits(ask.request)
     if not required and not forbidden:
         return None
 
@@ -53,17 +54,21 @@ def traits(ask: Ask, _: Options) -> Check | None:
     return Check(lambda rooms: [r for r in rooms if required <= (has := traits_of(r.node)) and not forbidden & has], why)
 
 
-def required_traits(ask: Ask) -> frozenset[str]:
+def required_traits(request: PlacementRequested) -> frozenset[str]:
     """The traits that a request requires: its own, and `trait:X` = `required` of its flavor's extra specs and its image's properties.
 
     `trait1:X` and `trait_GROUP:X` of extra specs are among them, and what else in both stands for a trait (`scheduling.implied`).
     """
-    request = ask.request
-    return _asked(ask, "required") | implied(request.flavor, request.image).traits | frozenset(request.traits_required)
+    return _asked(request, "required") | implied(request.flavor, request.image).traits | frozenset(request.traits_required)
 
 
-def _asked(ask: Ask, word: str) -> frozenset[str]:
-    extra_specs, properties = ask.request.flavor.extra_specs, ask.request.image.properties
+def forbidden_traits(request: PlacementRequested) -> frozenset[str]:
+    """The traits that a request forbids: its own, and `trait:X` = `forbidden` of its flavor's extra specs and its image's properties."""
+    return _asked(request, "forbidden") | frozenset(request.traits_forbidden)
+
+
+def _asked(request: PlacementRequested, word: str) -> frozenset[str]:
+    extra_specs, properties = request.flavor.extra_specs, request.image.properties
     if not extra_specs and not properties:
         return frozenset()
     named = [found for key, text in extra_specs.items() if text == word and (found := _TRAIT.fullmatch(key)) is not None]

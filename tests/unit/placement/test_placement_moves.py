@@ -349,9 +349,10 @@ def test_a_second_resize_waits_for_nobody_and_is_refused_while_the_first_is_not_
         ({"action": "evacuate", "instance_ids": (GUEST,)}, "action evacuate needs source_node"),
         ({"action": "create", "source_node": "n1"}, "source_node goes with actions that move instances, this is create"),
         ({"action": "evacuate", "instance_ids": (GUEST,), "source_node": "n1", "live": True}, "live goes with action migrate only"),
+        ({"traits_required": ("A", "X"), "traits_forbidden": ("X", "B")}, "trait X is required and forbidden; leave one out"),
     ],
 )
-def test_what_a_move_cannot_mean_is_invalid_and_says_why(options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_meant_is_invalid_and_says_why(options: dict[str, Any], message: str) -> None:
     here = world(requests=1)
     here.host("n1")
     here.request("r", **options)
