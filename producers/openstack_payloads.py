@@ -92,6 +92,9 @@ class _Instance(Struct):
     image_uuid: Text | None = None
     block_devices: list[_Device] | None = None
     new_flavor: FlavorSaid | None = None
+    deleted_at: Any = None
+    terminated_at: Any = None
+    fault: Any = None
 
     def root_on_volume(self) -> bool:
         """Nova starts an instance without an image from a volume; `boot_index` 0 is its root."""
@@ -116,6 +119,9 @@ class _LegacyInstance(Struct):
     instance_flavor_id: Text | None = None
     image_ref_url: Text | None = None
     image_meta: dict[str, Any] | None = None
+    deleted_at: Any = None
+    terminated_at: Any = None
+    exception: Any = None
 
     def root_on_volume(self) -> bool:
         """As for versioned ones: an image's address without an image's id at its end."""
@@ -128,6 +134,7 @@ class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
     """What one notification says of one instance: where its record stands and how large it is.
 
     `compute` is the host of the compute service that said it ("" for others): of a move it is often the other side than `host`.
+    `is_deleted`: its record is; Nova says `instance.delete.end` of a deletion that failed, too. `fault` is the exception of an error.
     `size` is by the instance's own flavor, `new_size` by the one that a resize is preparing; `flavor` and `new_flavor` are their names.
     `flavor_id` with `is_exact` False: swap and dedicated CPUs are not said (legacy).
     """
@@ -142,6 +149,8 @@ class InstanceFact(Struct, frozen=True, kw_only=True, gc=False):
     node: str = ""
     state: str = ""
     task: str = ""
+    is_deleted: bool = False
+    fault: str = ""
     new_size: Resources | None = None
     flavor_id: str = ""
     new_flavor_id: str = ""
@@ -247,6 +256,8 @@ def _versioned(said: Notification) -> InstanceFact:
         node=intern(payload.node or ""),
         state=intern(payload.state or ""),
         task=intern(payload.task_state or ""),
+        is_deleted=_is_deleted(said, payload),
+        fault=str(payload.fault.get("exception") or "") if isinstance(payload.fault, dict) else "",
         new_size=None if new is None else new.resources(root_on_volume=on_volume),
         flavor_id=intern(payload.flavor.flavorid or ""),
         new_flavor_id="" if new is None else new.flavorid or "",
@@ -273,6 +284,8 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
         node=intern(payload.node or ""),
         state=intern(payload.state or ""),
         task=intern(payload.state_description or ""),
+        is_deleted=_is_deleted(said, payload),
+        fault=_exception_of(payload.exception),
         flavor_id=intern(payload.instance_flavor_id or ""),
         flavor=intern(payload.instance_type or ""),
         is_exact=False,
@@ -280,6 +293,19 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
         project_id=intern(payload.tenant_id or ""),
         power_state=_power_state(payload.state or "", "running"),
     )
+
+
+def _is_deleted(said: Notification, payload: _Instance | _LegacyInstance) -> bool:
+    """Whether the record is. The end of a deletion is said of one that failed as well (nova 34: compute/utils.py, in a `finally`)."""
+    is_end = (said.action, said.phase) == ("instance.delete", "end")
+    return payload.state == "deleted" or (is_end and bool(payload.deleted_at or payload.terminated_at))
+
+
+def _exception_of(said: object) -> str:
+    """The exception's class in a legacy message: `GroupAffinityViolation(...)`, or an object that names it."""
+    if isinstance(said, dict):
+        said = said.get("kwargs", said).get("class") or said.get("message") or ""
+    return str(said or "").partition("(")[0]
 
 
 def _power_state(state: str, power_state: str) -> PowerState:

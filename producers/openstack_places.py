@@ -20,7 +20,7 @@ from schemas.resources import Resources, addition
 
 FACTS_MAX = 64
 """Facts kept to be put in order with late ones: a day's worth of one instance, a few actions of a dozen messages each."""
-DELETED, OFFLOADED, RESIZED, SPAWNING = "deleted", "shelved_offloaded", "resized", "spawning"
+OFFLOADED, RESIZED, SPAWNING = "shelved_offloaded", "resized", "spawning"
 ACTIVE, STOPPED, PAUSED = "active", "stopped", "paused"
 RESIZING = frozenset({"resize_prep", "resize_migrating", "resize_migrated", "resize_finish"})
 """A resize that is being confirmed or reverted is one of an instance that is still `resized`."""
@@ -114,7 +114,7 @@ def step(standing: Standing, fact: InstanceFact) -> None:
     standing.newest = fact
     if standing.is_deleted:
         return
-    if fact.state == DELETED or (fact.action, fact.phase) == ("instance.delete", "end"):
+    if fact.is_deleted:
         standing.is_deleted = True
         standing.places.clear()
         return

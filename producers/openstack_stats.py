@@ -5,6 +5,8 @@ from __future__ import annotations
 from producers.nova_stats import InstanceState, failed_builds, io_workload
 from producers.openstack_payloads import InstanceFact
 
+BY_POLICY = frozenset({"GroupAffinityViolation"})
+"""Errors of builds that are no fault of the host's: Nova counts these neither as failed nor as done."""
 _BUILD = "instance.create"
 
 
@@ -17,6 +19,8 @@ class HostStats:
         self._states: dict[str, dict[str, InstanceState]] = {}
         """Instances by host."""
         self._failed_builds: dict[str, int] = {}
+        self._open: set[tuple[str, str]] = set()
+        """Builds that have begun and not ended: instance and host."""
 
     def took(self, fact: InstanceFact) -> set[str]:
         """Take one fact; returns the hosts whose figures may be others now."""
@@ -27,11 +31,23 @@ class HostStats:
         if fact.host and state.counts:
             self._hosts[fact.instance_id] = fact.host
             self._states.setdefault(fact.host, {})[fact.instance_id] = state
-        if fact.action == _BUILD and fact.phase in {"end", "error"}:
-            # It is the service that built which says so; the record of what failed may stand nowhere.
-            self._failed_builds[fact.compute] = failed_builds(self._failed_builds.get(fact.compute, 0), succeeded=fact.phase == "end")
-            touched.add(fact.compute)
+        if fact.action == _BUILD:
+            touched.add(self._built(fact))
         return touched - {""}
+
+    def _built(self, fact: InstanceFact) -> str:
+        """Count how a build went, once however often it is said (`notification_format = both`); returns its host.
+
+        It is the service that builds which says so; the record of what failed may stand nowhere.
+        """
+        build, host = (fact.instance_id, fact.compute), fact.compute
+        if fact.phase == "start":
+            self._open.add(build)
+        elif build in self._open and fact.phase in {"end", "error"}:
+            self._open.remove(build)
+            if fact.fault not in BY_POLICY:
+                self._failed_builds[host] = failed_builds(self._failed_builds.get(host, 0), succeeded=fact.phase == "end")
+        return host
 
     def io_workload(self, host: str) -> int:
         """Builds, moves, rebuilds and snapshots going on there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -146,5 +147,5 @@ def _fields(path: Path, lines: TextIO, columns: tuple[str, ...]) -> Iterator[tup
             if any(fields[name] is None for name in columns):
                 raise TraceUnreadable(f"{path}:{reader.line_num}: expected {len(heading)} columns, the line is cut short")
             yield reader.line_num, fields
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise TraceUnreadable(f"{path}:{reader.line_num + 1}: cannot be read on: {error}; fetch the file again") from error

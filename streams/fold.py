@@ -22,6 +22,8 @@ from streams.log.base import Log, Message, partition_count
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
 
+SETTLES_SECONDS = 2.0
+"""So long after it was taken over a partition that always has more is first looked through for silent nodes."""
 NEVER = -(1 << 62)
 """Of a snapshot's offset: one is due with the next batch, however long the fold has to catch up."""
 
@@ -55,8 +57,10 @@ class Fold:
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if at_snapshot else []
         """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
         self.silences_ms = 0
+        self.taken_seconds, self.taken_end = began_seconds, log.end(topics.CLAIMS, partition)
+        """When it was taken over, and where the partition ended then."""
         self.has_looked = False
-        """Whether silent nodes have been looked for since it was taken over."""
+        """Whether silent nodes have been looked for since."""
         self.snapshot_offset = newest_offset(log, partition)
         if log.start(topics.CLAIMS, partition) > self.snapshot_offset:
             # The records below have left and no snapshot includes them: nobody else can begin here until this fold writes one.
@@ -109,6 +113,10 @@ class Fold:
     def unkept(self) -> int:
         """How many records are folded and not kept."""
         return self.ledger.next_offset - self.table.next_offset
+
+    def has_settled(self, now_seconds: float) -> bool:
+        """Whether all that there was is folded, and what producers said while nobody carried it has been carried by now."""
+        return self.ledger.next_offset >= self.taken_end and now_seconds - self.taken_seconds > SETTLES_SECONDS
 
     def keep(self, doubles: companions.Doubles) -> None:
         """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""

@@ -232,6 +232,8 @@ class Folder:
         self._compact(fold, len(batch.derived))
         self._count(fold, batch)
         self._hurry(fold, batch.lag)
+        if not fold.has_looked and fold.has_settled(self._tables.seconds()):
+            self._silences(fold)
         return batch.records
 
     def _next_batch(self, fold: Fold) -> Batch | None:

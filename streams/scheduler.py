@@ -106,7 +106,8 @@ class Scheduler:
         """On a log that is far away nobody waits for it: it only saves a new owner some reading."""
         self._commit_due_ms = 0
         self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
-        self._is_behind = False
+        self._is_behind = True
+        """Whether there is more to fold than it has: nobody knows yet."""
         self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
         fleet, select = Fleet(self._ledgers), engine(engine_name)
         self.placer = Placer(process_id, self.epoch, fleet, policy, select, self._request_partitions)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 TARGETS = "sqlite:PATH, kafka://HOST:PORT[/PREFIX] or a new FILE.jsonl"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that is no fault of the command line."""
+LEFT_SECONDS = 600.0
+"""A copy writes all the time: a part that nobody has touched for so long was left."""
 
 
 COLUMNS = [
@@ -129,6 +133,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     Until then its lines are in a file of this process, so that two copies of one name do not write into each other's.
     """
     _refuse_to_replace(path)
+    _tidy(path)
     partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
     with ends_tidily(), opened(log) as source, Progress("copy", None) as progress:
         _refuse_part(source, log)
@@ -153,6 +158,15 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     items = [{"topic": each.topic, "partition": each.number, "copied": copied[each], "end": copied[each]} for each in places]
     show.write(Answer(columns=COLUMNS, items=items))
     return Exit.DONE
+
+
+def _tidy(path: Path) -> None:
+    """Take away what copies to this name left that were killed: nobody writes there, and no process of this machine is of that number."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        number = left.name.removeprefix(f"{path.name}.").removesuffix(".partial")
+        with suppress(OSError):
+            if number.isdecimal() and not Path(f"/proc/{number}").exists() and time.time() - left.stat().st_mtime > LEFT_SECONDS:
+                left.unlink()
 
 
 def _refuse_to_replace(path: Path) -> None:

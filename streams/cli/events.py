@@ -86,7 +86,7 @@ def events(
         raise UsageProblem("--until and --watch do not go together: a watch has no end")
     if watch and show.output == "json":
         raise UsageProblem("-o json is one document, and a watch has no end: -o jsonl prints an object a line, as records come")
-    if watch and show.sort:
+    if watch and show.sort is not None:
         raise UsageProblem("--sort and --watch do not go together: records are printed as they come")
     if watch:
         check_grows(log)

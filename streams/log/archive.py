@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 from streams.log.alone import alone
@@ -228,6 +228,9 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
+_AS_THE_LOGS = frozenset({"path", "may_write", "begin"})
+
+
 class ArchivedLog:
     """A log whose archived history can be read: `start` is where the archive starts. Everything else goes to the log itself."""
 
@@ -239,6 +242,25 @@ class ArchivedLog:
     def ledger_id(self) -> str:
         """As the log's."""
         return self._log.ledger_id
+
+    def __getattr__(self, name: str) -> Any:
+        """What some logs do and others do not, as far as history makes no difference to it."""
+        if name not in _AS_THE_LOGS:
+            raise AttributeError(name)
+        return getattr(self._log, name)
+
+    def verify(self, progress: Callable[[Partition, int, int], None] | None = None, *, without: Collection[str] = ()) -> int:
+        """Read every record of the history and, where it can be asked to, of the log; returns how many. Raises LogDamaged."""
+        count = 0
+        for topic, partitions in self.topics().items():
+            for partition in [Partition(topic, number) for number in range(partitions)] if topic not in without else ():
+                for file in self._chain(partition):
+                    for frame in file.frames():
+                        count += len(file.records(frame))
+                    if progress is not None:
+                        progress(partition, file.head.end, self.end(*partition))
+        verify = getattr(self._log, "verify", None)
+        return count if verify is None else count + int(verify(progress, without=without))
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
         """See the contract."""

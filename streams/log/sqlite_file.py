@@ -224,7 +224,7 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
     if number == errno.EFBIG:
         return LogFull(
             f"the file may not grow any more ({problem}): a limit of this process (`ulimit -f`) or of the file system. Nothing "
-            "acknowledged is lost; raise the limit, or archive, and go on"
+            "acknowledged is lost; raise the limit and go on"
         )
     if isinstance(problem, apsw.BusyError):
         return LogUnreachable(f"another process held the write lock for {BUSY_SECONDS:.0f} s ({problem}). Is one stopped?")

@@ -77,8 +77,10 @@ def room(path: Path, free_bytes: int) -> Check:
     says = f"{mib_text(free_bytes >> 20)} free where {path} is"
     if free_bytes >= ROOM_LOW_BYTES:
         return Check("ok", "room", says)
-    fix = "make room there: whoever waits for it goes on by itself; `claimlog archive` moves history elsewhere"
-    return Check("fail" if free_bytes < ROOM_NONE_BYTES else "warn", "room", says, fix)
+    if free_bytes < ROOM_NONE_BYTES:
+        makes = "make room there of other files, as `claimlog archive` needs some, too: whoever waits for it goes on by itself"
+        return Check("fail", "room", says, makes)
+    return Check("warn", "room", says, "make room there, or move history elsewhere (`claimlog archive`): what is new takes its place")
 
 
 def file_topics(log: Log) -> Check:

@@ -34,7 +34,7 @@ from msgspec.structs import asdict, fields, replace
 from projections.node import Node
 from schemas.inventory import Aggregate, HugePages, OperatorFields, ResourceRule
 from schemas.resources import RESOURCES
-from schemas.units import AMOUNT_MAX, TEXT_CHARACTERS_MAX, Amount, Count, Name
+from schemas.units import AMOUNT_MAX, NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, Amount, Count, Name
 from streams.cli.given.documents import read_toml
 from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
@@ -43,9 +43,11 @@ UNLIMITED = "unlimited"
 SECTIONS = ("defaults", "nodes", "aggregates")
 
 _Table = TypeVar("_Table")
-Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+Trait = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 """As Placement names them. Nobody can ask for another, and who wrote it in small letters would never hear why its nodes are passed over."""
-Label = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*\Z"
+Label = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=_NO_CONTROLS)]
+LabelName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=_NO_CONTROLS)]
 """What requests name, on a command line or in a flavor: a control character comes from a broken file, and would fit nothing."""
 Positive = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 PAGE_KIB_MIN = 4
@@ -84,7 +86,7 @@ class AggregateTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One table under `[aggregates]`: its members by name or pattern, and its metadata."""
 
     nodes: tuple[Name, ...]
-    metadata: dict[Name, Label] = {}
+    metadata: dict[LabelName, Label] = {}
 
 
 class FleetFile(Struct, frozen=True, kw_only=True):

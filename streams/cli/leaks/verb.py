@@ -49,6 +49,7 @@ ReportAgeFlag = Annotated[
     str | None,
     Parameter(
         show_default=False,
+        allow_leading_hyphen=True,
         help=f"With --heal: how old a host's last complete audit may be ({REPORT_AGE}); what an older one shows may be gone by now.",
     ),
 ]

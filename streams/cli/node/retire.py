@@ -37,7 +37,9 @@ COLUMNS = [
 
 def retire(
     *,
-    unheard_for: Annotated[str, Parameter(help="How long a node's audits must have had no answer, or been missing: 7d, 12h.")],
+    unheard_for: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="How long a node's audits must have had no answer, or been missing: 7d, 12h.")
+    ],
     yes: Annotated[bool, Parameter(negative=(), help="Write it; without, it is only said.")] = False,
     log: LogFlag = None,
     output: Show = SHOW,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shutil import disk_usage
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +30,8 @@ TOPIC_HEADER = "claimlog-topic"
 IDLE_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 """Between two attempts to reach a log that is away."""
+ROOM_BYTES = 8 << 20
+"""So much of the disk is left free while something waits: to forget what was forwarded takes some room, too."""
 ANSWER_SECONDS_MAX = 60.0
 """For how long a question about the log's last epoch may take; what the file remembers answers it then."""
 
@@ -63,6 +66,8 @@ class SqliteShelf:
 
     def append(self, records: Sequence[Said]) -> None:
         """See `Shelf`; what is kept is kept with its epoch."""
+        if disk_usage(self._log.path.parent).free < ROOM_BYTES and self.start() < self.end():
+            raise SpoolFull(f"{self._log.path}: less than {ROOM_BYTES >> 20} MiB are free on its disk, and that much is left free")
         newer: dict[str, int] = {}
         for said in records:
             stamp = msgspec.json.decode(said.value, type=_Stamp)

@@ -84,4 +84,4 @@ def say_pending(state: State, stderr: TextIO) -> None:
             "somebody deleted them; what hosts report next says what is there\n"
         )
     if state.unreadable:
-        stderr.write(f"{units.count(state.unreadable)} observations cannot be read and count for nothing; see `claimlog events`\n")
+        stderr.write(f"{units.counted(state.unreadable, 'observation')} cannot be read, and count for nothing; see `claimlog events`\n")

@@ -6,7 +6,7 @@ before it leave it. Where the instance then shows is Nova's choice; it takes its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -34,6 +34,8 @@ from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import Engine
 
 OWNER = "shadow"
+TWICE_US = 5_000_000
+"""So far apart at most are a legacy and a versioned message that Nova sends of one thing."""
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -84,9 +86,9 @@ class History(Struct):
 def history(records: Iterable[Record]) -> History:
     """Messages as they were read, in the order of their content; copies of a message once.
 
-    Where Nova says everything twice (`notification_format = both`), only versioned requests are taken: legacy ones say less of the same.
+    Where Nova says a request twice (`notification_format = both`), the versioned one is taken: a legacy one says less of the same.
     """
-    found: dict[Key, Said] = {}
+    found: dict[tuple[Key, bytes], Said] = {}
     unreadable: list[str] = []
     for record in records:
         notification = read_notification(record.value)
@@ -95,11 +97,29 @@ def history(records: Iterable[Record]) -> History:
             why = about.reason if isinstance(about, Unreadable) else "expected a time, so that it has a place in the order"
             unreadable.append(f"{record.position}: {why}")
             continue
-        found.setdefault(notification.key, Said(notification.key, notification, about))
+        # Of messages without an id only their bytes tell two of one moment apart.
+        own = (notification.key, b"" if notification.message_id else record.value)
+        found.setdefault(own, Said(notification.key, notification, about))
     said = [each for _, each in sorted(found.items())]
-    if any(isinstance(each.about, Asked) and each.notification.is_versioned for each in said):
-        said = [each for each in said if each.about is None or each.notification.is_versioned]
-    return History(said, unreadable)
+    twice = _versioned_at(said)
+    return History([each for each in said if not _is_said_better(each, twice)], unreadable)
+
+
+def _versioned_at(messages: Iterable[Said]) -> dict[tuple[type, str], list[int]]:
+    """When each kind of word on the request of each instance was said in a versioned message."""
+    found: dict[tuple[type, str], list[int]] = {}
+    for each in messages:
+        if each.about is not None and each.notification.is_versioned:
+            found.setdefault((type(each.about), each.about.instance_id), []).append(each.key.time_us)
+    return found
+
+
+def _is_said_better(each: Said, versioned: Mapping[tuple[type, str], Sequence[int]]) -> bool:
+    """Whether a legacy message says what a versioned one says at the same time."""
+    if each.about is None or each.notification.is_versioned:
+        return False
+    times = versioned.get((type(each.about), each.about.instance_id), ())
+    return any(abs(time_us - each.key.time_us) <= TWICE_US for time_us in times)
 
 
 def _about(notification: Notification) -> Asked | Answered | Unreadable | None:
@@ -109,7 +129,10 @@ def _about(notification: Notification) -> Asked | Answered | Unreadable | None:
 
 
 def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
-    """What the other scheduler made of each request, in order: where the instance next takes room, or why there was none."""
+    """What the other scheduler made of each request, in order, or why there was nothing.
+
+    It is the node whose service begins to build the instance, though that may fail and be tried elsewhere; else where it next takes room.
+    """
     follower = _follower(nodes)
     found: list[Outcome] = []
     open_: dict[str, Outcome] = {}
@@ -121,12 +144,20 @@ def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
             refused = open_.pop(each.about.instance_id, None)
             if refused is not None:
                 refused.node_id, refused.reason = "", each.about.reason
-        for event in _events(follower, each):
-            if isinstance(event, InstanceArrived | InstanceResized):
-                placed = open_.pop(event.instance.instance_id, None)
-                if placed is not None:
-                    placed.node_id = event.node_id
+        events = _events(follower, each)
+        chosen = {event.instance.instance_id: event.node_id for event in events if isinstance(event, InstanceArrived | InstanceResized)}
+        for instance_id, node_id in (_built_at(each.notification, follower) or chosen).items():
+            placed = open_.pop(instance_id, None)
+            if placed is not None:
+                placed.node_id = node_id
     return found
+
+
+def _built_at(notification: Notification, follower: OpenStack) -> dict[str, str]:
+    """The instance that a service begins to build, and its node."""
+    fact = read_fact(notification, {}) if (notification.action, notification.phase) == ("instance.create", "start") else None
+    node_id = follower.services.node_of(fact.compute) if isinstance(fact, InstanceFact) else ""
+    return {fact.instance_id: node_id} if isinstance(fact, InstanceFact) and node_id else {}
 
 
 class Shadow:

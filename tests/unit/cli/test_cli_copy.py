@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import os
 import re
 import resource
 import signal
@@ -496,3 +497,18 @@ def test_times_that_go_back_are_copied_as_every_fold_takes_them(tmp_path: Path) 
         copy.append_at([Message(CLAIMS, b"k", b"%d" % time_ms, (), 0) for time_ms in times], times)
 
         assert [record.time_ms for record in copy.read(CLAIMS, 0, 1)] == [1000, 3000, 3000]
+
+
+def test_what_a_copy_left_that_was_killed_is_taken_away_by_the_next_one(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, running, fresh = (tmp_path / f"out.jsonl.{number}.partial" for number in (gone.pid, os.getppid(), gone.pid + 1_000_000))
+    for each in (left, running, fresh):
+        each.write_bytes(b"half a copy")
+    for each in (left, running):
+        os.utime(each, (0, 0))
+
+    assert fleet.run(capsys, "copy", str(tmp_path / "out.jsonl")).code == 0
+
+    assert [each.exists() for each in (left, running, fresh)] == [False, True, True]

@@ -113,6 +113,36 @@ def test_damage_fails_and_names_the_place(fleet: FleetLog, capsys: pytest.Captur
     assert "@0" in " ".join(item["says"] for item in said.json["items"])
 
 
+@pytest.mark.parametrize("where", ["log", "archive"])
+def test_damage_fails_where_history_is_read_too_be_it_in_the_log_or_in_a_file(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    history = fleet.path.parent / "history"
+    history.mkdir()
+    assert fleet.run(capsys, "archive", str(history), "--below", "now").code == 0
+    fleet.audit("c01", {}, memory_mib=8192)
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(history))
+    sound = fleet.run(capsys, "doctor", "-o", "json")
+    assert "every checksum fits" in says(sound, "integrity")
+    assert (statuses(sound)["integrity"], "room" in statuses(sound)) == ("ok", True)
+
+    if where == "log":
+        fleet.log.close()
+        with sqlite3.connect(fleet.path) as db:
+            claims = db.execute("SELECT id FROM topics WHERE name = 'claims'").fetchone()[0]
+            between = (claims, claims + 3)
+            db.execute("UPDATE blocks SET records = zeroblob(length(records)) WHERE id >> 40 BETWEEN ? AND ?", between)
+        db.close()
+    else:
+        file = max(history.glob("claims/*/*.archive"), key=lambda file: file.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-20] + bytes(20))
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert said.code == 3
+    assert "fail" in {statuses(said).get("integrity"), statuses(said).get("log")}
+
+
 @pytest.mark.parametrize("quick", [(), ("--quick",)])
 def test_a_copy_in_a_file_is_judged_by_what_a_file_can_have(
     fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: tuple[str, ...]

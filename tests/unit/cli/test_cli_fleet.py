@@ -207,7 +207,7 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
         ("[aggregates.ssd]\nmetadata = {}\n", "aggregates.ssd: Object missing required field `nodes`"),
         ("[defaults\n", "at line 1"),
         ('[defaults]\ntraits = ["HW_A", "HW_B", "HW_A"]\n', "defaults.traits: HW_A is there twice"),
-        ('[defaults]\ntraits = ["hw_avx2"]\n', "defaults: Expected `str` matching regex '^[A-Z0-9_]{1,255}$' - at `traits[0]`"),
+        ('[defaults]\ntraits = ["hw_avx2"]\n', "defaults: Expected `str` matching regex '^[A-Z0-9_]{1,255}\\\\Z' - at `traits[0]`"),
         ("[defaults]\npages_reserved = [{ size_kib = 2048, total = 4 }]\n", "it has the unknown field `total` - at `pages_reserved[0]`"),
         ("[defaults]\npages_reserved = [{ size_kib = 2048, reserved = 0 }]\n", "Expected `int` >= 1 - at `pages_reserved[0].reserved`"),
         (
@@ -216,6 +216,8 @@ def test_the_ratio_moves_the_limit_exactly(fleet: FleetLog, capsys: pytest.Captu
         ),
         ("[defaults]\npages_reserved = [{ size_kib = 2000, reserved = 1 }]\n", "no host has pages of 2000 KiB; expected a power of two"),
         ('[defaults]\nzone = "ea\\u0000st"\n', "' - at `zone`"),
+        ('[defaults]\nzone = "east\\n"\n', "' - at `zone`"),
+        ('[aggregates.ssd]\nnodes = ["c01"]\nmetadata = { "a\\n" = "b" }\n', "matching regex"),
         ("[nodes.c99]\nzone = 'x'\n", "node 'c99' is not known; known: c01, c02, d01; --new"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -256,6 +257,64 @@ def test_a_host_where_a_build_failed_comes_last_until_one_goes_well_there() -> N
     _, after, again = shadowed(messages)
 
     assert verdicts([after, again]) == [("agrees", H2, H2), ("agrees", H1, H1)]
+
+
+def test_a_build_is_novas_choice_where_it_begins_whatever_becomes_of_it() -> None:
+    cloud = NovaCloud()
+    asked = list(cloud.select("a", SMALL))
+    start, *_ = cloud.fail_to_create("a", "h1")
+    fault = cloud.say("create.error", cloud.instances["a"], "compute:h1", host=None)
+
+    (row,) = shadowed([*asked, start, fault, *cloud.create("a", "h2")])
+
+    assert verdicts([row]) == [("agrees", H1, H1)]
+
+
+def test_the_same_build_said_in_both_formats_fails_once_and_one_refused_by_its_group_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud, legacy = NovaCloud(), NovaCloud(legacy=True)
+    twice = [each for both in zip(cloud.fail_to_create("a", "h1"), legacy.fail_to_create("a", "h1"), strict=True) for each in both]
+    assert weights_of_failed_builds([*twice, *cloud.select("b", SMALL)]) == {H1: 1.0, H2: 0.0, H3: 0.0}
+
+    refused = [each._replace(value=each.value.replace(b"FlavorDiskTooSmall", b"GroupAffinityViolation")) for each in failing(cloud, "c")]
+    assert weights_of_failed_builds([*refused, *cloud.select("d", SMALL)]) == {H1: 0.0, H2: 0.0, H3: 0.0}
+    assert weights_of_failed_builds([*failing(cloud, "e"), *cloud.select("f", SMALL)]) == {H1: 1.0, H2: 0.0, H3: 0.0}
+
+
+def failing(cloud: NovaCloud, uuid: str) -> list[Sent]:
+    """A build that begins on h1 and ends as Nova's sample of an error has it."""
+    start, *_ = cloud.fail_to_create(uuid, "h1")
+    message = json.loads(sample("instance-create-error"))
+    message["payload"]["nova_object.data"]["uuid"] = uuid
+    return [start, cloud._sent(message, "compute:h1")]
+
+
+def weights_of_failed_builds(messages: Iterable[Sent]) -> dict[str, float]:
+    """What BuildFailureWeigher reads of each node at the last request."""
+    *_, row = shadowed(messages)
+    return {each.node_id: weight.raw for each in row.decision.best for weight in each.weights if weight.weigher == "BuildFailureWeigher"}
+
+
+def test_a_legacy_request_counts_where_no_versioned_one_says_the_same() -> None:
+    legacy, cloud = NovaCloud(legacy=True), NovaCloud(start_ms=(START_S + 600) * 1000)
+    flavor = {"vcpus": 1, "memory_mb": 512, "root_gb": 1}
+    spec = {"instance_type": flavor, "instance_properties": {"uuid": "a"}, "num_instances": 1, "image": {}}
+    message = {"event_type": "scheduler.select_destinations.start", "payload": {"request_spec": spec}, "publisher_id": "scheduler.s1"}
+    early = [Sent("scheduler:s1", envelope(message, legacy.now_us, "legacy")), *legacy.create("a", "h1")]
+
+    rows = shadowed([*early, *cloud.select("b", SMALL), *cloud.create("b", "h1")])
+
+    assert [row.asked.instance_id for row in rows] == ["a", "b"]
+
+
+def test_messages_without_an_id_are_told_apart_by_what_they_say() -> None:
+    cloud = NovaCloud(step_ms=0)
+    messages = [*cloud.create("a", "h1"), *cloud.create("b", "h1")]
+    anonymous = [each._replace(value=re.sub(rb'\\"message_id\\": \\"[^"]*\\", ', b"", each.value)) for each in messages]
+    assert all(b"message_id" not in each.value for each in anonymous)
+
+    found = history_of([*anonymous, *anonymous])
+
+    assert len(found.messages) == len(messages)
 
 
 def test_a_host_that_builds_and_one_that_moves_a_guest_away_are_busy_as_nova_counts_them() -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from shutil import disk_usage
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,8 @@ from schemas.audits import AuditFailed
 from schemas.codec import encode
 from schemas.topics import AUDITS
 from streams.cli.problems import UsageProblem
-from streams.cli.produce.spooling import Forwarder, SqliteShelf
+from streams.cli.produce import spooling
+from streams.cli.produce.spooling import ROOM_BYTES, Forwarder, SqliteShelf
 from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
@@ -77,6 +79,24 @@ def test_a_full_spool_takes_nothing_and_loses_nothing_and_takes_more_when_some_h
     forward(shelf, landed.extend)
 
     assert landed == some(1, 2, 3)
+    shelf.close()
+
+
+def test_a_disk_that_is_nearly_full_takes_nothing_more_until_all_has_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else there would be no room to forget what was forwarded, and the spool would be full for ever."""
+    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(shelf)
+    spool.put(some(1))
+    nearly_full = disk_usage(tmp_path)._replace(free=ROOM_BYTES - 1)
+    monkeypatch.setattr(spooling, "disk_usage", lambda _: nearly_full)
+
+    with pytest.raises(SpoolFull, match="8 MiB are free on its disk"):
+        spool.put(some(2))
+    forward(shelf, landed.extend)
+    spool.put(some(2))
+    forward(shelf, landed.extend)
+
+    assert landed == some(1, 2)
     shelf.close()
 
 

@@ -349,6 +349,23 @@ def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(wor
     host.close()
 
 
+def test_silent_nodes_are_looked_for_once_settled_also_where_there_is_always_something_new(world: World) -> None:
+    seconds = 0.0
+    world.append(world.audit(1))
+    world.now_ms += 181_000
+    host = Folder(world.log, world.path, "p1", Metrics("test"), print, clock=lambda: world.now_ms, seconds=lambda: seconds)
+    looked = []
+    for number in range(4):
+        world.append(claim(number))
+        host.turn(ALL)
+        looked.append(host.has_looked(ALL))
+        seconds += 1.0
+
+    assert looked == [False, False, False, True]
+    assert [type(event).__name__ for event in world.read(topics.CLAIMS)].count("NodeSilent") == 1
+    host.close()
+
+
 class _OwnClock(MemoryLog):
     """A log whose clock nobody but itself reads, as that of brokers."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from projections.placements import Placements
-from schemas.claims import NodeConfigured
+from schemas.claims import ClaimRequested, NodeConfigured
 from schemas.codec import decode
 from schemas.inventory import Aggregate, OperatorFields
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
@@ -39,6 +39,25 @@ def test_it_goes_on_from_ledgers_that_it_is_given() -> None:
 
     assert all(mine is given for mine, given in zip(scheduler.ledgers, ledgers, strict=True))
     assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
+
+
+def test_the_first_turn_decides_nothing_on_a_fold_that_is_behind_however_late_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.scheduler.FOLDED_PER_TURN", 8)
+    monkeypatch.setattr("streams.scheduler.RECORDS_PER_READ", 8)
+    here = world(claims=1, requests=1)
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        here.host(name)
+    for name in names:
+        here.set_status(name, "disabled")
+    here.request("r")
+    scheduler = here.scheduler()
+    here.clock.now_ms += 60_000
+
+    settle(scheduler)
+
+    assert [type(decode(RESULTS, record.value)) for record in here.records(RESULTS, 0)] == [SchedulerStarted, PlacementFailed]
+    assert ClaimRequested not in [type(decode(CLAIMS, record.value)) for record in here.records(CLAIMS, 0)]
 
 
 def test_ledgers_of_another_log_are_discarded_and_folded_anew() -> None:
