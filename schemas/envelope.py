@@ -12,6 +12,10 @@ from msgspec import Struct
 
 Headers = tuple[tuple[str, bytes], ...]
 
+TRACEPARENT = "traceparent"
+"""The header of W3C's trace context."""
+CARRIED_CHARACTERS_MAX = 255
+"""So much of what others wrote in a header goes on into ours: ids are far shorter, and headers count against the broker's limit."""
 SPEC_VERSION = b"1.0"
 CONTENT_TYPE = b"application/json"
 TYPE_PREFIX = "claimlog."
@@ -58,7 +62,7 @@ def to_headers(envelope: Envelope) -> Headers:
     if envelope.causation_id:
         headers.append(("ce_causationid", envelope.causation_id.encode()))
     if envelope.traceparent:
-        headers.append(("traceparent", envelope.traceparent.encode()))
+        headers.append((TRACEPARENT, envelope.traceparent.encode()))
     return tuple(headers)
 
 
@@ -73,7 +77,7 @@ def from_headers(headers: Headers) -> Envelope:
         subject=texts.get("ce_subject", ""),
         correlation_id=texts.get("ce_correlationid", ""),
         causation_id=texts.get("ce_causationid", ""),
-        traceparent=texts.get("traceparent", ""),
+        traceparent=texts.get(TRACEPARENT, ""),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.claims import Change, InstanceObserved, NodeObserved
 from schemas.codec import Unreadable, decode_keyed, encode, event_type
-from schemas.envelope import Envelope, Headers, from_headers, to_headers
+from schemas.envelope import CARRIED_CHARACTERS_MAX, Envelope, Headers, from_headers, to_headers
 from schemas.lifecycle import (
     InstanceArrived,
     InstanceDeleted,
@@ -41,9 +41,6 @@ CHANGES: dict[type, Change] = {
     InstanceDeleted: "deleted",
 }
 """What each life-cycle event is called in `InstanceObserved.change`."""
-
-# Ids of others are carried on, but not without end: a trace id or a uuid is far shorter, and headers count against the broker's limit.
-CARRIED_CHARACTERS_MAX = 255
 
 
 def reconcile(record: Record, partitions: int) -> Message | Unreadable:

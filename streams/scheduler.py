@@ -24,11 +24,10 @@ from schemas.results import SchedulerStarted
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import not_told, rewound
-from streams.log.base import Log, LogFull, LogUnreachable, Partition
+from streams.log.base import Log, LogFull, LogUnreachable, Partition, Record
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
 from streams.placement.history import begun
-from streams.placement.messages import Sender
 from streams.placement.placer import Placer
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
@@ -89,9 +88,11 @@ class Scheduler:
         tell: Callable[[str], None] = not_told,
     ) -> None:
         topics = log.topics()
-        self._log, self._tell, self._sender = log, tell, Sender(process_id)
+        self._log, self._tell = log, tell
         self._read_log: Callable[[str, int, int, int], Sequence[Recorded]] = getattr(log, "read_early", bare_reading(log))
         """All that follows from what it reads it says in the log itself, so it need not be on disk already."""
+        self._read_whole: Callable[[str, int, int, int], Sequence[Record]] = getattr(log, "read_early_whole", log.read)
+        """The same with headers."""
         self._look: Callable[[Mapping[Partition, int]], Collection[Partition]] | None = getattr(log, "news", None)
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None
@@ -114,7 +115,7 @@ class Scheduler:
         self._practice = Practice(select, fleet, policy, digest(policy))
         self.outbox = Outbox(log, may_go={ANSWERED})
         """What it says; others of this process may add to it."""
-        self.outbox.add([self._sender.started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
+        self.outbox.add([self.placer.sender.started(self.epoch, digest(policy), text(policy), version, self._clocks.wall_ms())])
         self.each_digest: Callable[[Ledger], None] | None = None
         """Called with a fold that stands at an offset where digests are published (rule 12)."""
         self._is_sound = True
@@ -210,6 +211,7 @@ class Scheduler:
         """Follow the lease: let go of what others own now, take over what is new."""
         mine = self._lease.partitions()
         for partition in self.partitions - mine:
+            self.placer.sender.traces.clear()  # Whose they are is not kept; a trace without its end is better than one too many.
             self.placer.disown(partition)
             self._new = [each for each in self._new if each[0] != partition]
         fresh = sorted(mine - self.partitions)
@@ -252,6 +254,7 @@ class Scheduler:
                 answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 if isinstance(answered, Answered):
                     self.placer.answered(partition, answered)
+                    self.placer.sender.traces.pop(record.key.decode(), None)
         return read
 
     def _read_requests(self) -> int:
@@ -261,11 +264,15 @@ class Scheduler:
             placements = desk.placements
             if len(placements.open) >= OPEN_MAX:
                 continue
-            for record in self._read(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
+            if not self._has_news(REQUESTS, partition):
+                continue
+            for record in self._read_whole(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
                 read += 1
                 asked = placements.apply_request(record.offset, record.time_ms, record.key, record.value)
                 if asked is not None and not isinstance(asked, Unreadable):
                     self._new.append((partition, asked))
+                if isinstance(asked, Asked) and record.headers:
+                    self.placer.sender.heard(asked.request.request_id, record.headers)
         if self._new:
             is_eager = self._is_behind or self._clocks.boot_ms() < self._eager_until_ms
             claims_ends = self._claims_ends() if is_eager else None
@@ -306,9 +313,10 @@ class Scheduler:
                     self.each_digest(ledger)
 
     def _read(self, topic: str, partition: int, offset: int, records_max: int) -> Sequence[Recorded]:
-        if self._news is not None and self._places[topic][partition] not in self._news:
-            return ()
-        return self._read_log(topic, partition, offset, records_max)
+        return self._read_log(topic, partition, offset, records_max) if self._has_news(topic, partition) else ()
+
+    def _has_news(self, topic: str, partition: int) -> bool:
+        return self._news is None or self._places[topic][partition] in self._news
 
     def _records(self, topic: str, partition: int, offset: int) -> list[Recorded]:
         """Records from `offset` to the end, or up to where a log gives fewer at once: then a next call gives more."""
@@ -342,7 +350,7 @@ class Scheduler:
         for desk in desks:
             file_away(desk, self._ledgers, claims_ends, max(FILED_PER_TURN // len(desks), 1))
             if self._says_answered:
-                self.outbox.add(said(desk, self._sender, self._clocks.wall_ms()))
+                self.outbox.add(said(desk, self.placer.sender, self._clocks.wall_ms()))
             else:
                 desk.placements.filed.due.clear()
 

@@ -221,6 +221,15 @@ class NovaCloud:
         instance.state, instance.task = GONE, None
         yield self.say("delete.end", instance, by)
 
+    def fail_to_delete(self, uuid: str) -> Steps:
+        """The API could not reach the network, say: it notifies of the end in any case, and the record stays."""
+        instance = self.instances[uuid]
+        instance.task = "deleting"
+        yield self.say("delete.start", instance, "api:api")
+        yield self.say("delete.end", instance, "api:api")
+        instance.task = None
+        yield self.say("update", instance, "api:api")
+
     def resize(self, uuid: str, dest: str, new: Size) -> Steps:
         """Up to the point where it is to be confirmed or reverted. With its own size a cold migration, with its own host in place."""
         instance = self.instances[uuid]

@@ -167,6 +167,10 @@ class SqliteLog:
         """
         return self._reader.early(self._catalog.place(topic, partition), offset, records_max, bytes_max)
 
+    def read_early_whole(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> list[Record]:
+        """As `read_early`, with headers."""
+        return self._reader.early_whole(self._catalog.place(topic, partition), offset, records_max, bytes_max)
+
     def read_lazily(
         self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20
     ) -> Iterator[BareRecord]:

@@ -78,6 +78,10 @@ class Reader:
                     return own
         return self._records(opened_bare, place, offset, records_max, bytes_max, early=True)
 
+    def early_whole(self, place: Place, offset: int, records_max: int, bytes_max: int) -> list[Record]:
+        """What `records` makes with `opened`, on disk or not."""
+        return self._records(opened, place, offset, records_max, bytes_max, early=True)
+
     def state(self, place: Place) -> State:
         """The partition's figures. Raises LogDamaged."""
         try:

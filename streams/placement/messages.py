@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from schemas.claims import ITEMS_MAX, ClaimItem, ClaimReleased, ClaimRequested, GroupHomeClosed, GroupHomeProposed
 from schemas.codec import encode, event_type, key_of
-from schemas.envelope import Envelope, to_headers
+from schemas.envelope import CARRIED_CHARACTERS_MAX, TRACEPARENT, Envelope, Headers, to_headers
 from schemas.requests import PlacementRequested
 from schemas.results import Decision, FailureReason, InstancesPlaced, Placement, PlacementFailed, RequestsAnswered, SchedulerStarted
 from schemas.topics import ANSWERED, CLAIMS, RESULTS, TOPICS
@@ -21,9 +21,16 @@ MESSAGE_CHARACTERS_MAX = 2000
 
 
 class Sender(Struct, frozen=True):
-    """Who sends: the scheduler's process."""
+    """Who sends: the scheduler's process. `traces` has the trace context of open requests whose requesters gave one."""
 
     owner: str
+    traces: dict[str, str] = field(default_factory=dict)
+
+    def heard(self, request_id: str, headers: Headers) -> None:
+        """Remember the trace that a request belongs to: all that is said for it belongs there, too."""
+        for name, value in headers:
+            if name == TRACEPARENT:
+                self.traces[request_id] = value.decode(errors="replace")[:CARRIED_CHARACTERS_MAX]
 
     def claims(self, request: PlacementRequested, partition: int, basis: int, items: Sequence[ClaimItem], now_ms: int) -> Iterator[Message]:
         """The claims of one request in one partition: one record, or several where one would be too large."""
@@ -115,6 +122,7 @@ class Sender(Struct, frozen=True):
             subject=key.decode(),
             correlation_id=request_id,
             causation_id=request_id,
+            traceparent=self.traces.get(request_id, "") if self.traces else "",
         )
         return Message(topic, key, value, to_headers(envelope), partition)
 

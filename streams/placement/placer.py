@@ -68,8 +68,8 @@ class Placer:
         self.desks: dict[int, Desk] = {}
         self._engine = engine
         self._request_partitions = request_partitions
-        self._send = Sender(owner)
-        self._homes = Homes(fleet, self._send)
+        self.sender = Sender(owner)
+        self._homes = Homes(fleet, self.sender)
         self._doubles = Doubles(fleet)
         self._sent: dict[str, tuple[Work, Seat]] = {}
         self._in_flight = InFlight(self.process)
@@ -166,11 +166,11 @@ class Placer:
         self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
         self._acted_ms = boot_ms
         for desk in self.desks.values():
-            messages.extend(cancelled(desk, self._send, self._evidence, now_ms, is_folded=self._is_folded))
+            messages.extend(cancelled(desk, self.sender, self._evidence, now_ms, is_folded=self._is_folded))
             for work in list(desk.works.values()):
                 if not work.result_sent:
                     messages.extend(self._go_on(work, now_ms, boot_ms))
-            messages.extend(released(desk, self._send, self.counters, now_ms))
+            messages.extend(released(desk, self.sender, self.counters, now_ms))
         # The desk that comes first may fill the batch: each turn another one does.
         desks = list(self.desks.values())
         self._turn = (self._turn + 1) % max(len(desks), 1)
@@ -290,7 +290,7 @@ class Placer:
             self._lift_all(items)
             return [self._placed(work, (), now_ms)]
         bases = {partition: self.fleet.ledgers[partition].next_offset - 1 for partition in sorted(items)}
-        messages = [message for p, basis in bases.items() for message in self._send.claims(request, p, basis, items[p], now_ms)]
+        messages = [message for p, basis in bases.items() for message in self.sender.claims(request, p, basis, items[p], now_ms)]
         if problem := too_large(messages):
             return self._refuse(work, items, "invalid", problem, now_ms)
         for seat in seats:
@@ -361,12 +361,12 @@ class Placer:
     def _placed(self, work: Work, placements: Sequence[Placement], now_ms: int, kept: Sequence[Placement] = ()) -> Message:
         work.result_sent = True
         request_id = work.asked.request.request_id
-        return self._send.placed(request_id, work.taken_up_ms, work.commit_by_ms, placements, self._evidence(work), now_ms, kept=kept)
+        return self.sender.placed(request_id, work.taken_up_ms, work.commit_by_ms, placements, self._evidence(work), now_ms, kept=kept)
 
     def _fail(self, work: Work, reason: FailureReason, message: str, now_ms: int) -> Message:
         work.result_sent = True
         decisions = () if reason == "invalid" else self._evidence(work)  # Nothing that was decided has to do with it.
-        return self._send.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, decisions, now_ms)
+        return self.sender.failed(work.asked.request.request_id, work.taken_up_ms, reason, message, decisions, now_ms)
 
     def _is_folded(self, ends: Sequence[int]) -> bool:
         return all(map(ge, self.fleet.cut, ends))

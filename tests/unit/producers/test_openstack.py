@@ -201,6 +201,17 @@ def test_an_instance_that_was_deleted_does_not_come_back_by_a_late_word() -> Non
     assert ended.used() == ended.tracked() == {}
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_instance_whose_deletion_failed_is_there_though_nova_says_that_it_ended(legacy: bool) -> None:
+    cloud = NovaCloud(legacy=legacy)
+    messages = [*cloud.create("a", "h1"), *cloud.fail_to_delete("a"), *cloud.exists("a")]
+
+    ended = followed(messages)
+
+    assert ended.used() == ended.tracked() == cloud.usage() == {H1: (1, 512, 1024)}
+    assert not any(isinstance(event, InstanceDeleted) for event in ended.events)
+
+
 def test_a_deletion_is_said_to_every_node_that_had_the_instance() -> None:
     _, messages = played(SCRIPTS["deleted after an evacuation"])
 

@@ -11,8 +11,9 @@ import pytest
 
 from projections.placements import Placements
 from schemas.claims import ClaimRequested, NodeConfigured
-from schemas.codec import decode
+from schemas.codec import decode, encode, key_of
 from schemas.inventory import Aggregate, OperatorFields
+from schemas.requests import Flavor, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.clock import boot_clock_ms
@@ -39,6 +40,23 @@ def test_it_goes_on_from_ledgers_that_it_is_given() -> None:
 
     assert all(mine is given for mine, given in zip(scheduler.ledgers, ledgers, strict=True))
     assert [room.node_id for room in scheduler.placer.fleet.rooms()] == ["n1", "n2"]
+
+
+def test_claims_and_result_belong_to_the_trace_of_their_request() -> None:
+    here = world(claims=1, requests=1)
+    here.host("n1")
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    requests = [PlacementRequested(request_id=name, flavor=Flavor(vcpus=1, memory_mib=1)) for name in ("traced", "other")]
+    headers = ((("traceparent", trace),), ())
+    here.log.append([Message(REQUESTS, key_of(each) or b"", encode(each), said) for each, said in zip(requests, headers, strict=True)])
+    scheduler = here.scheduler()
+
+    settle(scheduler)
+
+    said = [record for topic in (CLAIMS, RESULTS) for record in here.records(topic, 0) if dict(record.headers).get("ce_correlationid")]
+    traces = {(record.topic, dict(record.headers)["ce_correlationid"]): dict(record.headers).get("traceparent") for record in said}
+    assert traces == {(CLAIMS, b"traced"): trace, (RESULTS, b"traced"): trace, (CLAIMS, b"other"): None, (RESULTS, b"other"): None}
+    assert scheduler.placer.sender.traces == {}
 
 
 def test_the_first_turn_decides_nothing_on_a_fold_that_is_behind_however_late_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
