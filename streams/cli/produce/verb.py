@@ -32,6 +32,7 @@ DATA_DEFAULT = Path("..") / "shared" / "data"
 SECONDS_MAX = 7 * 86_400
 SPEED_MAX = 1e9
 """A year in 30 ms: nothing is gained beyond, and products of larger ones leave the integers."""
+NODES_MAX = 1_000_000
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 
@@ -39,7 +40,7 @@ Seconds = Annotated[float, of_seconds("Seconds, or 2m, from one audit of a host 
 Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
 Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
 Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]
-Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs; default: all there are.")]
+Limit = Annotated[int | None, Parameter(converter=whole, help="How many VMs at most.")]
 Batch = Annotated[int, Parameter(converter=whole, help="Most instances of one request; VMs of a batch that share a flavor come together.")]
 UntilAnswered = Annotated[bool, Parameter(negative=(), help="End when all is answered, not when the last guest has ended.")]
 Speed = Annotated[float, Parameter(help="How many seconds of the workload go into one.")]
@@ -76,6 +77,8 @@ class Plan:
         for flag, number in (("--nodes", self.nodes), ("--limit", self.instances)):
             if number is not None and number < 0:
                 raise UsageProblem(f"{flag} {number}: expected 0 or more")
+        if self.nodes > NODES_MAX:
+            raise UsageProblem(f"--nodes {self.nodes}: expected at most {NODES_MAX}")
         if self.once and self.until_answered:
             raise UsageProblem("--once asks for nothing, so there is no answer to wait for: leave one of it and --until-answered out")
         check_above_0("--speed", self.speed, SPEED_MAX)

@@ -121,6 +121,7 @@ def test_a_state_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path
         (["produce", "load", "--batch", "0"], "--batch 0: expected 1"),
         (["produce", "load", "--limit=-1"], "--limit -1: expected 0 or more"),
         (["produce", "load", "--nodes=-1"], "--nodes -1: expected 0 or more"),
+        (["produce", "load", "--nodes=1000001"], "--nodes 1000001: expected at most 1000000"),
         (["produce", "load", "--speed", "nan"], "--speed nan: expected more than 0"),
         (["produce", "load", "--speed", "inf"], "--speed inf: expected more than 0"),
         (["produce", "load", "--interval", "inf"], "'inf' is no length of time"),
