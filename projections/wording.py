@@ -17,7 +17,7 @@ from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import ClaimOutcome, Granted, InstancesPlaced, NodeResources, PlacementFailed
 from schemas.units import mib_text
 
-_AMOUNTS = ("{:,} vCPUs".format, "{:,} pCPUs".format, mib_text, lambda mib: f"{mib_text(mib)} disk")
+_UNITS = (" vCPUs", " pCPUs", "", " disk")
 
 
 def amounts_text(amounts: Iterable[int | None]) -> str:
@@ -31,7 +31,8 @@ def deltas_text(amounts: Iterable[int | None]) -> str:
 
 
 def _each_text(amounts: Iterable[int | None]) -> list[str]:
-    return [said(amount) for amount, said in zip(amounts, _AMOUNTS, strict=True) if amount]
+    told = zip(amounts, _UNITS, strict=True)
+    return [f"{f'{amount:,}' if unit.endswith('CPUs') else mib_text(amount)}{unit}" for amount, unit in told if amount]
 
 
 def outcome_text(outcome: ClaimOutcome) -> str:
