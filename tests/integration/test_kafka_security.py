@@ -377,6 +377,23 @@ def test_the_page_lets_write_each_topic_who_writes_it_by_the_topic_table_and_nob
     assert (allowed, shown) == (expected, expected)
 
 
+def test_doctor_goes_on_where_it_may_not_even_read_the_ledger(secured: Secured) -> None:
+    """Before history is archived: it is the first record that it would read."""
+    looked: list[subprocess.CompletedProcess[str]] = []
+
+    def fails() -> bool:
+        """A broker takes a moment to heed a new rule."""
+        looked[:] = [secured.run("requester", "doctor", "--quick", "-o", "json")]
+        return looked[0].returncode == 3
+
+    with secured.denied("requester", ResourceType.TOPIC, CLAIMS, AclOperation.READ):
+        until(fails, PATIENCE_SECONDS, "doctor fails")
+
+    found = {item["check"]: (item["status"], NOT_ALLOWED in item["says"]) for item in json.loads(looked[0].stdout)["items"]}
+    assert (found["topics"], found["ledger"]) == (("fail", True), ("fail", True))
+    assert found["snapshots"][0] == found["dead letters"][0] == "ok"
+
+
 def test_snapshots_are_the_processors_and_who_archives_may_delete_what_is_moved(secured: Secured) -> None:
     assert secured.run("producer", "produce", "load", "--nodes", "4", "--once").returncode == 0
     history, admin = str(secured.folder / "history"), AdminClient({"bootstrap.servers": secured.broker.address})
@@ -428,22 +445,6 @@ def test_doctor_says_which_of_its_checks_a_user_may_not_make_and_makes_the_other
     assert looked.returncode == 3, looked.stderr
     assert (found["cluster"], found["behind"]) == (("fail", True), ("fail", True))
     assert found["clock"][0] == found["dead letters"][0] == "ok"
-
-
-def test_doctor_goes_on_where_it_may_not_even_read_the_ledger(secured: Secured) -> None:
-    looked: list[subprocess.CompletedProcess[str]] = []
-
-    def fails() -> bool:
-        """A broker takes a moment to heed a new rule."""
-        looked[:] = [secured.run("requester", "doctor", "--quick", "-o", "json")]
-        return looked[0].returncode == 3
-
-    with secured.denied("requester", ResourceType.TOPIC, CLAIMS, AclOperation.READ):
-        until(fails, PATIENCE_SECONDS, "doctor fails")
-
-    found = {item["check"]: (item["status"], NOT_ALLOWED in item["says"]) for item in json.loads(looked[0].stdout)["items"]}
-    assert (found["topics"], found["ledger"]) == (("fail", True), ("fail", True))
-    assert found["snapshots"][0] == found["dead letters"][0] == "ok"
 
 
 def is_ready(process: Process) -> bool:

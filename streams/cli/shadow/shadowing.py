@@ -168,6 +168,8 @@ class Shadow:
         self._engine, self._policy, self._digest = engine, policy, digest(policy)
         self._follower, self._stats = _follower(nodes), HostStats()
         self._laid: dict[str, str] = {}
+        self._members: dict[str, frozenset[str]] = {}
+        """Who was in each group when it was named last."""
         self.fleet = Fleet([self.ledger])
         for node in nodes:
             self._observe(node.node_id, node.hypervisor or Hypervisor(), 0)
@@ -201,13 +203,17 @@ class Shadow:
         return Row(time_ms=time_ms, asked=asked, decision=decision, compared=compared)
 
     def _join(self, group_id: str, members: Sequence[str]) -> None:
-        """The request names its group's members; the fleet's own instances do not."""
+        """The request names its group's members, those and no others; the fleet's own instances do not say."""
+        left = dict.fromkeys(self._members.get(group_id, frozenset()).difference(members), "")
+        self._members[group_id] = frozenset(members)
         for node in self.ledger.nodes.values():
-            joined = [member for member in members if (shown := node.shown.get(member)) is not None and shown.group_id != group_id]
-            for member in joined:
-                node.shown[member].group_id = group_id
-                node.recount(member)
-            if joined:
+            wanted = ((each, node.shown.get(each), group) for each, group in (left | dict.fromkeys(members, group_id)).items())
+            known = [(each, shown, group) for each, shown, group in wanted if shown is not None]
+            other = [each for each in known if (each[1].group_id == group_id) != (each[2] == group_id)]
+            for instance_id, shown, group in other:
+                shown.group_id = group
+                node.recount(instance_id)
+            if other:
                 self.fleet.touch(0, [node.node_id])
 
     def _hold(self, instance_id: str, ask: Ask, node_id: str | None) -> None:

@@ -362,6 +362,18 @@ def test_a_groups_members_stay_apart_as_the_request_says() -> None:
     assert row.compared.why.startswith("ServerGroupAntiAffinityFilter: ")
 
 
+def test_who_is_named_no_more_is_no_member_any_more() -> None:
+    cloud = NovaCloud()
+    group = {"uuid": "g1", "policy": "anti-affinity", "rules": {}, "members": ["a", "b"]}
+    smaller = group | {"members": ["b", "c"]}
+    messages = [*cloud.create("a", "h1"), *cloud.select("b", SMALL, instance_group=group), *cloud.create("b", "h2")]
+    messages += [*cloud.select("c", SMALL, instance_group=smaller), *cloud.create("c", "h1")]
+
+    rows = shadowed(messages)
+
+    assert verdicts(rows) == [("agrees", H2, H2), ("agrees", H1, H1)]
+
+
 def test_both_engines_say_the_same() -> None:
     cloud = NovaCloud()
     messages = [
