@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from projections.companions import Doubles, all_rows, taken
@@ -23,6 +24,7 @@ from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
 from projections.open_finding import OpenFinding
 from projections.replay import check_at_hand
+from projections.rules import SKEW_MS
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
 from projections.whole import check_whole
 from schemas.partitioner import partition_of
@@ -39,7 +41,7 @@ from streams.cli.reading.pending import Each, behind_of, lay_pending, say_pendin
 from streams.cli.reading.records import at_time
 from streams.cli.reading.state import Begun, State, begun_at
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, TopicMismatch
+from streams.log.base import Log, LogDamaged, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
 
 
@@ -231,6 +233,7 @@ def _ends(log: Log, topic: str, at: Moment | None, tell: Tell) -> dict[int, int]
         if topic == CLAIMS:
             check_at_hand(log, found, at.time_ms, tell)
             tell_if_before_all(found, at, tell)
+            _tell_if_ahead(log, found, tell)
         return found
     ends = {place.partition: place.next_offset for place in at.places if place.topic == topic}
     if topic == CLAIMS and not ends:
@@ -242,6 +245,17 @@ def tell_if_before_all(ends: Mapping[int, int], at: Moment | None, tell: Tell) -
     """Say that a time lies before every record: nobody who meant the past hour wants an answer about none, by a clock that is wrong."""
     if isinstance(at, Instant) and not any(ends.values()):
         tell(f"{units.moment(at.time_ms)} lies before the first record of the ledger: then there was nothing")
+
+
+def _tell_if_ahead(log: Log, ends: Mapping[int, int], tell: Tell) -> None:
+    """Say that records are stamped later than it is here: a time is in other places of the topics then than whoever asks believes."""
+    for number, found in ends.items():
+        if found < (end := log.end(CLAIMS, number)):
+            with suppress(LogDamaged):  # What the answer does not need may be damaged.
+                newest_ms = log.read(CLAIMS, number, end - 1, 1)[0].time_ms
+                if newest_ms > wall_clock_ms() + SKEW_MS:
+                    wrong = "a clock is wrong, there or here, so times may mean other records than you believe; a cut is exact"
+                    tell(f"{CLAIMS}/{number} goes on to {units.moment(newest_ms)}, which is still to come: {wrong}")
 
 
 def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.clock import wall_clock_ms
 from tests.cli_log import PARTITIONS, START_MS, FleetLog
 
 Capture = pytest.CaptureFixture[str]
@@ -132,3 +133,17 @@ def test_a_time_before_the_first_record_is_said_to_be_one_and_said_once(tmp_path
 
     assert before.err.count("2016-11-22T10:00:00.000Z lies before the first record of the ledger") == 1
     assert "lies before" not in after.err
+
+
+def test_of_a_ledger_whose_clock_is_ahead_a_time_is_answered_with_a_warning(tmp_path: Path, capsys: Capture) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c00", {"i0": 1024})
+    then_ms = fleet.now_ms
+    fleet.now_ms = wall_clock_ms() + 3_600_000
+    fleet.audit("c00", {"i0": 2048})
+
+    at_a_time, at_its_end = fleet.run(capsys, "nodes", "--at", str(then_ms + 1)), fleet.run(capsys, "nodes")
+
+    assert at_a_time.code == 0
+    assert at_a_time.err.count("which is still to come: a clock is wrong, there or here") == 1
+    assert "still to come" not in at_its_end.err
