@@ -195,7 +195,10 @@ class Shadow:
         if asked.wanted_host:
             request = replace(request, requested_nodes=(self._follower.services.node_of(asked.wanted_host) or asked.wanted_host,))
         if request.group is not None:
-            self._join(request.group.group_id, asked.members)
+            self._join(request.group.group_id, [each for each in asked.members if each != asked.instance_id])
+        if any(asked.instance_id in node.shown for node in self.ledger.nodes.values()):
+            # Of a move both places count, on one host both sizes: what it asks for is another guest's until the move is over.
+            request = replace(request, instance_ids=(f"{asked.instance_id}/move",))
         ask = self.fleet.ask(request, 0, owner=OWNER)
         decision = self._engine(self.fleet, ask, self._policy, self._digest)
         compared = compare(self.fleet, ask, decision, answer.node_id, self._policy, their_reason=answer.reason)

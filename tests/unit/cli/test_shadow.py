@@ -362,6 +362,18 @@ def test_a_groups_members_stay_apart_as_the_request_says() -> None:
     assert row.compared.why.startswith("ServerGroupAntiAffinityFilter: ")
 
 
+def test_a_resize_that_may_stay_on_its_host_needs_room_for_both_sizes_there() -> None:
+    cloud = NovaCloud()
+    larger = Size("larger", 4, 12_000, 20)
+    messages = [*cloud.create("a", "h1", Size("old", 4, 8000, 20)), *cloud.select("a", larger), *cloud.resize("a", "h2", larger)]
+
+    (row,) = shadowed(messages)
+
+    assert row.asked.instance_id == "a"
+    assert verdicts([row]) == [("agrees", H2, H2)]
+    assert [each.reason for each in row.decision.rejections if each.filter == "RamFilter"] == ["memory_mib: 12000 needed of 10432"]
+
+
 def test_who_is_named_no_more_is_no_member_any_more() -> None:
     cloud = NovaCloud()
     group = {"uuid": "g1", "policy": "anti-affinity", "rules": {}, "members": ["a", "b"]}
