@@ -298,7 +298,9 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
 def _is_deleted(said: Notification, payload: _Instance | _LegacyInstance) -> bool:
     """Whether the record is. The end of a deletion is said of one that failed as well (nova 34: compute/utils.py, in a `finally`)."""
     is_end = (said.action, said.phase) == ("instance.delete", "end")
-    return payload.state == "deleted" or (is_end and bool(payload.deleted_at or payload.terminated_at))
+    # One that was deleted softly has been stamped as deleted since then.
+    stamps = payload.terminated_at or (payload.deleted_at if payload.state != "soft-delete" else None)
+    return payload.state == "deleted" or (is_end and bool(stamps))
 
 
 def _exception_of(said: object) -> str:

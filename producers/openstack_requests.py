@@ -32,12 +32,15 @@ PCI_POLICIES = ("required", "legacy", "preferred", "socket")
 
 
 class Asked(Struct, frozen=True, kw_only=True, gc=False):
-    """The scheduler was asked. `members` are the group's instances, `wanted_host` the one host that will do, if there is one."""
+    """The scheduler was asked. `members` are the group's other instances, None if it does not name them.
+
+    `wanted_host` is the one host that will do, if there is one.
+    """
 
     key: Key
     request: PlacementRequested
     instance_id: str
-    members: tuple[str, ...] = ()
+    members: tuple[str, ...] | None = None
     wanted_host: str = ""
 
 
@@ -182,7 +185,7 @@ def _asked(said: Notification, spec: _Spec) -> Asked | None:
         key=key,
         request=request,
         instance_id=spec.instance_uuid,
-        members=tuple(member for member in (group.members or () if group is not None else ()) if member != spec.instance_uuid),
+        members=None if group is None or group.members is None else tuple([each for each in group.members if each != spec.instance_uuid]),
         wanted_host="" if wanted is None or wanted.node else wanted.host or "",
     )
 

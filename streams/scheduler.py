@@ -211,7 +211,8 @@ class Scheduler:
         """Follow the lease: let go of what others own now, take over what is new."""
         mine = self._lease.partitions()
         for partition in self.partitions - mine:
-            self.placer.sender.traces.clear()  # Whose they are is not kept; a trace without its end is better than one too many.
+            for request_id in self.placer.desks[partition].placements.open:
+                self.placer.sender.traces.pop(request_id, None)
             self.placer.disown(partition)
             self._new = [each for each in self._new if each[0] != partition]
         fresh = sorted(mine - self.partitions)
@@ -254,7 +255,8 @@ class Scheduler:
                 answered = placements.apply_result(record.offset, record.time_ms, record.key, record.value)
                 if isinstance(answered, Answered):
                     self.placer.answered(partition, answered)
-                    self.placer.sender.traces.pop(record.key.decode(), None)
+                    if answered.counts:
+                        self.placer.sender.traces.pop(record.key.decode(), None)
         return read
 
     def _read_requests(self) -> int:

@@ -133,7 +133,6 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
     Until then its lines are in a file of this process, so that two copies of one name do not write into each other's.
     """
     _refuse_to_replace(path)
-    _tidy(path)
     partial, copied = path.with_name(f"{path.name}.{os.getpid()}.partial"), Counter[Partition]()
     with ends_tidily(), opened(log) as source, Progress("copy", None) as progress:
         _refuse_part(source, log)
@@ -147,6 +146,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
                 os.fsync(lines.fileno())
             _refuse_to_replace(path)
             partial.rename(path)
+            _tidy(path)
         except OSError as problem:
             if problem.errno in NO_ROOM:
                 raise LogFull(f"{path} cannot be written: {problem.strerror}; make room, then copy again") from None

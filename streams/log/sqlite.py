@@ -289,6 +289,12 @@ class SqliteLog:
         self._file.sync()
         return dropped
 
+    def spare_bytes(self) -> int:
+        """Room inside of the file that was of records which are gone: what is appended goes there first."""
+        with self._file.guarded("room"):
+            ((pages,),), ((size,),) = (self._file.rows(f"PRAGMA {name}") for name in ("freelist_count", "page_size"))
+        return int(pages) * int(size)
+
     def verify(self, progress: Progress | None = None, *, without: Collection[str] = ()) -> int:
         """Read every record of every topic, but of those `without`; returns how many. Raises LogDamaged for the first bad position.
 

@@ -51,7 +51,7 @@ def _misdirected(request: PlacementRequested) -> str:
 
 def _contradicts(request: PlacementRequested, policy: Policy) -> str:
     """Which trait a request requires and forbids, if this policy asks for traits: no node has it and has it not."""
-    forbidden = forbidden_traits(request) if TRAITS in policy.filters else frozenset[str]()
+    forbidden = forbidden_traits(request) if TRAITS in policy.filters and not request.forced else frozenset[str]()
     both = sorted(forbidden & required_traits(request)) if forbidden else []
     return f"trait {both[0]} is required and forbidden; leave one out" if both else ""
 

@@ -29,8 +29,8 @@ class Sender(Struct, frozen=True):
     def heard(self, request_id: str, headers: Headers) -> None:
         """Remember the trace that a request belongs to: all that is said for it belongs there, too."""
         for name, value in headers:
-            if name == TRACEPARENT:
-                self.traces[request_id] = value.decode(errors="replace")[:CARRIED_CHARACTERS_MAX]
+            if name == TRACEPARENT and len(value) <= CARRIED_CHARACTERS_MAX and value.isascii() and value.decode().isprintable():
+                self.traces[request_id] = value.decode()
 
     def claims(self, request: PlacementRequested, partition: int, basis: int, items: Sequence[ClaimItem], now_ms: int) -> Iterator[Message]:
         """The claims of one request in one partition: one record, or several where one would be too large."""

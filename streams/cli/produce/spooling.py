@@ -30,8 +30,10 @@ TOPIC_HEADER = "claimlog-topic"
 IDLE_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 """Between two attempts to reach a log that is away."""
-ROOM_BYTES = 8 << 20
-"""So much of the disk is left free while something waits: to forget what was forwarded takes some room, too."""
+ROOM_BYTES = 64 << 20
+"""So much is left free on the disk while something waits: to forget what was forwarded takes room, too, several times SQLite's WAL."""
+WAL_BYTES = 32 << 20
+"""What the write-ahead log may take beside the file."""
 ANSWER_SECONDS_MAX = 60.0
 """For how long a question about the log's last epoch may take; what the file remembers answers it then."""
 
@@ -66,7 +68,7 @@ class SqliteShelf:
 
     def append(self, records: Sequence[Said]) -> None:
         """See `Shelf`; what is kept is kept with its epoch."""
-        if disk_usage(self._log.path.parent).free < ROOM_BYTES and self.start() < self.end():
+        if disk_usage(self._log.path.parent).free < ROOM_BYTES and self.start() < self.end() and not self._has_room_inside():
             raise SpoolFull(f"{self._log.path}: less than {ROOM_BYTES >> 20} MiB are free on its disk, and that much is left free")
         newer: dict[str, int] = {}
         for said in records:
@@ -80,6 +82,10 @@ class SqliteShelf:
         except LogFull as problem:
             raise SpoolFull(str(problem)) from problem
         self._epochs |= newer
+
+    def _has_room_inside(self) -> bool:
+        """Whether the file, which never shrinks, has room of what was forwarded, and the disk as much as it takes to use that."""
+        return self._log.spare_bytes() >= WAL_BYTES // 4 and disk_usage(self._log.path.parent).free >= WAL_BYTES
 
     def read(self, offset: int, records_max: int) -> list[Kept]:
         """See `Shelf`."""

@@ -194,8 +194,10 @@ class Shadow:
         request = asked.request
         if asked.wanted_host:
             request = replace(request, requested_nodes=(self._follower.services.node_of(asked.wanted_host) or asked.wanted_host,))
-        if request.group is not None:
-            self._join(request.group.group_id, [each for each in asked.members if each != asked.instance_id])
+        if request.group is not None and asked.members is not None:
+            # Nova's filters leave out where the instance itself is, its weighers do not.
+            itself = (asked.instance_id,) if request.group.policy.startswith("soft") else ()
+            self._join(request.group.group_id, (*asked.members, *itself))
         if any(asked.instance_id in node.shown for node in self.ledger.nodes.values()):
             # Of a move both places count, on one host both sizes: what it asks for is another guest's until the move is over.
             request = replace(request, instance_ids=(f"{asked.instance_id}/move",))

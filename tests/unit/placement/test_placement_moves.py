@@ -364,6 +364,16 @@ def test_what_cannot_be_meant_is_invalid_and_says_why(options: dict[str, Any], m
     assert result.message.startswith(message)
 
 
+def test_who_is_forced_is_not_asked_for_traits_and_may_contradict_itself_there() -> None:
+    here = world(requests=1)
+    here.host("n1")
+    here.request("r", forced_nodes=("n1",), traits_required=("X",), traits_forbidden=("X",))
+
+    settle(here.scheduler())
+
+    assert [placement.node_id for result in said(here, RESULTS, InstancesPlaced) for placement in result.placements] == ["n1"]
+
+
 def test_a_root_disk_on_a_volume_takes_none_of_the_node() -> None:
     here = world(requests=1)
     here.host("n1", disk_mib=30 * 1024)

@@ -212,6 +212,19 @@ def test_an_instance_whose_deletion_failed_is_there_though_nova_says_that_it_end
     assert not any(isinstance(event, InstanceDeleted) for event in ended.events)
 
 
+def test_a_deletion_that_fails_after_a_soft_one_leaves_the_instance_too() -> None:
+    cloud = NovaCloud()
+    created = list(cloud.create("a", "h1"))
+    late = [*cloud.change("a", "soft_delete", "soft-delete"), *cloud.fail_to_delete("a"), *cloud.exists("a")]
+    unset, stamp = b'\\"deleted_at\\": null', b'\\"deleted_at\\": \\"2025-06-15T15:07:00Z\\"'
+    stamped = [sent._replace(value=sent.value.replace(unset, stamp)) for sent in late]
+    assert all(b"2025-06-15T15:07:00Z" in sent.value for sent in stamped)
+
+    ended = followed([*created, *stamped])
+
+    assert ended.used() == ended.tracked() == cloud.usage() == {H1: (1, 512, 1024)}
+
+
 def test_a_deletion_is_said_to_every_node_that_had_the_instance() -> None:
     _, messages = played(SCRIPTS["deleted after an evacuation"])
 

@@ -90,7 +90,7 @@ def test_a_disk_that_is_nearly_full_takes_nothing_more_until_all_has_gone_on(tmp
     nearly_full = disk_usage(tmp_path)._replace(free=ROOM_BYTES - 1)
     monkeypatch.setattr(spooling, "disk_usage", lambda _: nearly_full)
 
-    with pytest.raises(SpoolFull, match="8 MiB are free on its disk"):
+    with pytest.raises(SpoolFull, match="64 MiB are free on its disk"):
         spool.put(some(2))
     forward(shelf, landed.extend)
     spool.put(some(2))

@@ -18,6 +18,7 @@ from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.clock import boot_clock_ms
 from streams.log.base import Lease, Log, LogFull, LogUnreachable, Message, Partition, Record
+from streams.placement.messages import Sender
 from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
@@ -57,6 +58,47 @@ def test_claims_and_result_belong_to_the_trace_of_their_request() -> None:
     traces = {(record.topic, dict(record.headers)["ce_correlationid"]): dict(record.headers).get("traceparent") for record in said}
     assert traces == {(CLAIMS, b"traced"): trace, (RESULTS, b"traced"): trace, (CLAIMS, b"other"): None, (RESULTS, b"other"): None}
     assert scheduler.placer.sender.traces == {}
+
+
+def test_a_request_keeps_its_trace_while_another_partition_is_given_up() -> None:
+    here = world(claims=1, requests=2)
+    here.host("n1")
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    by_partition = {here.log.partition(REQUESTS, name.encode()): name for name in map("r{}".format, range(20))}
+    names = [by_partition[0], by_partition[1]]
+    scheduler = here.scheduler("s1")
+    for number, name in enumerate(names):
+        request = PlacementRequested(request_id=name, flavor=Flavor(vcpus=1, memory_mib=1))
+        here.log.append([Message(REQUESTS, name.encode(), encode(request), (("traceparent", trace),), number)])
+    scheduler.turn()
+    assert scheduler.placer.sender.traces.keys() == set(names)
+
+    scheduler._lease = _Mine(frozenset({0}))
+    scheduler._share()
+
+    assert scheduler.placer.sender.traces.keys() == {names[0]}
+
+
+@pytest.mark.parametrize("value", [b"x" * 256, b"00-a\r\n", b"\xff\xfe\x00", "00-ü".encode()])
+def test_what_is_no_trace_context_is_not_handed_on(value: bytes) -> None:
+    sender = Sender("s1")
+
+    sender.heard("r", (("traceparent", value),))
+
+    assert sender.traces == {}
+
+
+class _Mine(Lease):
+    """A lease of these."""
+
+    def __init__(self, mine: frozenset[int]) -> None:
+        self._mine = mine
+
+    def partitions(self) -> frozenset[int]:
+        return self._mine
+
+    def release(self) -> None:
+        """Nothing to give up."""
 
 
 def test_the_first_turn_decides_nothing_on_a_fold_that_is_behind_however_late_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
