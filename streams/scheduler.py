@@ -15,19 +15,17 @@ from msgspec import Struct
 
 from projections.ledger import Ledger
 from projections.placements import Answered, Asked, Cancel, Placements
-from projections.reading import Recorded, bare_reading, between
+from projections.reading import Recorded, bare_reading
 from projections.rules import DIGEST_EVERY
 from projections.snapshots import misfit
-from schemas.codec import Unreadable, decode
-from schemas.partitioner import partition_of
-from schemas.results import SchedulerStarted
+from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import not_told, rewound
 from streams.log.base import Log, LogFull, LogUnreachable, Partition, Record
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
-from streams.placement.history import begun
+from streams.placement.history import begun, epoch_of
 from streams.placement.placer import Placer
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
@@ -42,8 +40,6 @@ FOLDED_PER_TURN = RESULTS_PER_TURN = 20_000
 OPEN_MAX = 4000
 # Committing is a write of its own and only saves a new owner some reading.
 COMMIT_EVERY_MS = 1000
-# How far back the start looks for the epoch of the last start of the same process.
-STARTS_LOOKED_THROUGH = 5000
 PAUSE_SECONDS = 0.5
 # Where one request is refused, or finds few nodes, the next ones may be, too: for so long the ends of `claims` are read with them, so that
 # none is decided twice. So it begins: it does not know yet how full the fleet is.
@@ -109,7 +105,7 @@ class Scheduler:
         self._eager_until_ms = self._clocks.boot_ms() + EAGER_MS
         self._is_behind = True
         """Whether there is more to fold than it has: nobody knows yet."""
-        self.epoch = _epoch(log, process_id, self._request_partitions, self._clocks.wall_ms())
+        self.epoch = epoch_of(log, process_id, self._request_partitions, self._clocks.wall_ms())
         fleet, select = Fleet(self._ledgers), engine(engine_name)
         self.placer = Placer(process_id, self.epoch, fleet, policy, select, self._request_partitions)
         self._practice = Practice(select, fleet, policy, digest(policy))
@@ -385,17 +381,3 @@ def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:
         return True
     tell(f"{ANSWERED}: this user may not write it, so each start reads all results; who may do what to which topic: docs/kafka.md")
     return False
-
-
-def _epoch(log: Log, process_id: str, request_partitions: int, now_ms: int) -> int:
-    """The start's number: the time in ms, but above that of any earlier start of the process, whatever the clock says."""
-    partition = partition_of(process_id.encode(), request_partitions)
-    end = log.end(RESULTS, partition)
-    epoch, first = now_ms, max(log.start(RESULTS, partition), end - STARTS_LOOKED_THROUGH)
-    for record in between(log, RESULTS, partition, first, end, RECORDS_PER_READ):
-        epoch = max(epoch, record.time_ms)
-        if record.key == process_id.encode():
-            started = decode(RESULTS, record.value)
-            if isinstance(started, SchedulerStarted):
-                epoch = max(epoch, started.started_ms + 1)
-    return epoch

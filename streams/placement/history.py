@@ -12,13 +12,19 @@ from collections.abc import Callable
 from typing import Final
 
 from projections.placements import Placements
+from projections.reading import between
 from projections.rules import SKEW_MS
+from schemas.codec import decode
+from schemas.partitioner import partition_of
+from schemas.results import SchedulerStarted
 from schemas.topics import REQUESTS, RESULTS
 from streams.log.base import Log
 from streams.placement.filing import known
 
 DOUBTFUL_MS: Final = 3_600_000
 """Two results of a request are no further apart: whoever answers gives up after a quarter of its claims' TTL, ten minutes unless told."""
+STARTS_LOOKED_THROUGH: Final = 5000
+"""How far back the start looks for the epoch of the last start of the same process."""
 
 
 def begun(log: Log, partition: int, stored: int | None, kept: Placements | None, tell: Callable[[str], None]) -> Placements:
@@ -60,3 +66,17 @@ def _lost_ms(log: Log, partition: int, results_first: int) -> int:
     if not oldest and newest >= log.start(REQUESTS, partition):
         oldest = log.read(REQUESTS, partition, newest, 1)
     return oldest[0].time_ms if oldest else 0
+
+
+def epoch_of(log: Log, process_id: str, request_partitions: int, now_ms: int) -> int:
+    """The start's number: the time in ms, but above that of any earlier start of the process, whatever the clock says."""
+    partition = partition_of(process_id.encode(), request_partitions)
+    end = log.end(RESULTS, partition)
+    epoch, first = now_ms, max(log.start(RESULTS, partition), end - STARTS_LOOKED_THROUGH)
+    for record in between(log, RESULTS, partition, first, end, STARTS_LOOKED_THROUGH):
+        epoch = max(epoch, record.time_ms)
+        if record.key == process_id.encode():
+            started = decode(RESULTS, record.value)
+            if isinstance(started, SchedulerStarted):
+                epoch = max(epoch, started.started_ms + 1)
+    return epoch
