@@ -260,9 +260,7 @@ class Scheduler:
         read = 0
         for partition, desk in self.placer.desks.items():
             placements = desk.placements
-            if len(placements.open) >= OPEN_MAX:
-                continue
-            if not self._has_news(REQUESTS, partition):
+            if len(placements.open) >= OPEN_MAX or not self._has_news(REQUESTS, partition):
                 continue
             for record in self._read_whole(REQUESTS, partition, placements.requests_next, RECORDS_PER_READ):
                 read += 1

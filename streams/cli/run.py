@@ -111,6 +111,7 @@ def run(
     from streams.measured import Measured
     from streams.metrics import Health, Metrics, serve, url
     from streams.runner import Host, NoShare
+    from streams.scheduling_engine import SchedulerEngine
 
     if ledger_partitions is not None and not 1 <= ledger_partitions <= PARTITIONS_MAX:
         raise UsageProblem(f"--ledger-partitions: expected 1 to {PARTITIONS_MAX}, got {ledger_partitions}; one a core that folds is plenty")
@@ -135,8 +136,10 @@ def run(
         engines = [] if only == "scheduler" else _processor(opened, home, process, series, timing, pace)
         if chosen is not None:
             engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
+            # Beside a stream processor nothing is placed before that has said which nodes went silent while it was away.
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
-            engines.append(_scheduler(opened, process, chosen, engine, timing, series, lease_timeout, may_begin))
+            given = (opened, process, chosen, engine, timing, series, _tell)
+            engines.append(SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
         Host(opened, measured, share, health, sys.stderr).run(partial(bool, asked), until_idle=until_idle)
@@ -276,25 +279,6 @@ def _policy(policy: Path | None, engine: str) -> Policy:
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     return DEFAULT if policy is None else policy_named(str(policy), "--policy")
-
-
-def _scheduler(
-    log: Log,
-    process: str,
-    policy: Policy,
-    engine: str,
-    clock: Clock,
-    metrics: Metrics,
-    lease_timeout: float,
-    may_begin: Callable[[frozenset[int]], bool] | None = None,
-) -> Engine:
-    """A scheduler; beside a stream processor it places nothing before that has said which nodes went silent while it was away."""
-    from streams.scheduling_engine import SchedulerEngine
-
-    return SchedulerEngine(
-        log, process, policy, engine, clock, metrics, _tell,
-        lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin,
-    )  # fmt: skip
 
 
 def _state_folder(log: str | None) -> Path:

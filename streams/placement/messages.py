@@ -122,7 +122,7 @@ class Sender(Struct, frozen=True):
             subject=key.decode(),
             correlation_id=request_id,
             causation_id=request_id,
-            traceparent=self.traces.get(request_id, "") if self.traces else "",
+            traceparent=self.traces.get(request_id, ""),
         )
         return Message(topic, key, value, to_headers(envelope), partition)
 

@@ -168,10 +168,10 @@ def rerun_on(fleet: Fleet, request: PlacementRequested, index: int, recorded: De
     again = engine(engine_of(recorded))(fleet, ask, policy, recorded.policy_digest)
     left_out = _left_out(recorded)
     uncompared = {"overlay", "refused", "best", *left_out}
-    small = [_is_too_small(fleet, ask, each.nearest_miss) for each in (recorded, again)]
-    if small == [True, False]:  # Earlier versions took a node that is too small when empty for as near as one that more room would help.
-        uncompared.add("nearest_miss")
     different = [name for name in Decision.__struct_fields__ if name not in uncompared and getattr(recorded, name) != getattr(again, name)]
+    if "nearest_miss" in different and [_is_too_small(fleet, ask, each.nearest_miss) for each in (recorded, again)] == [True, False]:
+        # Earlier versions took a node that is too small when empty for as near as one that more room would help.
+        different.remove("nearest_miss")
     if "best" not in left_out and _telling(recorded) != _telling(again):
         different.append("best")
     return Rerun(recorded, again, tuple(different))

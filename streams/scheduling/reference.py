@@ -225,7 +225,7 @@ def missing_part(ask: Ask) -> Callable[[Room], float | None]:
             if free == -UNLIMITED:
                 return None
             part += (needed - min(free, total, most - has[at + 2])) / needed
-            is_small = is_small or total < needed or room.node.limits[r] < needed or most < needed
+            is_small = is_small or _is_beyond(room, r, needed, total, most)
         return part + TOO_SMALL if is_small else part
 
     return missing
@@ -233,10 +233,16 @@ def missing_part(ask: Ask) -> Callable[[Room], float | None]:
 
 def is_too_small(ask: Ask, room: Room) -> bool:
     """Whether the node could not hold what is asked for were it empty, by its totals, its limits or the request's own."""
-    for r, (name, needed) in enumerate(zip(RESOURCES, amounts_of(ask.item.resources), strict=True)):
-        if needed and (getattr(room, f"{name}_total") < needed or min(room.node.limits[r], most_of(ask.item.limits, name)) < needed):
-            return True
-    return False
+    asked = zip(RESOURCES, amounts_of(ask.item.resources), strict=True)
+    return any(
+        needed and _is_beyond(room, r, needed, getattr(room, f"{name}_total"), most_of(ask.item.limits, name))
+        for r, (name, needed) in enumerate(asked)
+    )
+
+
+def _is_beyond(room: Room, r: int, needed: int, total: int, most: int) -> bool:
+    """Whether so much of a resource is more than the node has in all, may have in use, or the request lets it."""
+    return total < needed or room.node.limits[r] < needed or most < needed
 
 
 def only_amounts(ask: Ask, room: Room, allowed: Callable[[Room], bool]) -> bool:

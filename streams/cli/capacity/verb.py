@@ -28,7 +28,6 @@ from streams.cli.reading.answers import started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range
 from streams.cli.reading.state_at import moment_of, state_at
-from streams.cli.reading.there import check_there
 from streams.cli.watching import watchable
 from streams.placement.checks import unfit
 from streams.scheduling.capacity import TRIALS_MAX, Capacity, capacity, total
@@ -66,14 +65,9 @@ def capacity_verb(
     """
     with opened(log) as source:
         moment = moment_of(at)
-        read: dict[int, int] = {}
-
-        def asked() -> Mapping[str, PlacementRequested]:
-            check_there(source, REQUESTS)
-            read.update({number: Range(None, moment).ends(source, REQUESTS, number) for number in range(source.topics()[REQUESTS])})
-            return asked_for(source, read)
-
-        requests = _requests(asking, flavors, asked)
+        partitions = 0 if flavors or asking.has_sizes else source.topics().get(REQUESTS, 0)
+        ends = {number: Range(None, moment).ends(source, REQUESTS, number) for number in range(partitions)}
+        requests = _requests(asking, flavors, partial(asked_for, source, ends))
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))
         ledgers = list(state.ledgers.values())
@@ -82,7 +76,7 @@ def capacity_verb(
         except CannotChange as problem:
             raise UsageProblem(str(problem)) from None
     fleet, policy, cut = Fleet(ledgers), chosen.policy, chosen.cut(state.cut)
-    for number, end in read.items():
+    for number, end in ends.items():
         cut = cut.naming(REQUESTS, number, end)
     asking.check_nodes({room.node.node_id for room in fleet.rooms()})
     zoned = [labels.zones(room.node, policy.options.default_availability_zone) for room in fleet.rooms()]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from producers.openstack import OpenStack
 from producers.openstack_messages import Key, Notification, read_notification
-from producers.openstack_payloads import InstanceFact, read_fact
+from producers.openstack_payloads import Fact, InstanceFact, read_fact
 from producers.openstack_requests import Answered, Asked, read_request
 from producers.openstack_stats import HostStats
 from producers.source import said
@@ -64,10 +64,11 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Said(NamedTuple):
-    """A notification with its place in the order, and what it says of a request, if it is about one."""
+    """A notification with its place in the order, what it says of the fleet, and of a request, if it is about one."""
 
     key: Key
     notification: Notification
+    fact: Fact | None
     about: Asked | Answered | None
 
 
@@ -91,18 +92,31 @@ def history(records: Iterable[Record]) -> History:
     found: dict[tuple[Key, bytes], Said] = {}
     unreadable: list[str] = []
     for record in records:
-        notification = read_notification(record.value)
-        about = notification if isinstance(notification, Unreadable) else _about(notification)
-        if isinstance(notification, Unreadable) or isinstance(about, Unreadable) or notification.time_us is None:
-            why = about.reason if isinstance(about, Unreadable) else "expected a time, so that it has a place in the order"
-            unreadable.append(f"{record.position}: {why}")
+        read = _read(record.value)
+        if isinstance(read, str):
+            unreadable.append(f"{record.position}: {read}")
             continue
         # Of messages without an id only their bytes tell two of one moment apart.
-        own = (notification.key, b"" if notification.message_id else record.value)
-        found.setdefault(own, Said(notification.key, notification, about))
+        found.setdefault((read.key, b"" if read.notification.message_id else record.value), read)
     said = [each for _, each in sorted(found.items())]
     twice = _versioned_at(said)
     return History([each for each in said if not _is_said_better(each, twice)], unreadable)
+
+
+def _read(value: bytes) -> Said | str:
+    """A message, or why it has no place in the history: also one that should say what the fleet uses and does not, as that is missing."""
+    notification = read_notification(value)
+    if isinstance(notification, Unreadable):
+        return notification.reason
+    fact = read_fact(notification, {})
+    if isinstance(fact, Unreadable):
+        return fact.reason
+    about = read_request(notification)
+    if isinstance(about, Unreadable):
+        return about.reason
+    if notification.time_us is None:
+        return "expected a time, so that it has a place in the order"
+    return Said(notification.key, notification, fact, about)
 
 
 def _versioned_at(messages: Iterable[Said]) -> dict[tuple[type, str], list[int]]:
@@ -120,12 +134,6 @@ def _is_said_better(each: Said, versioned: Mapping[tuple[type, str], Sequence[in
         return False
     times = versioned.get((type(each.about), each.about.instance_id), ())
     return any(abs(time_us - each.key.time_us) <= TWICE_US for time_us in times)
-
-
-def _about(notification: Notification) -> Asked | Answered | Unreadable | None:
-    """What it says of a request; `Unreadable` as well if it should say what the fleet uses and does not: that would be missing there."""
-    fact = read_fact(notification, {})
-    return fact if isinstance(fact, Unreadable) else read_request(notification)
 
 
 def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
@@ -146,18 +154,20 @@ def outcomes(messages: Sequence[Said], nodes: Iterable[Given]) -> list[Outcome]:
                 refused.node_id, refused.reason = "", each.about.reason
         events = _events(follower, each)
         chosen = {event.instance.instance_id: event.node_id for event in events if isinstance(event, InstanceArrived | InstanceResized)}
-        for instance_id, node_id in (_built_at(each.notification, follower) or chosen).items():
+        for instance_id, node_id in (_built_at(each, follower) or chosen).items():
             placed = open_.pop(instance_id, None)
             if placed is not None:
                 placed.node_id = node_id
     return found
 
 
-def _built_at(notification: Notification, follower: OpenStack) -> dict[str, str]:
+def _built_at(each: Said, follower: OpenStack) -> dict[str, str]:
     """The instance that a service begins to build, and its node."""
-    fact = read_fact(notification, {}) if (notification.action, notification.phase) == ("instance.create", "start") else None
-    node_id = follower.services.node_of(fact.compute) if isinstance(fact, InstanceFact) else ""
-    return {fact.instance_id: node_id} if isinstance(fact, InstanceFact) and node_id else {}
+    fact = each.fact
+    if not isinstance(fact, InstanceFact) or (fact.action, fact.phase) != ("instance.create", "start"):
+        return {}
+    node_id = follower.services.node_of(fact.compute)
+    return {fact.instance_id: node_id} if node_id else {}
 
 
 class Shadow:
@@ -185,7 +195,7 @@ class Shadow:
                 continue
             for event in _events(self._follower, each):
                 self._fold(event, time_ms)
-            self._count(each.notification, time_ms)
+            self._count(each.fact, time_ms)
             for record in self._follower.configured():
                 self._apply(time_ms, record.node_id, encode(record))
                 self.fleet.touch(0, [record.node_id])
@@ -209,14 +219,13 @@ class Shadow:
 
     def _join(self, group_id: str, members: Sequence[str]) -> None:
         """The request names its group's members, those and no others; the fleet's own instances do not say."""
-        left = dict.fromkeys(self._members.get(group_id, frozenset()).difference(members), "")
+        left = self._members.get(group_id, frozenset()).difference(members)
         self._members[group_id] = frozenset(members)
         for node in self.ledger.nodes.values():
-            wanted = ((each, node.shown.get(each), group) for each, group in (left | dict.fromkeys(members, group_id)).items())
-            known = [(each, shown, group) for each, shown, group in wanted if shown is not None]
-            other = [each for each in known if (each[1].group_id == group_id) != (each[2] == group_id)]
-            for instance_id, shown, group in other:
-                shown.group_id = group
+            there = [(each, shown) for each in (*left, *members) if (shown := node.shown.get(each)) is not None]
+            other = [(each, shown) for each, shown in there if (shown.group_id == group_id) == (each in left)]
+            for instance_id, shown in other:
+                shown.group_id = "" if instance_id in left else group_id
                 node.recount(instance_id)
             if other:
                 self.fleet.touch(0, [node.node_id])
@@ -242,9 +251,8 @@ class Shadow:
         self._apply(max(time_ms, event.event_time_ms), event.node_id, carried.value)
         self.fleet.touch(0, [event.node_id])
 
-    def _count(self, notification: Notification, time_ms: int) -> None:
+    def _count(self, fact: Fact | None, time_ms: int) -> None:
         """What Nova's weighers read of a host besides room: I/O operations, and builds that failed."""
-        fact = read_fact(notification, {})
         for host in self._stats.took(fact) if isinstance(fact, InstanceFact) else ():
             node = self.ledger.nodes.get(self._follower.services.node_of(host))
             if node is None or node.hypervisor is None:

@@ -18,12 +18,13 @@ from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES
 from streams import digest_check
 from streams import folder as folder_module
 from streams import scheduler as scheduler_module
-from streams.cli.run import Pace, _processor, _scheduler
+from streams.cli.run import Pace, _processor
 from streams.log.base import Log, Message
 from streams.metrics import Metrics
 from streams.placement import filing
 from streams.runner import Engine
 from streams.scheduling.policy import DEFAULT
+from streams.scheduling_engine import SchedulerEngine
 from streams.topology import WIRING
 from tests.cli_log import PARTITIONS, FleetLog
 
@@ -96,7 +97,7 @@ def test_the_table_of_steps_is_what_each_of_them_reads_and_writes(tmp_path: Path
     processor = _processor(log, tmp_path / "state", "p", metrics, clock, pace)
     turns(*processor)
     told.step = "scheduler"
-    scheduler = _scheduler(log, "s", DEFAULT, "auto", clock, metrics, 10.0)
+    scheduler = SchedulerEngine(log, "s", DEFAULT, "auto", clock, metrics, print, lease_timeout_seconds=10.0, version="")
     for number in range(4):
         fleet.append(REQUESTS, PlacementRequested(request_id=f"r{number}", flavor=Flavor(vcpus=1, memory_mib=64)))
         turns(*processor, scheduler)
@@ -112,7 +113,7 @@ def test_the_table_of_steps_is_what_each_of_them_reads_and_writes(tmp_path: Path
     turns(*_processor(log, tmp_path / "another", "q", metrics, clock, pace))
     scheduler.close()
     told.step = "scheduler"
-    turns(_scheduler(log, "t", DEFAULT, "auto", clock, metrics, 10.0))
+    turns(SchedulerEngine(log, "t", DEFAULT, "auto", clock, metrics, print, lease_timeout_seconds=10.0, version=""))
 
     meant = {(step.name, "reads", topic) for step in WIRING for topic in step.reads}
     meant |= {(step.name, "writes", topic) for step in WIRING for topic in step.writes}
