@@ -171,7 +171,7 @@ class FaustHost:
             stall_seconds=max(stall_seconds, 2 * settings.patience_ms / 1000),
             recovery_seconds=recovery_seconds,
             overdue=lambda partition: mark_overdue(home, partition),
-            in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None,
+            in_touch=lambda: getattr(self._member, "coordinator_id", 0) is not None and self._trouble() is None,
             refused=self._refused,
             out_of_reach=partial(self._give_up, code=UNREACHABLE),
         )
@@ -224,6 +224,7 @@ class FaustHost:
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._live(app))]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         self._stopping.set()
+        self._watchdog.stop()
         if self._current is not None:
             self._current.hurry()
         backstop = threading.Timer(STOP_SECONDS, self._give_up, [f"the end took more than {STOP_SECONDS:.0f} s"])
@@ -240,7 +241,7 @@ class FaustHost:
             # The engines have ended as they should. Leaving is all that is left, and Python would wait for Faust's thread for good.
             self.tell(f"Faust does not end: others have these partitions once the group misses this worker, after {SESSION_SECONDS:.0f} s")
             os._exit(self._asked_code(self._asked))
-        self._watchdog.stop()
+        self._watchdog.join()
 
     async def _live(self, app: faust.App) -> None:
         """Faust's life; raises what crashed it."""
@@ -262,12 +263,19 @@ class FaustHost:
             return LogError(f"{self.settings.place}: group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}")
         return problem
 
+    def _trouble(self) -> BaseException | None:
+        """What ended the membership of the group. Faust's client keeps it for who reads next, which may be nobody, and does no more."""
+        member = _member(self._faust)[0] if self._faust is not None and not self._stopping.is_set() else None
+        pending: BaseException | None = getattr(member, "_pending_exception", None)
+        task = getattr(member, "_coordination_task", None)
+        if pending is None and task is not None and task.done() and not task.cancelled():
+            pending = task.exception()
+        return pending
+
     def _refused(self) -> str:
-        """Why the group does not take this worker, if brokers said that its user may not join: Faust's client keeps that for who reads."""
-        problem = getattr(_member(self._faust)[0], "_pending_exception", None) if self._faust is not None else None
-        if type(problem).__name__ not in _NOT_ALLOWED:
-            return ""
-        return f"{self.settings.place}: joining group {self.settings.group(GROUP)}: {problem}. {NOT_ALLOWED}"
+        """Why the group does not take or keep this worker, if brokers said that its user may not be in it."""
+        problem = self._trouble()
+        return str(self._meant(problem)) if problem is not None and type(problem).__name__ in _NOT_ALLOWED else ""
 
     def _app(self, ended: Callable[[], None]) -> faust.App:
         """Faust with everything off that would carry, keep or create data."""

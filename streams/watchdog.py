@@ -24,6 +24,8 @@ GROUP: Final = "stream-processor"
 JOIN_SECONDS: Final = 120.0
 """How long the group may leave a worker without an answer: the longest rebalance, twice."""
 RECOVERY_SAYS_SECONDS: Final = 5.0
+LAST_LOOK_SECONDS: Final = 6.0
+"""How long an end waits for the look that is under way: as long as a log takes that finds no broker, and a little more."""
 STOPPED_SECONDS: Final = 10.0
 """So much longer than asked for nobody sleeps who runs: the process was stopped meanwhile, or its machine was."""
 
@@ -115,8 +117,8 @@ class Watchdog:
     `recovery_seconds` is how long each table may be loaded; then `overdue` marks that of its partition, for the next start to make anew,
     and returns its name.
     So long, and no less than `stall_seconds`, the first turn may get on with nothing. `in_touch` says whether the group's client knows who
-    keeps the group: one that knows brokers only that are gone never finds out. `refused` says why the group will never have this worker,
-    empty while nothing is known against it. `seconds` only runs, and is the clock of the tables.
+    keeps the group, and is still a member: one that knows brokers only that are gone never finds out. `refused` says why the group will
+    never have this worker, or no longer, empty while nothing is known against it. `seconds` only runs, and is the clock of the tables.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Watchdog:
         self._tell, self._give_up, self._stall_seconds = tell, give_up, stall_seconds
         self._out_of_reach, self._failing_since = out_of_reach or give_up, math.inf
         self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._in_touch, self._refused, self._apart_since = in_touch, refused, math.inf
         self._watched: Share | None = None
         self._troubles = health.troubles
@@ -151,15 +154,22 @@ class Watchdog:
 
     def start(self) -> None:
         """Begin to look."""
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Look no more."""
         self._stopped.set()
 
+    def join(self) -> None:
+        """Wait until its log is closed, as told to stop: a client of brokers at work while Python ends may take the process down."""
+        self._thread.join(LAST_LOOK_SECONDS)
+
     def _run(self) -> None:
         try:
-            with self._opened() as log:
+            opened = self._opened()
+            if opened is None:
+                return
+            with opened as log:
                 while not self._waited():
                     try:
                         self._look(log)
@@ -178,15 +188,14 @@ class Watchdog:
             self._give_time()
         return stopped
 
-    def _opened(self) -> Log:
-        """A log of its own, as soon as one can be had: brokers that are away just then are the engines' affair."""
-        while True:
+    def _opened(self) -> Log | None:
+        """A log of its own, as soon as one can be had: brokers that are away just then are the engines' affair. None when told to stop."""
+        while not self._stopped.wait(LOOK_SECONDS):
             try:
                 return self._open_log()
             except LogUnreachable as problem:
                 self._tell(f"watchdog: {problem}")
-                if self._stopped.wait(LOOK_SECONDS):
-                    raise
+        return None
 
     def _bear(self, problem: LogError) -> None:
         """Engines meet the same, and say when it is the end. A worker in reserve has none, and nobody else would tell its supervisor."""
@@ -245,7 +254,7 @@ class Watchdog:
 
     def _look(self, log: Log) -> None:
         now, share, joining_since = self._seconds(), self._share(), self._joining_since()
-        if joining_since is not None and (why := self._refused()):
+        if why := self._refused():
             self._give_up(why)
         if joining_since is not None and now - joining_since > JOIN_SECONDS:
             silent = f"the group gave no answer for {now - joining_since:.0f} s"

@@ -89,9 +89,7 @@ class Live(Show):
     """As `Show`, of an answer that can be watched: its verb is `streams.cli.watching.watchable`."""
 
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help=WATCH_HELP)] = False
-    interval: Annotated[
-        float | None, of_seconds("With --watch: so many seconds, or 1m, instead.", show_default=False)
-    ] = None
+    interval: Annotated[float | None, of_seconds("With --watch: so many seconds, or 1m, instead.", show_default=False)] = None
 
     def style(self, out: TextIO) -> Style:
         """As of `Show`; documents that follow each other are one a line."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from streams.cli.interrupts import imports_spared
 from streams.cli.printed.stdout import named, unheard
@@ -256,6 +257,19 @@ def main() -> None:
     except KeyboardInterrupt:
         # Before or after what says how a command ends.
         code = INTERRUPTED
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. What a verb had to say and to close is said and closed.
+
+    A thread that is left stands in a client's or a library's own code, which it could not be called back from (librdkafka's `close`,
+    libvirt's events): as Python takes itself apart beneath it, the process may die of that with a signal instead of its exit code.
+    """
+    if any(thread.daemon for thread in threading.enumerate()):
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

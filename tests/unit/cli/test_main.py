@@ -160,6 +160,22 @@ def test_an_interrupt_within_a_verb_ends_with_130(greet: tuple[Verb, ...], capsy
     assert said(capsys, "group", "wait", verbs=greet) == (130, "", "")
 
 
+@pytest.mark.parametrize(("leaves", "taken_apart"), [(True, ""), (False, "python was taken apart\n")], ids=["a thread", "nothing"])
+def test_python_is_not_taken_apart_beneath_a_thread_that_a_verb_could_not_call_back(leaves: bool, taken_apart: str) -> None:
+    program = (
+        "import atexit, sys, threading\n"
+        "from streams.cli import main\n"
+        "atexit.register(print, 'python was taken apart')\n"
+        f"leave = threading.Thread(target=threading.Event().wait, daemon=True).start if {leaves} else int\n"
+        "main.run = lambda _: (leave(), print('said'), sys.stdout.flush(), 7)[-1]\n"
+        "main.main()"
+    )
+
+    ran = python(program)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (7, f"said\n{taken_apart}", "")
+
+
 def test_an_interrupt_before_a_verb_begins_ends_with_130_too() -> None:
     interrupts = (
         "import sys\n"

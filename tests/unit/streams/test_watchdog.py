@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -320,25 +321,74 @@ def test_a_worker_in_reserve_rests_until_what_is_shared_out_is_gone() -> None:
     assert [said.partition(",")[0] for said in given_up] == ["topic stream-partitions is missing"]
 
 
-def test_who_may_not_join_the_group_is_given_up_at_once_and_only_while_it_joins() -> None:
-    log, given_up, since = MemoryLog([TopicSpec(STREAM_PARTITIONS, 1)]), list[str](), [None, 0.0]
+@pytest.mark.parametrize("joining_since", [0.0, None], ids=["while it joins", "once it has joined"])
+@pytest.mark.parametrize("share", [None, Share(frozenset({0}))], ids=["in reserve", "at work"])
+def test_who_may_not_be_in_the_group_is_given_up_at_once(share: Share | None, joining_since: float | None) -> None:
+    log, given_up, refused = MemoryLog([TopicSpec(STREAM_PARTITIONS, 1), TopicSpec(CLAIMS, 1)]), list[str](), [""]
     watchdog = Watchdog(
-        lambda: None, lambda: since[0], lambda: log, Health(time.monotonic), print, given_up.append, stall_seconds=60.0,
-        refused=lambda: "may not join", seconds=lambda: 1.0,
+        lambda: share, lambda: joining_since, lambda: log, Health(time.monotonic), print, given_up.append, stall_seconds=60.0,
+        refused=lambda: refused[0], seconds=lambda: 1.0,
     )  # fmt: skip
     watchdog._look(log)
-    joined = list(given_up)
+    before = list(given_up)
 
-    since.reverse()
+    refused[0] = "may not join"
     watchdog._look(log)
 
-    assert (joined, given_up) == ([], ["may not join"])
+    assert (before, given_up) == ([], ["may not join"])
+
+
+def test_a_watchdog_that_is_told_to_stop_closes_its_log_before_anybody_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.watchdog.LOOK_SECONDS", 0.01)
+    log, looks = Away([TopicSpec(STREAM_PARTITIONS, 1)]), threading.Event()
+
+    def in_touch() -> bool:
+        looks.set()
+        return True
+
+    watchdog = Watchdog(
+        lambda: None, lambda: None, lambda: log, Health(time.monotonic), print, pytest.fail, stall_seconds=60.0,
+        in_touch=in_touch,
+    )  # fmt: skip
+    watchdog.start()
+    assert looks.wait(60.0)
+
+    watchdog.stop()
+    watchdog.join()
+
+    assert log.closed
+    assert "watchdog" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_watchdog_that_never_had_a_log_ends_with_the_worker_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.watchdog.LOOK_SECONDS", 0.01)
+    told, given_up = list[str](), list[str]()
+
+    def away() -> MemoryLog:
+        raise LogUnreachable("nobody answers")
+
+    watchdog = Watchdog(
+        lambda: None, lambda: None, away, Health(time.monotonic), told.append, given_up.append, stall_seconds=60.0
+    )  # fmt: skip
+    watchdog.start()
+    while not told:
+        time.sleep(0.01)
+
+    watchdog.stop()
+    watchdog.join()
+
+    assert given_up == []
+    assert set(told) == {"watchdog: nobody answers"}
 
 
 class Away(MemoryLog):
     """A log that is out of reach when it is told so, or whose groups nobody keeps."""
 
-    away = unkept = False
+    away = unkept = closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
 
     def ends(self, topic: str) -> dict[int, int]:
         if self.away:
