@@ -20,6 +20,7 @@ from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
+from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Added, Apart, JobsFlag, Source, Task, Tell, jobs_of, run_apart
 from streams.cli.reading.history import ArchiveFlag, with_archive
 from streams.cli.reading.open_log import opened
@@ -59,6 +60,8 @@ def replay_verb(
     folds twice, from the first record and from a snapshot, and compares with every published digest, node row and snapshot; it exits 3
     if one differs. A long log is folded by several processes, each some of the partitions; the answer is the same.
     """
+    if verify and not from_snapshots:
+        raise UsageProblem("--verify folds from the first record, and once more from a snapshot; leave --no-from-snapshots out")
     at, apart = moment_of(until), Apart(Source(log, archive), jobs_of(jobs))
     moment: Until = at.time_ms if isinstance(at, Instant) else at
     with with_archive(opened(log), archive) as source:

@@ -112,6 +112,8 @@ def what_if(
 
     Exits 4 if it could not be placed.
     """
+    if asking.ttl is not None:
+        raise UsageProblem("--ttl: nothing is claimed here, so no claim waits; `claimlog place` takes it")
     with opened(log) as source:
         check_there(source)
         about = _subject(source, subject, asking)
