@@ -115,12 +115,12 @@ class LibvirtHost:
     def audit(self) -> AuditRecord:
         """Connect if need be, publish one audit (or its failure) within the audit's time-out, and return it.
 
-        A new connection is told of first: everything there, as a resync. Sizes that no event has told follow the audit.
+        A new connection is told of first: everything there, as a resync. Sizes and departures that no event has told follow the audit.
         Raises HypervisorUnreachable only while not even the node's name is known.
         """
         taken_at_ms, mono_ms = self._wall_ms(), self._mono_ms()
         due_ms = mono_ms + int(self._audit_timeout_seconds * 1000)
-        reports: tuple[InstanceReport, ...] = ()
+        reports: tuple[InstanceReport, ...] | None = None
         try:
             found = self._look(taken_at_ms, due_ms)
             source = self._audit_source()
@@ -140,7 +140,8 @@ class LibvirtHost:
         except BaseException:
             self._audit_source().forget()
             raise
-        if self._watch is not None:
+        if self._watch is not None and reports is not None:
+            self._tell(self._watch.departed(reports, taken_at_ms))
             self._tell(self._watch.resized(reports, taken_at_ms))
         return record
 
@@ -154,16 +155,16 @@ class LibvirtHost:
         if (self._calls is None or self._calls.busy) and not self._asks_again():
             self._rest.wait(wait_seconds)
             return 0
+        before = self.events_published
         try:
-            events = self._watch.drain(wait_seconds)
+            self._tell(self._watch.drain(wait_seconds))
             self._tend_disks()
         except (HypervisorUnreachable, Overrun) as problem:
             self._leave(str(problem))
-            return 0
-        self._tell(events)
-        if not self.connected:
-            self._leave(self._why_lost())
-        return len(events)
+        else:
+            if not self.connected:
+                self._leave(self._why_lost())
+        return self.events_published - before
 
     def close(self) -> None:
         """Leave the hypervisor."""

@@ -1,6 +1,7 @@
 """What happens to the domains of one hypervisor, from libvirt's own events.
 
 libvirt's callback only puts down what came and when; `drain`, in the caller's thread, looks the domain up and says it in our words.
+What counts as told is what the caller has taken: the host may be lost between two events, and the next resync then makes the rest good.
 At the start callbacks are registered first, then everything there is sent as a resync: nothing falls between the two. libvirt does not
 number its events and replays none, so each start has an epoch of its own. Events come over one connection and questions go over another:
 libvirtd serves a client's requests in turn, and one that hangs must not hold up the news.
@@ -107,6 +108,7 @@ class DomainWatch:
         self._has_overrun = False
         self._changed: dict[str, None] = {}
         self._present: dict[str, InstanceReport] = {}
+        self._missing: set[str] = set()
 
     @property
     def present(self) -> dict[str, InstanceReport]:
@@ -131,36 +133,41 @@ class DomainWatch:
         arrived = [source.event(InstanceArrived, report, time_ms, resync=True) for report in self._present.values()]
         return arrived + [source.event(InstanceDeparted, report, time_ms, resync=True) for report in gone]
 
-    def resized(self, reports: Iterable[InstanceReport], time_ms: int) -> list[LifecycleEvent]:
+    def resized(self, reports: Iterable[InstanceReport], time_ms: int) -> Iterator[LifecycleEvent]:
         """The guests of a look, begun at `time_ms`, that have another size than was told: libvirt has no event for that.
 
         Memory or a disk plugged in, a disk that grew, or one whose size could only be learnt after the guest had been told of.
         """
         assert self._source is not None
-        events: list[LifecycleEvent] = []
         for report in reports:
             told = self._present.get(report.instance_id)
             if told is not None and told.resources != report.resources and report.unknown_since_ms is None:
+                yield self._source.event(InstanceResized, report, time_ms)
                 self._present[report.instance_id] = report
-                events.append(self._source.event(InstanceResized, report, time_ms))
-        return events
 
-    def drain(self, wait_seconds: float = 0.0) -> list[LifecycleEvent]:
-        """The events since the last call, in order, after `resync`; waits up to `wait_seconds` for the first.
+    def departed(self, reports: Iterable[InstanceReport], time_ms: int) -> Iterator[LifecycleEvent]:
+        """Those that this look, begun at `time_ms`, and the one before it did not list: the lookup that would have told timed out.
 
-        Raises HypervisorUnreachable, Overrun.
+        One look is not enough: the event may still be on its way, and knows when it was.
         """
-        events: list[LifecycleEvent] = []
-        try:
-            seen = self._seen.get(timeout=wait_seconds) if wait_seconds > 0 else self._seen.get_nowait()
-            while True:
-                events.extend(self._said(seen))
-                seen = self._seen.get_nowait()
-        except Empty:
-            pass
+        assert self._source is not None
+        missing = self._present.keys() - {report.instance_id for report in reports}
+        for instance_id in sorted(missing & self._missing):
+            yield self._source.event(InstanceDeparted, self._present[instance_id], time_ms, resync=True)
+            del self._present[instance_id]
+        self._missing = missing
+
+    def drain(self, wait_seconds: float = 0.0) -> Iterator[LifecycleEvent]:
+        """The events since the last call, in order, after `resync`; waits up to `wait_seconds` for the first. Publish each as it comes.
+
+        Raises HypervisorUnreachable, Overrun, after events that came before.
+        """
+        seen = self._next_seen(wait_seconds)
+        while seen is not None:
+            yield from self._said(seen)
+            seen = self._next_seen()
         if self._has_overrun:
             raise Overrun(f"{self._events.uri}: more than {self._seen_max} events waited to be told, and some are lost")
-        return events
 
     def changed(self) -> set[str]:
         """The domains that something was told of since the last call."""
@@ -168,6 +175,12 @@ class DomainWatch:
         while self._changed:  # emptied one by one: libvirt's thread adds meanwhile, and what it adds is not to be lost
             found.add(self._changed.popitem()[0])
         return found
+
+    def _next_seen(self, wait_seconds: float = 0.0) -> Seen | None:
+        try:
+            return self._seen.get(timeout=wait_seconds) if wait_seconds > 0 else self._seen.get_nowait()
+        except Empty:
+            return None
 
     def _register(self, handle: Any) -> None:
         def listen(register: Callable[..., int], deregister: Callable[[int], Any], number: int, heard: Callable[..., None]) -> None:
@@ -226,7 +239,7 @@ class DomainWatch:
             return Found()  # it does not answer now; that is no departure
 
     def _said(self, seen: Seen) -> Iterator[LifecycleEvent]:
-        """Our events of one of libvirt's: none, one, or an arrival before it if nobody told of one."""
+        """Our events of one of libvirt's: none, one, or an arrival before it if nobody told of one; what is present follows each."""
         assert self._source is not None
         kind, power_state = STATES.get(seen.event, (None, None))
         found = self._find(seen, power_state)
@@ -234,8 +247,8 @@ class DomainWatch:
         if found.is_gone and seen.event in GONE_OR_STOPPED:
             # A transient domain that stopped, or the last of a persistent one. It may be back, so this is no deletion.
             if known is not None:
-                del self._present[seen.instance_id]
                 yield self._source.event(InstanceDeparted, known, seen.time_ms)
+                del self._present[seen.instance_id]
             return
         if kind is None and seen.event != libvirt.VIR_DOMAIN_EVENT_DEFINED:
             # SHUTDOWN is followed by STOPPED; UNDEFINED of a running domain only makes it transient.
@@ -243,10 +256,10 @@ class DomainWatch:
         # Gone by now, but an event on its way says so; until then its last known form stands, or its name alone.
         last = known or InstanceReport(instance_id=seen.instance_id, name=seen.name[:TEXT_CHARACTERS_MAX])
         report = found.report or structs.replace(last, power_state=power_state or last.power_state)
-        self._present[seen.instance_id] = report
         if known is None:
             yield self._source.event(InstanceArrived, report, seen.time_ms)
         elif known.resources != report.resources:
             yield self._source.event(InstanceResized, report, seen.time_ms)
+        self._present[seen.instance_id] = report
         if kind is not None:
             yield self._source.event(kind, report, seen.time_ms)

@@ -98,7 +98,7 @@ def drained(domain_watch: DomainWatch, count: int) -> list[Any]:
     found: list[Any] = []
     while len(found) < count and time.monotonic() < deadline:
         found += domain_watch.drain(wait_seconds=0.2)
-    return found + domain_watch.drain(wait_seconds=0.05)
+    return found + list(domain_watch.drain(wait_seconds=0.05))
 
 
 def test_an_audit_of_the_default_host_says_what_libvirt_reports(host: Connection) -> None:
@@ -391,7 +391,7 @@ def test_a_watch_that_overran_says_so_and_its_host_starts_anew_with_a_resync(hos
     while not (domain_watch._has_overrun and source._watch._has_overrun) and time.monotonic() < deadline:
         time.sleep(0.02)
     with pytest.raises(Overrun, match="more than 2 events waited"):
-        domain_watch.drain()
+        list(domain_watch.drain())
     source.pump(0.0)
     lost = not source.connected
     source.audit()
@@ -401,9 +401,9 @@ def test_a_watch_that_overran_says_so_and_its_host_starts_anew_with_a_resync(hos
     events = published.of(LIFECYCLE)
     assert lost
     assert [(event.instance.name, event.epoch, event.resync) for event in events] == [
-        ("test", 7_001, True), ("web-1", 7_002, True), ("test", 7_002, True),
+        ("test", 7_001, True), ("web-1", 7_001, False), ("web-1", 7_001, False), ("web-1", 7_002, True), ("test", 7_002, True),
     ]  # fmt: skip
-    assert events[1].instance.power_state == "paused"
+    assert events[3].instance.power_state == "paused"
 
 
 def test_a_host_that_does_not_answer_is_tried_again_after_pauses_that_double_up_to_a_minute() -> None:
