@@ -232,13 +232,21 @@ def read_fact(said: Notification, swap_mib: Mapping[str, int]) -> Fact | Unreada
 NOT_OF_INSTANCES = frozenset({"instance.libvirt_error"})
 """Named like an instance's action, and none."""
 
+ELSEWHERE = frozenset({"instance_ids", "instance_uuids", "$ref"})
+"""In a payload without an instance: about several, by their ids, or a sample of Nova's documentation that stands in a file of its own."""
+
+NO_SIZE = {"vcpus": 0, "memory_mb": 0, "root_gb": 0}
+"""For a deletion that does not say the size: what is freed is known from the messages before it."""
+
 
 def _instance(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact | None:
-    if "flavor" not in said.payload and "memory_mb" not in said.payload:
-        if said.is_versioned or "uuid" in said.payload:
-            raise ValueError("Object missing required field `flavor`")
-        return None  # A legacy message about an instance, not of it: `compute.instance.booting`, a list of ids.
-    return _versioned(said) if "flavor" in said.payload else _legacy(said, swap_mib)
+    if "flavor" in said.payload:
+        return _versioned(said)
+    if said.is_versioned or "uuid" in said.payload:
+        raise ValueError("Object missing required field `flavor`")
+    if "instance_id" not in said.payload and not ELSEWHERE.isdisjoint(said.payload):
+        return None
+    return _legacy(said, swap_mib)
 
 
 def _versioned(said: Notification) -> InstanceFact:
@@ -270,7 +278,11 @@ def _versioned(said: Notification) -> InstanceFact:
 
 
 def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
-    payload = msgspec.convert(said.payload, _LegacyInstance)
+    has_size = "memory_mb" in said.payload
+    payload = msgspec.convert(said.payload if has_size else {**NO_SIZE, **said.payload}, _LegacyInstance)
+    is_deleted = _is_deleted(said, payload)
+    if not (has_size or is_deleted):
+        raise ValueError("Object missing required field `memory_mb`")
     swap = swap_mib.get(payload.instance_type or "", 0)
     flavor = FlavorSaid(payload.vcpus, payload.memory_mb, payload.root_gb, payload.ephemeral_gb, swap)
     return InstanceFact(
@@ -284,7 +296,7 @@ def _legacy(said: Notification, swap_mib: Mapping[str, int]) -> InstanceFact:
         node=intern(payload.node or ""),
         state=intern(payload.state or ""),
         task=intern(payload.state_description or ""),
-        is_deleted=_is_deleted(said, payload),
+        is_deleted=is_deleted,
         fault=_exception_of(payload.exception),
         flavor_id=intern(payload.instance_flavor_id or ""),
         flavor=intern(payload.instance_type or ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from itertools import islice
 from random import Random
@@ -223,6 +224,23 @@ def test_a_deletion_that_fails_after_a_soft_one_leaves_the_instance_too() -> Non
     ended = followed([*created, *stamped])
 
     assert ended.used() == ended.tracked() == cloud.usage() == {H1: (1, 512, 1024)}
+
+
+def test_a_legacy_deletion_without_the_size_is_told_with_the_size_that_was() -> None:
+    cloud = NovaCloud(legacy=True)
+    messages = [*cloud.create("a", "h1"), *cloud.delete("a")]
+    sizes = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb")
+
+    def bare(sent: Sent) -> Sent:
+        message = json.loads(json.loads(sent.value)["oslo.message"])
+        message["payload"] = {name: each for name, each in message["payload"].items() if name not in sizes}
+        return sent._replace(value=json.dumps(message).encode())
+
+    ended = followed([*messages[:-1], bare(messages[-1])])
+
+    *_, last = ended.events
+    assert ended.used() == ended.tracked() == {}
+    assert (type(last), last.instance.resources.memory_mib) == (InstanceDeleted, 512)
 
 
 def test_a_deletion_is_said_to_every_node_that_had_the_instance() -> None:

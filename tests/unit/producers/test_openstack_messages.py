@@ -204,10 +204,36 @@ def test_without_an_envelope_the_payload_says_when_it_was() -> None:
     assert notification(sample("instance-delete-end").encode()).time_us == time_us_of("2012-10-29T13:42:11Z", "x")
 
 
-def test_a_legacy_message_about_many_instances_is_none_of_one() -> None:
-    message = {"event_type": "compute.instance.booting", "payload": {"instance_ids": ["a"]}, "timestamp": "2026-11-21 10:42:07"}
+def legacy(event_type: str, **payload: Any) -> bytes:
+    message = {"event_type": event_type, "payload": payload, "publisher_id": "compute.h1", "timestamp": "2026-11-21 10:42:07"}
+    return json.dumps(message).encode()
 
-    assert fact_of(json.dumps(message).encode()) is None
+
+@pytest.mark.parametrize("said", [{"instance_ids": ["a"]}, {"instance_uuids": ["a"]}, {"$ref": "common_payloads/InstancePayload.json#"}])
+def test_a_message_about_many_instances_or_about_another_file_is_none_of_one(said: dict[str, Any]) -> None:
+    assert fact_of(legacy("compute.instance.booting", **said)) is None
+
+
+@pytest.mark.parametrize("said", [{"state": "deleted"}, {"state": "active", "terminated_at": "2026-11-21T10:42:06Z"}])
+def test_a_legacy_deletion_needs_no_size(said: dict[str, str]) -> None:
+    fact = fact_of(legacy("compute.instance.delete.end", instance_id="a", host="h1", node="n1", **said))
+
+    assert (fact.instance_id, fact.compute, fact.host, fact.node, fact.is_deleted) == ("a", "h1", "h1", "n1", True)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (legacy("compute.instance.create.end", instance_id="a"), "instance.create.end: Object missing required field `memory_mb`"),
+        (legacy("compute.instance.delete.end", instance_id="a", state="active"), "Object missing required field `memory_mb`"),
+        (legacy("compute.instance.delete.end", state="deleted"), "Object missing required field `instance_id`"),
+        (legacy("compute.instance.create.end", instance_id="a", memory_mb=512), "Object missing required field `vcpus`"),
+        (legacy("compute.instance.update"), "Object missing required field `instance_id`"),
+        (legacy("instance.create.end"), "instance.create.end: Object missing required field `instance_id`"),
+    ],
+)
+def test_a_legacy_message_that_lacks_what_it_must_say_names_it(value: bytes, reason: str) -> None:
+    assert reason in reason_of(value)
 
 
 @pytest.mark.parametrize(
