@@ -11,7 +11,7 @@ from projections.reading import between
 from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
-from streams.log.base import Log, LogUnreachable, Message
+from streams.log.base import Log, LogFull, LogUnreachable, Message
 from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000
@@ -31,8 +31,9 @@ Answer = TypeVar("Answer")
 
 
 class Persistent:
-    """Does something with a log again while it is out of reach, for `UNREACHABLE_SECONDS_MAX` at most; `tell` hears it once.
+    """Does something with a log again while it is full, or out of reach for `UNREACHABLE_SECONDS_MAX` at most; `tell` hears it once.
 
+    Room has to be made by somebody, so that is waited for without end, as other processes do (`streams.runner`).
     `clock` gives seconds and only runs, `sleep` waits for some.
     """
 
@@ -41,20 +42,22 @@ class Persistent:
 
     def __call__(self, act: Callable[[], Answer]) -> Answer:
         """What `act` returns. It must go on where it was: append the same bytes again. Raises LogUnreachable when the time is up."""
-        since: float | None = None
+        since, before = 0.0, ""
         while True:
             try:
                 answer = act()
-            except LogUnreachable as trouble:
-                if since is None:
-                    since = self._clock()
-                    self._tell(f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s: {trouble}")
-                if self._clock() - since > UNREACHABLE_SECONDS_MAX:
+            except (LogFull, LogUnreachable) as trouble:
+                is_full = isinstance(trouble, LogFull)
+                waits = "waiting for room" if is_full else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
+                if waits != before:
+                    since, before = self._clock(), waits
+                    self._tell(f"{waits}: {trouble}")
+                if not is_full and self._clock() - since > UNREACHABLE_SECONDS_MAX:
                     raise
                 self._sleep(PAUSE_SECONDS)
             else:
-                if since is not None:
-                    self._tell("the log answers again")
+                if before:
+                    self._tell("there is room again" if before == "waiting for room" else "the log answers again")
                 return answer
 
 

@@ -1,7 +1,7 @@
 """`produce --spool FILE`: what is produced goes to a file of the embedded log first, and from there to the log that --log names.
 
 Two ends, two threads: the producing one only ever waits for this machine's disk; the forwarding one waits for the log, however long it is
-away, also from the start. The file remembers the epochs too, so that a producer that starts while the log is away takes higher ones.
+away or full, also from the start. The file remembers the epochs too: a producer that starts while the log is away takes higher ones.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ class Forwarder:
     """Carries what is in the file on to a log, in a thread, for as long as it takes."""
 
     def __init__(self, path: Path, open_target: Callable[[], Log], producer: str, tell: Callable[[str], None]) -> None:
-        """`open_target` is called in the thread, again while it raises LogUnreachable; `tell` hears when the log goes and comes."""
+        """`open_target` is called in the thread, again while it raises LogUnreachable or LogFull.
+
+        `tell` hears when the log goes and comes, or has no room and has some again.
+        """
         self.failure: BaseException | None = None
         """What ended the thread, if it was not `stop`."""
         self._path, self._open_target, self._producer, self._tell = path, open_target, producer, tell
@@ -133,7 +136,7 @@ class Forwarder:
         self._stop = threading.Event()
         self._tried = threading.Event()
         self._reaches = False
-        self._away = False
+        self._trouble: LogFull | LogUnreachable | None = None
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 
@@ -162,17 +165,14 @@ class Forwarder:
             while not self._stop.is_set():
                 try:
                     if target is None:
-                        target = self._open_target()
-                        if isinstance(target, SqliteLog) and target.path.samefile(self._path):
-                            raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
-                        open_ledger(target)
+                        target = self._opened()
                     self._answer(target)
                     sent = _forward(shelf, target)
-                except LogUnreachable as trouble:
-                    self._lost(trouble)
+                except (LogFull, LogUnreachable) as trouble:
+                    self._met(trouble)
                     self._stop.wait(PAUSE_SECONDS)
                     continue
-                self._found(shelf)
+                self._passed(shelf)
                 if not sent and self._questions.empty():
                     shelf.wait(IDLE_SECONDS)
         except BaseException as failure:
@@ -184,7 +184,19 @@ class Forwarder:
                 if each is not None:
                     each.close()
 
+    def _opened(self) -> Log:
+        target = self._open_target()
+        try:
+            if isinstance(target, SqliteLog) and target.path.samefile(self._path):
+                raise UsageProblem(f"--spool {self._path} and --log are one file; give the spool a file of its own")
+            open_ledger(target)
+        except BaseException:
+            target.close()
+            raise
+        return target
+
     def _answer(self, target: Log) -> None:
+        """Answer what was asked, as a log can that is there, with or without room."""
         while not self._questions.empty():
             topic, node_id, answers = self._questions.get()
             try:
@@ -192,22 +204,23 @@ class Forwarder:
             except LogUnreachable:
                 answers.put(None)
                 raise
-
-    def _lost(self, trouble: LogUnreachable) -> None:
-        self._reaches = False
-        self._tried.set()
-        while not self._questions.empty():
-            self._questions.get()[2].put(None)
-        if not self._away:
-            self._away = True
-            self._tell(f"what is produced waits in {self._path}: {trouble}")
-
-    def _found(self, shelf: SqliteShelf) -> None:
         self._reaches = True
         self._tried.set()
-        if self._away and shelf.start() == shelf.end():
-            self._away = False
-            self._tell(f"the log answers again, and nothing waits in {self._path} any more")
+
+    def _met(self, trouble: LogFull | LogUnreachable) -> None:
+        self._reaches = self._reaches and isinstance(trouble, LogFull)
+        self._tried.set()
+        while not self._reaches and not self._questions.empty():
+            self._questions.get()[2].put(None)
+        if type(self._trouble) is not type(trouble):
+            self._tell(f"what is produced waits in {self._path}: {trouble}")
+        self._trouble = trouble
+
+    def _passed(self, shelf: SqliteShelf) -> None:
+        if self._trouble is not None and shelf.start() == shelf.end():
+            again = "there is room again" if isinstance(self._trouble, LogFull) else "the log answers again"
+            self._trouble = None
+            self._tell(f"{again}, and nothing waits in {self._path} any more")
 
 
 def _forward(shelf: SqliteShelf, target: Log) -> int:

@@ -21,7 +21,7 @@ from streams.cli.produce.driving import START_WITHIN_MS, Driver
 from streams.cli.produce.publishing import Persistent, last_epoch, last_epochs, publisher, wait_until_carried
 from streams.engines import Carrier
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogUnreachable, Message
+from streams.log.base import LogError, LogFull, LogUnreachable, Message
 from streams.log.memory import MemoryLog
 
 SIZE = Resources(vcpus=1, memory_mib=1_792)
@@ -319,6 +319,30 @@ def test_who_persists_goes_on_for_a_time_and_then_says_why_it_cannot() -> None:
 
     assert (answer, told) == ("done", ["trying again for 300 s: away", "the log answers again", "trying again for 300 s: gone for good"])
     assert 300 < now[0] < 310
+
+
+def test_who_persists_waits_for_room_without_end_and_for_a_log_that_is_away_from_when_it_went() -> None:
+    now, told = [0.0], list[str]()
+    failures: list[LogError] = [LogUnreachable("away")] * 500 + [LogFull("no room left")] * 10_000
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def act() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    persistent = Persistent(told.append, lambda: now[0], sleep)
+    first = persistent(act)
+    failures.append(LogFull("no room left"))
+    second = persistent(act)
+
+    assert (first, second, now[0] > 10_500 * 0.5) == ("done", "done", True)
+    assert told == [
+        "waiting for room: no room left", "trying again for 300 s: away", "the log answers again",
+        "waiting for room: no room left", "there is room again",
+    ]  # fmt: skip
 
 
 def test_requests_begin_once_the_hosts_reports_are_in_the_ledger() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from shutil import disk_usage
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,9 @@ from schemas.codec import encode
 from schemas.topics import AUDITS
 from streams.cli.problems import UsageProblem
 from streams.cli.produce import spooling
+from streams.cli.produce.publishing import last_epoch, message
 from streams.cli.produce.spooling import ROOM_BYTES, Forwarder, SqliteShelf
+from streams.ledger_topics import open_ledger
 from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import FleetLog
@@ -34,6 +38,14 @@ def said(number: int, node_id: str = "n1", epoch: int = 1) -> Said:
 
 def some(*numbers: int) -> list[Said]:
     return [said(number) for number in numbers]
+
+
+def until(holds: Callable[[], Any]) -> None:
+    """Wait for another thread."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.01)
 
 
 def test_what_was_put_goes_on_in_order_with_its_topic_key_and_headers(tmp_path: Path) -> None:
@@ -181,6 +193,45 @@ def test_whatever_happens_in_between_all_arrive_in_order(steps: list[str]) -> No
 
     first_seen = list(dict.fromkeys(landed))
     assert first_seen == some(*range(1, counter + 1))
+
+
+@pytest.mark.parametrize(("call", "epoch"), [("create", None), ("append", 70)])
+def test_while_the_log_has_no_room_all_waits_in_the_spool_and_goes_on_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, epoch: int | None
+) -> None:
+    """It can be read all the same, unless there is not even room for its topics."""
+    path, ledger, full, told = tmp_path / "spool", tmp_path / "ledger", [True], list[str]()
+    with closing(SqliteLog.open(ledger, create=True)) as log:
+        if call == "append":
+            open_ledger(log)
+            log.append([message(said(1, epoch=70))])
+    act = getattr(SqliteLog, call)
+
+    def act_if_there_is_room(log: SqliteLog, given: Any) -> Any:
+        if log.path == ledger and full[0]:
+            raise LogFull("no room left on the disk")
+        return act(log, given)
+
+    monkeypatch.setattr(SqliteLog, call, act_if_there_is_room)
+    monkeypatch.setattr(spooling, "PAUSE_SECONDS", 0.01)
+    spool = Spool(SqliteShelf.open(path))
+    spool.put([said(1, epoch=71), said(2, epoch=71)])
+    forwarder = Forwarder(path, lambda: SqliteLog.open(ledger, create=True), "p", told.append)
+    until(lambda: told)
+    known = forwarder.last_epoch(AUDITS, "n1")
+    time.sleep(0.1)
+    waiting = spool.waiting
+    full[0] = False
+    until(lambda: len(told) > 1)
+    forwarder.stop()
+
+    assert (known, waiting, spool.waiting, forwarder.failure) == (epoch, 2, 0, None)
+    assert told == [
+        f"what is produced waits in {path}: no room left on the disk",
+        f"there is room again, and nothing waits in {path} any more",
+    ]
+    with closing(SqliteLog.open(ledger)) as log:
+        assert last_epoch(log, "p")(AUDITS, "n1") == 71
 
 
 def test_a_ledger_is_no_spool(tmp_path: Path) -> None:
