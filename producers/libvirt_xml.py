@@ -151,14 +151,14 @@ def read_domain(text: str) -> Domain:
     for name, amount in (("memory> in MiB", memory_mib), ("vcpu>", vcpus)):
         if not 0 <= amount <= AMOUNT_MAX:
             raise ValueError(f"domain XML: expected <{name} from 0 to {AMOUNT_MAX}, got {amount}")
-    pinned = _pinned(root)
+    pinned = _pinned(root, vcpus)
     return Domain(
         instance_id=uuid,
         name=root.findtext("name", "")[:TEXT_CHARACTERS_MAX],
         vcpus=vcpus,
         memory_mib=memory_mib,
         pinned_cpus=tuple(sorted(pinned)),
-        emulator_cpus=tuple(sorted(_only_cpu(root.find("cputune/emulatorpin")) - pinned)),
+        emulator_cpus=tuple(sorted(_emulator_cpu(root) - pinned)),
         numa_cells=tuple(sorted({cell for place in root.iterfind("numatune/*[@nodeset]") for cell in cpuset(place.get("nodeset", ""))})),
         pci_addresses=tuple(sorted(_hostdevs(root))),
         disks=tuple(map(_disk, _local_disks(root, is_novas=(nova := _nova(root)) is not None))),
@@ -269,18 +269,35 @@ def _guests(root: ET.Element) -> tuple[SupportedGuest, ...]:
     return tuple(SupportedGuest(architecture=arch, hypervisor_type=kind, vm_mode=mode) for arch, kind, mode in sorted(found))
 
 
-def _pinned(root: ET.Element) -> set[int]:
-    """CPUs that one vCPU is bound to alone; a pin to several CPUs binds nothing."""
-    return {cpu for pin in root.iterfind("cputune/vcpupin") for cpu in _only_cpu(pin)}
+def _pinned(root: ET.Element, vcpus: int) -> set[int]:
+    """CPUs that vCPUs are bound to with no other beside them; a pin to several CPUs binds nothing."""
+    pins = {pin.get("vcpu"): _only_cpu(pin) for pin in root.iterfind("cputune/vcpupin")}
+    return set().union(*pins.values(), _common_cpu(root) if len(pins) < vcpus else ())
 
 
-def _only_cpu(pin: ET.Element | None) -> set[int]:
-    cpus = set() if pin is None else cpuset(pin.get("cpuset", ""))
+def _emulator_cpu(root: ET.Element) -> set[int]:
+    pin = root.find("cputune/emulatorpin")
+    return _common_cpu(root) if pin is None else _only_cpu(pin)
+
+
+def _common_cpu(root: ET.Element) -> set[int]:
+    """Where all of the guest's threads are that have no pin of their own; numad, if it places them, goes by no `cpuset`."""
+    vcpu = root.find("vcpu")
+    return set() if vcpu is None or vcpu.get("placement") == "auto" else _only_cpu(vcpu)
+
+
+def _only_cpu(pin: ET.Element) -> set[int]:
+    cpus = cpuset(pin.get("cpuset", ""))
     return cpus if len(cpus) == 1 else set()
 
 
 def _hostdevs(root: ET.Element) -> set[str]:
-    places = ("devices/hostdev[@type='pci']/source/address", "devices/interface[@type='hostdev']/source/address[@type='pci']")
+    """PCI devices of the host that the guest has: passed through, as a network card, or as an NVMe disk."""
+    places = (
+        "devices/hostdev[@type='pci']/source/address",
+        "devices/interface[@type='hostdev']/source/address[@type='pci']",
+        "devices/disk[@type='nvme']/source/address",
+    )
     return {pci_address(address.attrib) for place in places for address in root.iterfind(place)}
 
 

@@ -116,6 +116,34 @@ def test_a_cpu_kept_for_the_emulator_counts_and_is_held_and_one_shared_with_the_
     assert (within.emulator_cpus, floating.emulator_cpus) == ((), ())
 
 
+@pytest.mark.parametrize(
+    ("vcpu", "pins", "pinned", "emulator"),
+    [
+        ("<vcpu placement='static' cpuset='1'>1</vcpu>", "", (1,), ()),
+        ("<vcpu cpuset='1'>2</vcpu>", "<vcpupin vcpu='0' cpuset='6'/>", (1, 6), ()),
+        ("<vcpu cpuset='1'>2</vcpu>", "<vcpupin vcpu='0' cpuset='6'/><vcpupin vcpu='1' cpuset='7'/>", (6, 7), (1,)),
+        ("<vcpu cpuset='1'>1</vcpu>", "<vcpupin vcpu='0' cpuset='6'/><emulatorpin cpuset='0-3'/>", (6,), ()),
+        ("<vcpu cpuset='1'>1</vcpu>", "<vcpupin vcpu='0' cpuset='2-3'/><emulatorpin cpuset='8'/>", (), (8,)),
+        ("<vcpu cpuset='1-2'>1</vcpu>", "", (), ()),
+        ("<vcpu placement='auto' cpuset='1'>1</vcpu>", "", (), ()),
+    ],
+)
+def test_threads_without_a_pin_of_their_own_are_bound_where_all_are(
+    vcpu: str, pins: str, pinned: tuple[int, ...], emulator: tuple[int, ...]
+) -> None:
+    domain = read_domain(f"<domain><uuid>i</uuid><memory>1</memory>{vcpu}<cputune>{pins}</cputune></domain>")
+
+    assert (domain.pinned_cpus, domain.emulator_cpus) == (pinned, emulator)
+
+
+def test_a_guest_that_is_bound_as_a_whole_holds_its_dedicated_cpu() -> None:
+    domain = read_domain("<domain><uuid>i</uuid><memory>1</memory><vcpu placement='static' cpuset='1'>1</vcpu></domain>")
+
+    report = domain.report("running", 0, frozenset({1}))
+
+    assert (report.resources.vcpus, report.resources.pcpus, report.pinned_cpus) == (0, 1, (1,))
+
+
 def test_disks_are_found_where_they_are_and_a_cdrom_is_none() -> None:
     assert read_domain(DOMAIN).disks == (Disk(path="/var/a.qcow2"), Disk(path="/dev/vg/b"), Disk(pool="fast", volume="c"), Disk())
 
@@ -163,6 +191,14 @@ def test_metadata_that_no_record_can_say_are_none_and_the_audit_can_be_read(said
 
 def test_passed_through_devices_have_their_addresses() -> None:
     assert read_domain(DOMAIN).pci_addresses == ("0000:05:00.1", "0000:81:1f.7")
+
+
+def test_the_device_of_an_nvme_disk_is_the_guests() -> None:
+    source = "<source type='pci' managed='yes' namespace='1'><address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/></source>"
+    own = "<target dev='vda'/><address type='pci' domain='0x0000' bus='0x09' slot='0x00' function='0x0'/>"
+    disk = f"<disk type='nvme' device='disk'>{source}{own}</disk>"
+
+    assert read_domain(DOMAIN.replace("<devices>", f"<devices>{disk}")).pci_addresses == ("0000:01:00.0", "0000:05:00.1", "0000:81:1f.7")
 
 
 @pytest.mark.parametrize(("unit", "memory_mib"), [("KiB", 2), ("b", 1), ("MiB", 2_048), ("GiB", 2_097_152), ("KB", 2)])
