@@ -165,6 +165,12 @@ def test_a_trace_is_read_from_its_folder_and_a_missing_one_is_said(tmp_path: Pat
         (["load", "--speed", "0"], "--speed 0"),
         (["load", "--once", "--until-answered"], "leave one of it and --until-answered out"),
         pytest.param(["libvirt", "--spool-mib", "8"], "without --spool FILE", marks=needs_libvirt),
+        pytest.param(["libvirt", "--spool-mib", "700000"], "without --spool FILE", marks=needs_libvirt),
+        pytest.param(
+            ["libvirt", "--spool-mib", "20000000"],
+            "--spool-mib 20000000: expected more than 0 and at most 16777216",
+            marks=needs_libvirt,
+        ),
         pytest.param(["libvirt", "--interval", "-1"], "--interval -1", marks=needs_libvirt),
         pytest.param(["libvirt", "--dedicated-cpus", "some"], "'some': expected a list such as 4-7,12-15", marks=needs_libvirt),
     ],

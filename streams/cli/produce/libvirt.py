@@ -36,6 +36,8 @@ RefreshPools = Annotated[bool, Parameter(negative=(), help="Have pools looked at
 SpoolFile = Annotated[Path | None, Parameter(help="File that keeps what is produced until the log has it, also while it is away.")]
 SpoolMib = Annotated[int, Parameter(converter=whole, help="Most that waits there; then audits wait.")]
 SPOOL_MIB = 1024
+SPOOL_MIB_MAX = 1 << 24
+"""16 TiB is what a file of SQLite's can hold."""
 NOT_INSTALLED = (
     "libvirt-python is not installed: pip install 'claimlog[libvirt]' (it is compiled, and needs libvirt-dev, pkg-config and gcc)"
 )
@@ -69,8 +71,9 @@ def libvirt(
         raise UsageProblem(NOT_INSTALLED) from None
     from streams.cli.produce.libvirt_hosts import HostFlags, Pace, check_distinct, hosts_in, hosts_of, report, report_spooled
 
-    for flag, number in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval), ("--spool-mib", spool_mib)):
-        check_above_0(flag, number, SECONDS_MAX)
+    for flag, seconds in (("--interval", interval), ("--timeout", timeout), ("--disk-interval", disk_interval)):
+        check_above_0(flag, seconds, SECONDS_MAX)
+    check_above_0("--spool-mib", spool_mib, SPOOL_MIB_MAX)
     if spool is None and spool_mib != SPOOL_MIB:
         raise UsageProblem(f"--spool-mib {spool_mib}: nothing waits anywhere without --spool FILE")
     try:

@@ -57,7 +57,7 @@ app.command("streams.cli.produce.openstack:openstack", name="openstack")
 def check_above_0(flag: str, number: float, most: float) -> None:
     """Raises UsageProblem for what is not above 0, not a number, or above `most`."""
     if not 0 < number <= most:
-        raise UsageProblem(f"{flag} {number:g}: expected more than 0 and at most {most:g}")
+        raise UsageProblem(f"{flag} {number:.10g}: expected more than 0 and at most {most:.10g}")
 
 
 @dataclass(frozen=True, kw_only=True)
