@@ -1,7 +1,7 @@
 """Which domains a hypervisor has, each read anew only when something about it changed.
 
 One bulk call lists all with their states; neither it nor the XML needs a guest's monitor. A domain is read again if it was started anew
-(its libvirt id changed), if an event spoke of it, or in a full pass, which guards against events that were lost.
+(its libvirt id changed), if an event spoke of it, in its turn while it is stopped, or in a full pass, which guards against lost events.
 """
 
 from __future__ import annotations

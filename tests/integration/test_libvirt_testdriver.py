@@ -16,7 +16,7 @@ libvirt = pytest.importorskip(
     "libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`"
 )
 
-from producers.libvirt_audit import Auditor
+from producers.libvirt_audit import Auditor, in_turn
 from producers.libvirt_connect import Connection, HypervisorUnreachable, Worker, connect
 from producers.libvirt_disks import Disks
 from producers.libvirt_host import LibvirtHost
@@ -29,6 +29,7 @@ from schemas.inventory import CpuInfo, PciDevice, SupportedGuest
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstancePaused, InstanceResized, InstanceStarted, InstanceStopped
 from schemas.resources import ObservedResources
 from schemas.topics import AUDITS, LIFECYCLE
+from tests.libvirt_reporting import Reporting
 
 pytestmark = pytest.mark.usefixtures("libvirt_events")
 TEST_UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
@@ -189,6 +190,26 @@ def test_a_disk_in_a_pool_that_is_stopped_has_no_size_and_its_guest_is_known_all
 
     assert found.complete
     assert found.instances[0].resources == ObservedResources(vcpus=2, pcpus=0, memory_mib=512)
+
+
+def test_a_stopped_domain_that_was_changed_without_an_event_has_its_new_size_in_the_next_audit(host: Connection) -> None:
+    domain = host.handle.defineXML(DOMAIN)
+    reporting = Reporting("test:///default", "vm")
+    reporting.audit()
+
+    domain.setVcpusFlags(6, libvirt.VIR_DOMAIN_AFFECT_CONFIG | libvirt.VIR_DOMAIN_VCPU_MAXIMUM)
+    found = reporting.audit()
+
+    reporting.host.close()
+    assert [(each.name, each.resources.vcpus) for each in found.instances if each.power_state == "stopped"] == [("web-1", 6)]
+    assert [(type(event), event.instance.resources.vcpus) for event in reporting.events[2:]] == [(InstanceResized, 6)]
+
+
+def test_many_stopped_domains_are_read_in_turn() -> None:
+    rounds = [["a", "b"], ["c", "d"], ["e", "a"]]
+
+    assert [in_turn("edcba", last, 2) for last in ("", "b", "d")] == rounds
+    assert [in_turn(names, "b", 2) for names in ("", "b", "acd")] == [[], ["b"], ["c", "d"]]
 
 
 def test_a_closed_connection_fails_the_audit(host: Connection) -> None:
