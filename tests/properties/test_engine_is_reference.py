@@ -108,7 +108,7 @@ METADATA: tuple[dict[str, str], ...] = (
     {"availability_zone": "west", "filter_tenant_id": "p"},
     {"ram_weight_multiplier": "-2.5", "cpu_allocation_ratio": "2", "max_instances_per_host": "2"},
     {"instance_type": "small,numa", "max_io_ops_per_host": "1", "size": "1"},
-    {"trait:T1": "required", "pci_weight_multiplier": "3", "metrics_weight_multiplier": "0"},
+    {"trait:T1": "required", "pci_weight_multiplier": "3", "metrics_weight_multiplier": "0", "num_instances_weight_multiplier": "-5"},
 )
 SPECS: tuple[dict[str, str], ...] = (
     {},

@@ -30,10 +30,11 @@ from streams.scheduling.weighers import Weigher, multiplier_of, read_by
 class Plan(Struct):
     """Which weighers can move a score: by number, the first `counting` of them do. With their columns, their bounds, and other weights.
 
-    `constants` are those it was made for, `flats` the weights of a weigher that moves none, by static class; None for one that is left out.
+    `constants` and `overrides` are those it was made for, `flats` the weights of a weigher that moves none, by static class; None for one that is left out.
     """
 
     constants: list[float | None]
+    overrides: bool
     shares: list[int]
     rows: Slots
     lowest: list[float | None]
@@ -197,10 +198,13 @@ class Weighing:
         )
 
     def _plan(self, asked: tuple[int, ...]) -> Plan:
-        """Which weighers can move a score now, those that count in it first; kept until another column begins to vary."""
+        """Which weighers can move a score now, those that count in it first.
+
+        Kept until another column begins to vary, or an aggregate to multiply: then a weigher counts that the policy multiplies by 0.
+        """
         view = self._view
         known = self._plans.get(asked)
-        if known is not None and known.constants is view.constants:
+        if known is not None and known.constants is view.constants and known.overrides == view.overrides:
             return known
         active: list[int] = []
         for i, (weigher, _, _) in enumerate(self._weighers):
@@ -215,7 +219,8 @@ class Weighing:
         names, multipliers = [self._weighers[i][0].name for i in shares], [self._weighers[i][1] for i in shares]
         spans = Spans(view.profiles, rows, lowest, highest, multipliers[: len(counting)], AT["partition"])
         left_out = frozenset([i for i in self._askers if self._weighers[i][0].of_groups and i not in asked])
-        plan = Plan(view.constants, shares, np.array(rows, np.intp), lowest, highest, len(counting), spans, names, multipliers, left_out)
+        basis, columns = (view.constants, view.overrides), np.array(rows, np.intp)
+        plan = Plan(*basis, shares, columns, lowest, highest, len(counting), spans, names, multipliers, left_out)
         self._plans[asked] = plan
         return plan
 

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from schemas.claims import NodeConfigured
-from schemas.inventory import Metric, OperatorFields, PciDevice, ResourceRule
+from projections.ledger import Ledger
+from schemas.audits import InstanceReport
+from schemas.claims import NodeConfigured, NodeObserved
+from schemas.codec import encode
+from schemas.inventory import Aggregate, Hypervisor, Metric, OperatorFields, PciDevice, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import Decision
 from schemas.topics import CLAIMS
@@ -19,7 +22,7 @@ from streams.scheduling.profiles.profile import Key, Profiles, Reading
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.select import engine
 from streams.scheduling.what_if import Basis, decide
-from tests.scheduling_world import world
+from tests.scheduling_world import START_MS, world
 
 
 def decided(fleet: Fleet, policy: Policy = DEFAULT, name: str = "profiles", **asked: Any) -> Decision:
@@ -62,6 +65,33 @@ def test_a_metric_is_missed_where_a_node_that_passes_lacks_it_and_nowhere_else()
     for name in ("profiles", "reference"):
         with pytest.raises(MetricMissing):
             decided(Fleet(here.ledgers()), policy, name, vcpus=1)
+
+
+def test_an_aggregate_that_begins_to_multiply_counts_a_weigher_that_the_policy_multiplies_by_nothing() -> None:
+    names = [f"n{number:02}" for number in range(40)]
+    ledger, policy = Ledger(0, 1), POLICIES["nova"]
+    fleet = Fleet([ledger])
+
+    def say(record: NodeObserved | NodeConfigured) -> None:
+        step = ledger.apply(ledger.next_offset, START_MS, record.node_id.encode(), encode(record))
+        assert step is not None
+        fleet.touch(0, step.node_ids)
+
+    hypervisor = Hypervisor(vcpus=8, pcpus=0, memory_mib=16_384, disk_mib=102_400)
+    for number, name in enumerate(names):
+        there = tuple(InstanceReport(instance_id=f"{name}-{each}") for each in range(number % 5))
+        say(NodeObserved(node_id=name, producer="p", epoch=1, counter=1, taken_at_ms=1, mono_ms=1, hypervisor=hypervisor, instances=there))
+    before = decided(fleet, policy)
+    averse = OperatorFields(aggregates=(Aggregate(name="all", metadata={"num_instances_weight_multiplier": "-5"}),))
+    for name in names:
+        say(NodeConfigured(node_id=name, record_id=f"averse {name}", fields=averse))
+
+    for _ in range(3):
+        found, expected = (decided(fleet, policy, engine_name) for engine_name in ("profiles", "reference"))
+
+        assert structs.replace(found, engine="reference") == expected
+        assert found.best[0].score == pytest.approx(sum(weight.multiplied for weight in found.best[0].weights))
+        assert before.best[0].weights != found.best[0].weights
 
 
 def test_limits_beyond_any_column_are_limits_all_the_same() -> None:
