@@ -164,7 +164,7 @@ def _usable(
         return str(problem)
     if (ledger.partition, ledger.next_offset - 1, ledger.digest.hex()) != (partition, chunk.offset, chunk.digest):
         return f"its content is of {CLAIMS}/{ledger.partition}@{ledger.next_offset - 1}"
-    return misfit(ledger, log) or (ledger, extras)
+    return misfit(ledger, log, partition) or (ledger, extras)
 
 
 class Listed(Struct, frozen=True, kw_only=True):
@@ -277,9 +277,11 @@ def damaged_at(log: Readable, partition: int) -> str:
     return ""
 
 
-def misfit(ledger: Ledger, log: Readable) -> str | None:
-    """Why a stored state does not belong to this log and is to be discarded (rule 13); None if it does."""
-    number, next_offset = ledger.partition, ledger.next_offset
+def misfit(ledger: Ledger, log: Readable, number: int) -> str | None:
+    """Why a stored state does not belong to this partition of this log and is to be discarded (rule 13); None if it does."""
+    next_offset = ledger.next_offset
+    if ledger.partition != number:
+        return f"it is of {CLAIMS}/{ledger.partition}"
     partitions = log.topics().get(CLAIMS)
     if partitions != ledger.partitions:
         return f"the log has {partitions} partitions of {CLAIMS}, it is of {ledger.partitions}"

@@ -54,8 +54,9 @@ class Fold:
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
-        self.unsaid = finding_messages(partition, self.audit.open_findings()) if at_snapshot else []
-        """Open findings of the snapshot it began at: whoever wrote that need not have published them, and readers know a copy for one."""
+        is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
+        self.unsaid = finding_messages(partition, self.audit.open_findings()) if is_unsaid else []
+        """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
         self.silences_ms = 0
         self.taken_seconds, self.taken_end = began_seconds, log.end(topics.CLAIMS, partition)
         """When it was taken over, and where the partition ended then."""
@@ -84,12 +85,15 @@ class Fold:
 
         place = f"{topics.CLAIMS}/{self.partition}"
         ledger = self.table.load(passed_over)
-        reason, taken = misfit(ledger, log) if ledger is not None else None, None
+        reason, taken = misfit(ledger, log, self.partition) if ledger is not None else None, None
         if ledger is not None and reason is None:
             try:
                 taken = self._taken(self.table.extras())
             except StateError as problem:
                 reason = str(problem)
+        if ledger is not None and reason is None and (unmade := _unmade(ledger, log)):
+            passed_over(f"{place}: the state in the table is discarded: {unmade} is empty; all is folded anew, which makes it again")
+            return self._begun_anew(log)
         behind = newest_offset(log, self.partition) - (ledger.next_offset if ledger is not None and taken is not None else 0)
         if reason is not None:
             passed_over(f"{place}: the state in the table is discarded: {reason}; it is folded anew")
@@ -102,7 +106,12 @@ class Fold:
             ledger, extras = found
             self.table.store(ledger, dict(extras))
             return ledger, *self._taken(extras), True
+        return self._begun_anew(log)
+
+    def _begun_anew(self, log: Log) -> tuple[Ledger, Observed, Leaks, bool]:
+        """From the first record."""
         self.table.clear()
+        self.doubles = None
         return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition), False
 
     def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
@@ -130,3 +139,17 @@ class Fold:
     def close(self) -> None:
         """Close the table."""
         self._close()
+
+
+def _unmade(ledger: Ledger, log: Log) -> str:
+    """What this state has published before it was kept, and is not there: the log is a copy, or a derived topic was deleted.
+
+    Nothing where all of it is there, or where the records that it would be made of are no longer.
+    """
+    if log.start(topics.CLAIMS, ledger.partition):
+        return ""
+    held = any(node.claims for node in ledger.nodes.values())
+    for topic, has_published in ((topics.NODE_RESOURCES, bool(ledger.nodes)), (topics.VERDICTS, held)):
+        if has_published and not log.end(topic, ledger.partition):
+            return f"{topic}/{ledger.partition}"
+    return ""

@@ -363,7 +363,7 @@ class Scheduler:
 
 def _begun_with(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> Ledger:
     """The ledger if it is a fold of this log's partition; else a new one, folded from the start (rule 13)."""
-    reason = misfit(ledger, log)
+    reason = misfit(ledger, log, ledger.partition)
     if reason is None:
         return ledger
     tell(f"{CLAIMS}/{ledger.partition}: the state to start with is discarded: {reason}; it is folded anew")

@@ -30,7 +30,8 @@ from streams.scheduling.weighers import Weigher, multiplier_of, read_by
 class Plan(Struct):
     """Which weighers can move a score: by number, the first `counting` of them do. With their columns, their bounds, and other weights.
 
-    `constants` and `overrides` are those it was made for, `flats` the weights of a weigher that moves none, by static class; None for one that is left out.
+    `constants` and `overrides` are those it was made for, `flats` the weights of a weigher that moves none, by static class; None for one
+    that is left out.
     """
 
     constants: list[float | None]

@@ -300,12 +300,12 @@ def test_a_state_of_another_log_is_discarded() -> None:
     for written in history.records[1:]:
         twin.append(written.key, written.value)
 
-    assert misfit(ledger, log_of(longer)) is None
-    assert "ends at offset 50" in (misfit(ledger, log_of(shorter)) or "")
-    assert "another record at offset" in (misfit(folded(history, 50), log_of(other)) or "")
-    assert "is ledger 'twin'" in (misfit(ledger, log_of(twin)) or "")
-    assert "partitions" in (misfit(Ledger(0, 2), log_of(history)) or "")
-    assert misfit(Ledger(0, 1), log_of(History())) is None
+    assert misfit(ledger, log_of(longer), 0) is None
+    assert "ends at offset 50" in (misfit(ledger, log_of(shorter), 0) or "")
+    assert "another record at offset" in (misfit(folded(history, 50), log_of(other), 0) or "")
+    assert "is ledger 'twin'" in (misfit(ledger, log_of(twin), 0) or "")
+    assert "partitions" in (misfit(Ledger(0, 2), log_of(history), 0) or "")
+    assert misfit(Ledger(0, 1), log_of(History()), 0) is None
 
 
 def test_a_state_whose_last_record_was_archived_is_used_but_not_one_before_a_gap() -> None:
@@ -314,9 +314,9 @@ def test_a_state_whose_last_record_was_archived_is_used_but_not_one_before_a_gap
 
     log.truncate(CLAIMS, 0, 60)
 
-    assert misfit(folded(history, 60), log) is None
-    assert misfit(folded(history, 70), log) is None
-    assert "from 59 on are not at hand" in (misfit(folded(history, 59), log) or "")
+    assert misfit(folded(history, 60), log, 0) is None
+    assert misfit(folded(history, 70), log, 0) is None
+    assert "from 59 on are not at hand" in (misfit(folded(history, 59), log, 0) or "")
 
 
 def test_bytes_that_are_no_state_are_said_to_be_none() -> None:

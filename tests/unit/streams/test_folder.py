@@ -24,7 +24,7 @@ from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogFull, Message
+from streams.log.base import LogFull, Message, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from tests.ledger_history import START_MS
@@ -34,14 +34,14 @@ ALL = frozenset({0})
 
 
 class World:
-    """A log with one partition, and the time that stamps its records."""
+    """A log with one partition unless told, and the time that stamps its records."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, partitions: int = 1) -> None:
         self.now_ms = 1_700_000_000_000
         self.log = MemoryLog(clock=lambda: self.now_ms)
         self.said: list[str] = []
         self.path = tmp_path / "state"
-        open_ledger(self.log, ledger_partitions=1, request_partitions=1)
+        open_ledger(self.log, ledger_partitions=partitions, request_partitions=1)
 
     def folder(self) -> Folder:
         return Folder(self.log, self.path, "p1", Metrics("test"), self.said.append, clock=lambda: self.now_ms, audit_interval_ms=60_000)
@@ -330,6 +330,50 @@ def test_a_state_of_another_log_is_discarded_and_folded_anew(world: World, tmp_p
     assert any("discarded" in said for said in other.said)
     assert set(again.folds[0].ledger.claims) == {"r7/0/s-1.1"}
     again.close()
+
+
+def test_a_state_of_another_partition_is_discarded_and_folded_anew(tmp_path: Path) -> None:
+    two = World(tmp_path, partitions=2)
+    two.append(two.audit(1), claim(1))
+    host = two.folder()
+    host.turn(frozenset({0, 1}))
+    host.close()
+    for first, then in (("claims-0", "aside"), ("claims-1", "claims-0"), ("aside", "claims-1")):
+        (two.path / first).rename(two.path / then)
+
+    again = two.folder()
+    again.turn(frozenset({0, 1}))
+
+    assert [fold.ledger.partition for _, fold in sorted(again.folds.items())] == [0, 1]
+    assert [said for said in two.said if "claims/0: the state in the table is discarded: it is of claims/1" in said]
+    assert two.log.end(topics.DEAD_LETTERS, 0) == 0
+    again.close()
+
+
+@pytest.mark.parametrize("emptied", [topics.VERDICTS, topics.NODE_RESOURCES, topics.FINDINGS])
+def test_what_was_derived_and_is_not_there_is_made_again_though_the_state_is(world: World, emptied: str) -> None:
+    """A copy of the ledger, with the state folder of the original; or a derived topic was deleted and made anew."""
+    world.append(world.audit(1, (InstanceReport(instance_id="ghost", resources=ObservedResources(vcpus=1)),)), claim(1))
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    original, world.log = world.log, MemoryLog(clock=lambda: world.now_ms)
+    world.log.create([TopicSpec(name, count) for name, count in original.topics().items()])
+    for name in original.topics():
+        if name != emptied:
+            world.log.append([Message(name, r.key, r.value, r.headers, 0) for r in original.read(name, 0, 0, 1000)])
+
+    again = world.folder()
+    again.turn(ALL)
+    again.close()
+    ends = world.log.ends(emptied)
+    once_more = world.folder()
+    once_more.turn(ALL)
+
+    assert original.end(emptied, 0) > 0
+    assert {r.value for r in original.read(emptied, 0, 0, 1000)} <= {r.value for r in world.log.read(emptied, 0, 0, 1000)}
+    assert world.log.ends(emptied) == ends, "and not at every start"
+    once_more.close()
 
 
 def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(world: World) -> None:
