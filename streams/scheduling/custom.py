@@ -3,7 +3,7 @@
 A filter's function gets the ask and the node's room and returns None or why not; a weigher's returns a number, larger is better. Of a class
 in Nova's style `host_passes(host_state, spec)` or `_weigh_object(host_state, spec)` is called: the host state has the facts of
 `scheduling.facts` as attributes, the spec is the request by the names of Nova's RequestSpec, and by our own. All must be pure: a decision
-is made again to be explained.
+is made again to be explained. What they write into what they are given reaches nobody else (`custom_copies`).
 
 A filter that raises, or answers what is no answer, rejects the node and says so in the evidence: one mistake in it must not end a
 scheduler. A weigher has no such way out: it raises CustomError, with its name and the node.
@@ -15,6 +15,7 @@ again alone, so every one of them is asked about what the first one met.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
@@ -28,6 +29,7 @@ from projections.node import Node
 from projections.room import Room, room, room_for
 from schemas.requests import Flavor, PlacementRequested
 from streams.scheduling.ask import Ask
+from streams.scheduling.custom_copies import Copies, copied_ask
 from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.nova_names import host_state, spec_on
 from streams.scheduling.options import NUMBER_MAX
@@ -35,8 +37,8 @@ from streams.scheduling.options import NUMBER_MAX
 REQUESTS_KEPT = 64
 """Of so many requests the numbers of their instances are kept: each is asked about again for every one of up to a thousand instances."""
 
-FAILURES = (Exception, SystemExit)
-"""What code from outside may end in; whoever calls `sys.exit` there means its own end, not the scheduler's."""
+FAILURES = (Exception, SystemExit, CancelledError, GeneratorExit)
+"""What code from outside may end in; whoever calls `sys.exit` there, or cancels a task, means its own end, not the scheduler's."""
 
 Why = Callable[[Room], str | None]
 
@@ -76,12 +78,15 @@ def custom_why(name: str) -> Callable[[Ask], Why]:
 
 
 def _careful(says_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Callable[[Ask], Why]:
+    copies = Copies()
+
     def why_for(ask: Ask) -> Why:
-        says = says_for(ask)
+        says = says_for(copied_ask(ask))
 
         def why(room: Room) -> str | None:
+            there = copies.of(room)
             try:
-                said = says(room)
+                said = says(there)
             except FAILURES as error:
                 return f"{name} failed: {_told(error)}"
             if said is None or isinstance(said, str):
@@ -115,20 +120,23 @@ def _own_multiplier(made: Any, name: str) -> Callable[[Room], float] | None:
     own = getattr(made, "weight_multiplier", None)
     if own is None:
         return None
-    return lambda room: _number(lambda: own(host_state(room)) if callable(own) else own, f"{name}.weight_multiplier", room)
+    copies, place = Copies(), f"{name}.weight_multiplier"
+    return lambda room: _number(lambda there: own(host_state(there)) if callable(own) else own, place, copies.of(room))
 
 
 def _finite(weighs_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Callable[[Ask], Callable[[Room], float]]:
+    copies = Copies()
+
     def figure(ask: Ask) -> Callable[[Room], float]:
-        weighs = weighs_for(ask)
-        return lambda room: _number(lambda: weighs(room), name, room)
+        weighs = weighs_for(copied_ask(ask))
+        return lambda room: _number(weighs, name, copies.of(room))
 
     return figure
 
 
-def _number(says: Callable[[], Any], name: str, room: Room) -> float:
+def _number(says: Callable[[Room], Any], name: str, room: Room) -> float:
     try:
-        said = says()
+        said = says(room)
     except FAILURES as error:
         raise CustomError(f"weigher {name!r} failed on node {room.node_id}: {_told(error)}") from error
     if not abs(number := _as_float(said)) <= NUMBER_MAX:

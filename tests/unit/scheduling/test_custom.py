@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from projections.ledger import Ledger
 from projections.node import Node, Shown
 from projections.room import Room, mark_of, room
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimItem, ClaimRequested, NodeObserved
-from schemas.inventory import Hypervisor
+from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeObserved
+from schemas.codec import encode
+from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.requests import Flavor, Hints, Image, PciWant, PlacementRequested, ServerGroup
 from schemas.resources import Limits
 from schemas.topics import CLAIMS
@@ -128,6 +130,42 @@ class Astray:
     def host_passes(self, host_state, spec_obj):
         raise KeyError("no such fact")
 
+def _written(ask, room):
+    node, request = room.node, ask.request
+    node.used[2] = -10**6
+    node.limits = (0, 0, 0, 0)
+    node.shown["guest"].report.image_properties.clear()
+    node.aggregates[0].metadata.clear()
+    node.hypervisor.stats["rack"] = "other"
+    for mapping in (node.claims, node.uses, node.groups_of, node.shown, room.instances, request.flavor.extra_specs):
+        mapping.clear()
+    del node.sources, room.overlay, ask.item
+
+def meddles(ask, room):
+    _written(ask, room)
+
+def meddling(ask, room):
+    _written(ask, room)
+    return 1.0
+
+class Meddles:
+    def host_passes(self, host_state, spec_obj):
+        for aggregate in host_state.aggregates:
+            aggregate.metadata.clear()
+        spec_obj.flavor.extra_specs.clear()
+        return True
+
+class MeddlingWeigher(Meddles):
+    def _weigh_object(self, host_state, spec_obj):
+        return self.host_passes(host_state, spec_obj)
+    def weight_multiplier(self, host_state):
+        host_state.aggregates[0].metadata.clear()
+        return 1.0
+
+def cancels(ask, room):
+    import asyncio
+    raise asyncio.CancelledError("too slow")
+
 NOTHING = 3
 class Empty:
     pass
@@ -181,8 +219,8 @@ def host(name: str, memory_mib: int = 4096, vcpus: int = 8) -> Room:
     return room(Node(name, hypervisor=Hypervisor(vcpus=vcpus, memory_mib=memory_mib)), 0, mark_of(name))
 
 
-def ask(memory_mib: int = 1024) -> Ask:
-    return ask_of(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=memory_mib)), 0, seed=1)
+def ask(memory_mib: int = 1024, **flavor: Any) -> Ask:
+    return ask_of(PlacementRequested(request_id="r", flavor=Flavor(memory_mib=memory_mib, **flavor)), 0, seed=1)
 
 
 def test_a_function_and_a_class_in_novas_style_filter() -> None:
@@ -519,6 +557,7 @@ def test_a_policy_with_code_from_outside_is_left_to_the_plain_scan(policy: dict[
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("our_plug_ins:cancels", "our_plug_ins:cancels failed: CancelledError: too slow"),
         ("our_plug_ins:boom", "our_plug_ins:boom failed: RuntimeError: no rack"),
         ("our_plug_ins:nonsense", "our_plug_ins:nonsense failed: expected None or why not, in words, got 42"),
         ("our_plug_ins.Astray", "our_plug_ins.Astray failed: KeyError: 'no such fact'"),
@@ -531,9 +570,41 @@ def test_a_filter_that_fails_rejects_the_node_and_says_so_in_the_evidence(name: 
 
 
 @pytest.mark.parametrize(
+    ("filters", "weighers"),
+    [
+        (["our_plug_ins:meddles"], []),
+        (["our_plug_ins.Meddles"], []),
+        ([], [{"weigher": "our_plug_ins:meddling"}]),
+        ([], [{"weigher": "our_plug_ins.MeddlingWeigher"}]),
+    ],
+)
+def test_what_code_from_outside_writes_is_written_nowhere_else(filters: list[str], weighers: list[dict[str, str]]) -> None:
+    """The scheduler judges its claims on these very nodes: a filter that wrote into one had it grant what the ledger refuses."""
+    policy = from_dict({"filters": filters, "weighers": weighers}, source="p")
+    ledger = Ledger(0, 1)
+    rich = Hypervisor(vcpus=8, pcpus=0, memory_mib=16_384, disk_mib=102_400, stats={"rack": "7"})
+    there = (InstanceReport(instance_id="guest", image_properties={"os": "linux"}),)
+    configured = OperatorFields(aggregates=(Aggregate(name="a", metadata={"ssd": "true"}),))
+    for record in (
+        NodeObserved(node_id="n1", producer="p", epoch=1, counter=1, taken_at_ms=1, mono_ms=1, hypervisor=rich, instances=there),
+        NodeConfigured(node_id="n1", record_id="c", fields=configured),
+    ):
+        ledger.apply(ledger.next_offset, START_MS, b"n1", encode(record))
+    asked, before = ask(extra_specs={"quota": "1"}), deepcopy(ledger.nodes["n1"])
+    asked_before, fleet = deepcopy(asked), Fleet([ledger])
+
+    decision = engine("reference")(fleet, asked, policy, digest(policy))
+
+    assert decision.chosen == "n1", decision.rejections
+    assert (ledger.nodes["n1"], asked) == (before, asked_before)
+    assert list(fleet.rooms()[0].instances) == ["guest"]
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("boom", "RuntimeError: no rack"),
+        ("cancels", "CancelledError: too slow"),
         ("nan", "expected a number up to 1e.100, got nan"),
         ("heavy", "expected a number up to 1e.100, got 'heavy'"),
     ],
