@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -41,10 +42,12 @@ from schemas.results import Decision
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import FILTERS
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.options import Options
+from streams.scheduling.loading import PolicyError, checked
+from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.policy import DEFAULT, PACK, Multiplied, Policy, digest
 from streams.scheduling.policy import POLICIES as POLICIES_BY_NAME
 from streams.scheduling.select import engine
+from streams.scheduling.weighers import WEIGHERS
 
 ALIASES = ('{"name": "nic", "vendor_id": "8086", "numa_policy": "required"}',)
 POLICIES = (
@@ -466,6 +469,44 @@ class FewFlavors(Cloud):
         return structs.replace(moved, live=self.rng.random() < 0.7)
 
 
+class ManyWeights(Cloud):
+    """Nodes that are not alike and stay so, but for claims; after a while aggregates begin to multiply weighers, each its own way."""
+
+    def __init__(self, rng: Random, nodes: int) -> None:
+        self.is_multiplied = False
+        super().__init__(rng, nodes)
+        for name in self.names * 2:
+            self.claim(name)
+
+    def configure(self, name: str) -> None:
+        self.counter += 1
+        drawn = self.rng.sample(sorted(key for key, _ in MULTIPLIERS.values()), self.rng.randrange(4))
+        metadata = {key: self.rng.choice(("1", "2", "-1.5", "0", "much", "")) for key in drawn}
+        fields = OperatorFields(aggregates=(Aggregate(name="a", metadata=metadata),) if metadata else ())
+        self.say(NodeConfigured(node_id=name, record_id=f"c{self.counter}", fields=fields), name)
+
+    def step(self) -> None:
+        name = self.rng.choice(self.names)
+        if self.is_multiplied and self.rng.random() < 0.5:
+            self.configure(name)
+        else:
+            self.claim(name)
+
+
+def drawn_policy(rng: Random) -> Policy:
+    """Any filters, and any weighers with multipliers of any kind, as far as they go together."""
+    while True:
+        weighers = [Multiplied(weigher=name, multiplier=rng.choice((None, 1.0, -1.0, 0.0, 2.5, -0.1))) for name in sorted(WEIGHERS)]
+        policy = Policy(
+            filters=tuple(rng.sample(sorted(FILTERS), rng.randrange(5))),
+            weighers=tuple(rng.sample(weighers, rng.randrange(5))),
+            options=Options(weight_setting=("heat=1",), required=False, host_subset_size=rng.choice((1, 1, 3)), pci_alias=ALIASES),
+            alternates_max=rng.choice((0, 2, 5)),
+        )
+        with suppress(PolicyError):
+            return checked(policy, source="drawn")
+
+
 def difference(left: Decision, right: Decision) -> str:
     fields = [name for name in Decision.__struct_fields__ if name != "engine" and getattr(left, name) != getattr(right, name)]
     return "\n".join(f"{name}: {getattr(left, name)}\n  reference {getattr(right, name)}" for name in fields)
@@ -528,6 +569,23 @@ def test_they_decide_alike_for_classes_that_were_asked_for_before(seed: int, nod
             cloud.swap(rng.choice(cloud.names))
         for name in rng.sample(cloud.names, nodes // 2) if rng.random() < 0.2 else ():
             cloud.claim(name)
+        policy = rng.choice(policies)
+        ask = cloud.fleet.ask(cloud.request(), 0, owner="s", options=policy.options)
+        both_decide_alike(cloud.fleet, ask, policy)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from((3, 12, 40)))
+@example(53, 40)  # an aggregate began to multiply a weigher that the policy multiplies by nothing
+def test_they_decide_alike_by_any_policy_while_aggregates_change(seed: int, nodes: int) -> None:
+    rng = Random(seed)
+    cloud = ManyWeights(rng, nodes)
+    policies = [drawn_policy(rng) for _ in range(3)]
+
+    for number in range(25):
+        cloud.is_multiplied = number > 8
+        for _ in range(rng.choice((0, 1, 2, 5))):
+            cloud.step()
         policy = rng.choice(policies)
         ask = cloud.fleet.ask(cloud.request(), 0, owner="s", options=policy.options)
         both_decide_alike(cloud.fleet, ask, policy)
