@@ -2,7 +2,9 @@
 
 A claim's partition follows from its node, so the two claims of a double mostly lie in two partitions, and no fold of one partition sees
 both. This one sits above the ledgers: an index from instance to nodes, kept by confirmations and closings and made anew from the ledgers
-at a start. Where partitions are shared among workers each sees the doubles within its own share; `claimlog leaks` reads the whole log.
+at a start. Where partitions are shared among workers each sees the doubles within its own share; `claimlog leaks` reads the whole log. Of
+an open one with a side in a partition that went to somebody else only the end can be known here: no side is left of those that are ours,
+and one at most of the others.
 
 Partitions are not ordered among themselves, so nothing here depends on which was read first: a double counts only when every ledger
 concerned has been folded up to the moment when it arose, and is confirmed only by complete audits of all its nodes after the grace, but
@@ -32,6 +34,8 @@ from schemas.units import bounded_name, bounded_text
 
 MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 """The records that confirm and close no claim."""
+GRANTED = "claim-requested"
+"""The event of the one cause that each side of a double has for certain."""
 _Record = TypeVar("_Record", LeakSuspected, LeakConfirmed)
 
 
@@ -97,8 +101,8 @@ class DoubleClaims:
             self._look(instance_id)
 
     def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
-        """Every unresolved double, by instance."""
-        return [self.open[instance_id].record for instance_id in sorted(self.open)]
+        """Every unresolved double whose sides are all in these ledgers, by instance."""
+        return [finding.record for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
         """The same double, said again with the operator's word on it."""
@@ -148,7 +152,8 @@ class DoubleClaims:
     def _holdings(self, instance_id: str) -> list[Holding]:
         """Every node that holds the instance and from which it is not known to have departed; the one to keep it comes last."""
         found: list[Holding] = []
-        for node_id in self._homes.get(instance_id, ()):
+        first = self._home.get(instance_id)
+        for node_id in self._homes.get(instance_id) or (() if first is None else (first,)):
             partition = partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)
             staying = [claim for claim in self._confirmed(partition, node_id, instance_id) if claim.departed_ms is None]
             if staying:
@@ -158,11 +163,14 @@ class DoubleClaims:
 
     def _look(self, instance_id: str) -> FindingRecord | None:
         holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
-        if len(holdings) < 2:
+        elsewhere = 0 if finding is None else self._elsewhere(finding)
+        if len(holdings) + elsewhere < 2:
             if finding is None:
                 return None
             del self.open[instance_id]
             return self._resolved(finding)
+        if elsewhere:
+            return None
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
         folded_ms = min(self._ledgers[holding.partition].time_ms for holding in holdings)
         if finding is None:
@@ -180,10 +188,18 @@ class DoubleClaims:
         finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
         return finding.record
 
+    def _elsewhere(self, finding: OpenFinding) -> int:
+        """How many sides of a double lie in partitions that are not hosted here, as it was when it was last said."""
+        return sum(cause.event == GRANTED and cause.partition not in self._ledgers for cause in finding.record.causes)
+
     def _resolved(self, finding: OpenFinding) -> LeakResolved:
         said = {name: getattr(finding.record, name) for name in finding.record.__struct_fields__}
-        ledger = self._ledgers[partition_of(finding.record.node_id.encode(), next(iter(self._ledgers.values())).partitions)]
+        at = partition_of(finding.record.node_id.encode(), next(iter(self._ledgers.values())).partitions)
+        ledger = self._ledgers[at] if at in self._ledgers else self._ledgers[min(each.partition for each in self._sides_here(finding))]
         return LeakResolved(**said | {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms})
+
+    def _sides_here(self, finding: OpenFinding) -> list[Cause]:
+        return [cause for cause in finding.record.causes if cause.partition in self._ledgers]
 
 
 def _patience_ms(holdings: list[Holding]) -> int:
@@ -248,7 +264,7 @@ def _causes(holdings: list[Holding]) -> tuple[Cause, ...]:
         claim = holding.claim
         granted = f"claim {claim.claim_id} granted {amounts_text(claim.amounts)} on {claim.node_id}"
         seen = f"{claim.instance_id} seen on {claim.node_id}: claim confirmed"
-        moments = [(claim.offset, max(0, claim.granted_ms), "claim-requested", granted)]
+        moments = [(claim.offset, max(0, claim.granted_ms), GRANTED, granted)]
         if claim.confirmed_offset is not None:
             moments.append((claim.confirmed_offset, claim.confirmed_ms or 0, claim.confirmed_by, seen))
         for offset, time_ms, event, summary in moments:

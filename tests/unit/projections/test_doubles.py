@@ -9,11 +9,15 @@ import pytest
 from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
 from schemas.audits import InstanceReport
-from schemas.claims import FindingIgnored
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, NodeObserved
+from schemas.codec import encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
-from schemas.resources import ObservedResources
+from schemas.inventory import Hypervisor
+from schemas.partitioner import partition_of
+from schemas.resources import ObservedResources, Resources
 from tests.ledger_history import START_MS, History
 
+HERE = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4))
 MIGRATING = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4), task_state="migrating")
 
 
@@ -144,3 +148,71 @@ def test_a_double_that_is_ignored_is_said_again_once_for_each_other_reason() -> 
         (5, START_MS + 102_000, ""), (6, START_MS + 110_000, "ours"),
     ]  # fmt: skip
     assert doubles.open_findings() == said[1:]
+
+
+class Spread:
+    """An instance held twice, once in each of two partitions; a worker sees the ledgers of its share."""
+
+    def __init__(self) -> None:
+        self.ledgers = {number: Ledger(number, 2) for number in range(2)}
+        self.nodes = [next(f"n{n}" for n in range(99) if partition_of(f"n{n}".encode(), 2) == number) for number in range(2)]
+        self.counter = 0
+        both = DoubleClaims(self.ledgers)
+        for number in range(2):
+            self.observe(number, both, ())
+            self.claim(number, both, "first")
+        for number in (0, 1, 0):
+            self.observe(number, both, (HERE,))
+        self.open = both.open
+        assert list(self.open) == ["i"]
+
+    def share(self, *numbers: int) -> DoubleClaims:
+        """What a worker knows that has these partitions from now on."""
+        return DoubleClaims({number: self.ledgers[number] for number in numbers}, self.open)
+
+    def say(self, number: int, doubles: DoubleClaims, record: Any) -> list[FindingRecord]:
+        ledger = self.ledgers[number]
+        self.counter += 1
+        step = ledger.apply(ledger.next_offset, START_MS + 1000 * self.counter, self.nodes[number].encode(), encode(record))
+        assert step is not None
+        assert step.dead is None, step.dead
+        return doubles.apply(number, step)
+
+    def observe(self, number: int, doubles: DoubleClaims, reports: tuple[InstanceReport, ...]) -> list[FindingRecord]:
+        now_ms = START_MS + 1000 * (self.counter + 1)
+        audit = NodeObserved(
+            node_id=self.nodes[number], producer="p", epoch=1, counter=self.counter + 1, taken_at_ms=now_ms, mono_ms=now_ms,
+            hypervisor=Hypervisor(vcpus=8, memory_mib=64, disk_mib=64), instances=reports,
+        )  # fmt: skip
+        return self.say(number, doubles, audit)
+
+    def claim(self, number: int, doubles: DoubleClaims, name: str) -> list[FindingRecord]:
+        item = ClaimItem(claim_id=f"{name} {number}", instance_id="i", nodes=(self.nodes[number],), resources=Resources(memory_mib=4))
+        return self.say(number, doubles, ClaimRequested(request_id="r", owner="s", basis=0, ttl_ms=600_000, items=(item,)))
+
+    def release(self, number: int, doubles: DoubleClaims) -> list[FindingRecord]:
+        released = ClaimReleased(node_id=self.nodes[number], record_id="x", claim_id=f"first {number}", reason="operator")
+        return self.say(number, doubles, released)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_double_with_a_side_elsewhere_ends_where_the_last_side_here_closes(number: int) -> None:
+    spread = Spread()
+    alone = spread.share(number)
+
+    said = spread.release(number, alone)
+
+    assert [(type(record), record.partition) for record in said] == [(LeakResolved, number)]
+    assert alone.open == {}
+
+
+def test_a_double_with_a_side_elsewhere_is_none_the_less_one_when_the_side_here_is_confirmed_anew() -> None:
+    spread = Spread()
+    alone = spread.share(0)
+
+    said = spread.claim(0, alone, "second")
+    said += spread.observe(0, alone, (HERE,))
+
+    assert said == []
+    assert (list(alone.open), alone.open_findings()) == (["i"], []), "kept for whoever sees both sides again, and counted by nobody"
+    assert [record.instance_id for record in spread.share(0, 1).open_findings()] == ["i"]
