@@ -98,6 +98,10 @@ class Host:
                         return
                     self._sleep()
             except (LogFull, LogUnreachable) as trouble:
+                if isinstance(trouble, LogUnreachable) and stopped():
+                    # It was waited for only as long as an end may take, which says nothing of it.
+                    self._trouble = self._trouble or trouble
+                    return
                 self._bear(trouble)
 
     def _turn(self) -> int:

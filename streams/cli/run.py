@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
@@ -25,7 +25,7 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.clock import Clock, parse
-from streams.log.base import Log
+from streams.log.base import Log, LogUnreachable
 
 if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog
@@ -121,8 +121,10 @@ def run(
     _check_used(log, only, {"--policy": policy, "--engine": engine, "--state": state, **seconds})
     # All is read before a log is made: how many partitions its topics have never changes.
     chosen = _policy(policy, engine) if _places(log, only) else None
+    asked: list[int] = []
     with ExitStack() as stack:
-        opened, asked = _opened(stack, log, timing)
+        stack.push(partial(_was_to_end, asked))
+        opened = _opened(stack, log, timing, asked)
         _open_ledger(opened, ledger_partitions)
         series, health = Metrics(_version()), Health(time.monotonic, loads=True)
         if metrics is not None:
@@ -294,23 +296,29 @@ def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def _opened(stack: ExitStack, log: str | None, clock: Clock) -> tuple[Log, list[int]]:
-    """The log, and the signals that ask this process to end, once they come. Then a log that is away is not waited for much longer."""
+def _was_to_end(asked: list[int], kind: type[BaseException] | None, _problem: BaseException | None, _where: TracebackType | None) -> bool:
+    """Whether a log that is away ends a process that was asked to end: the code is that of the signal, however far it had come."""
+    return bool(asked) and kind is not None and issubclass(kind, LogUnreachable)
+
+
+def _opened(stack: ExitStack, log: str | None, clock: Clock, asked: list[int]) -> Log:
+    """The log. Signals that ask this process to end are `asked` once they come; then a log that is away is not waited for much longer."""
     hurried: list[Callable[[], None]] = []
-    asked = _stopped_by_signals(stack, hurried)
-    opened = stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=clock.wall_ms))
-    hurry = getattr(opened, "hurry", None)
-    if hurry is not None:
-        hurried.append(hurry)
-    return opened, asked
+    _stopped_by_signals(stack, hurried, asked)
+
+    def met(opened: KafkaLog) -> None:
+        hurried.append(opened.hurry)
+        if asked:
+            opened.hurry()
+
+    return stack.enter_context(open_log(log, os.environ, sys.stdin.buffer, create=True, clock=clock.wall_ms, met=met))
 
 
-def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]]) -> list[int]:
+def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]], asked: list[int]) -> None:
     """SIGTERM and SIGINT end the process after the present turn; the handler takes note, and whoever waits for brokers is `hurried`.
 
     A turn that does not end, as in a policy's own code, is not waited for by who asks again: no end leaves anything half done.
     """
-    asked: list[int] = []
     first_s: list[float] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -324,7 +332,6 @@ def _stopped_by_signals(stack: ExitStack, hurried: Iterable[Callable[[], None]])
 
     for number in (signal.SIGTERM, signal.SIGINT):
         stack.callback(signal.signal, number, signal.signal(number, note))
-    return asked
 
 
 def _code(asked: list[int]) -> Exit:

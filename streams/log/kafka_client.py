@@ -156,6 +156,11 @@ class Clients:
         """From now on nothing is waited for longer than these seconds, in all; what waits already as well."""
         self._latest = time.monotonic() + seconds
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether this process is to end."""
+        return self._latest < math.inf
+
     def patiently(self, ask: Callable[[float], T], doing: str, patience_seconds: float | None = None, *, was_there: bool = False) -> T:
         """What `ask(timeout_seconds)` returns, asked again while brokers are away, for `patience_seconds`. Raises LogError.
 

@@ -20,6 +20,9 @@ HEARTBEAT_MS: Final = 500
 """A member hears by its next heartbeat that others join or leave, twice until a share has changed hands: meanwhile nobody has it."""
 JOIN_SECONDS: Final = 10.0
 """How long the first look waits for the group's answer: a broker holds a new group for 3 s in case more members come."""
+UNSUBSCRIBE_SECONDS: Final = 3.0
+"""How long leaving waits for the answer to a joining that is under way, since the broker takes one after the other."""
+POLL_SECONDS: Final = 0.05
 # A look that finds nothing new costs a call of the client; once a millisecond is often enough.
 LOOK_SECONDS: Final = 0.001
 # Another try would not help: what a person has to mend.
@@ -36,7 +39,7 @@ class KafkaLease:
 
     def __init__(self, clients: Clients, group: str, topic: str, member: str, timeout_seconds: float) -> None:
         session_ms = max(int(timeout_seconds * 1000), SESSION_MS_MIN)
-        self._place, self._aside = clients.settings.place, clients.aside
+        self._place, self._clients = clients.settings.place, clients
         self._consumer: Consumer | None = clients.member(
             {
                 "group.id": clients.settings.group(f"{group}.{topic}.lease"),
@@ -62,15 +65,17 @@ class KafkaLease:
             return frozenset()
         now = time.monotonic()
         if not self._answered:
-            self._join(consumer, now + JOIN_SECONDS)
+            self._join(consumer)
         elif now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._poll(consumer, 0)
         return self._mine
 
-    def _join(self, consumer: Consumer, until: float) -> None:
-        while time.monotonic() < until:
-            self._poll(consumer, 0.05)
+    def _join(self, consumer: Consumer) -> None:
+        left = self._clients.patience(JOIN_SECONDS)
+        # Who is to end takes nothing over.
+        while left() > 0 and not self._clients.is_hurried:
+            self._poll(consumer, POLL_SECONDS)
             if self._answered:
                 return
         # Others hold the group up; what becomes ours will show later.
@@ -102,4 +107,24 @@ class KafkaLease:
         self._mine = frozenset()
         if consumer is not None:
             # Away or not: the session ends by itself.
-            self._aside.leave([consumer])
+            self._clients.aside.leave([_Leaving(consumer)])
+
+
+class _Leaving:
+    """A member that leaves before it ends.
+
+    librdkafka's `close` tells the group nothing of a member that is just joining anew, as each does after a first answer without a share:
+    for the rest of its session what was to be its own would be nobody's (seen with 2.16.1). To unsubscribe tells it in any case.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def close(self) -> None:
+        """See `Closable`."""
+        until = time.monotonic() + UNSUBSCRIBE_SECONDS
+        self._consumer.unsubscribe()
+        # It has its id until it has said that it leaves, which is after what it gives up is taken from it.
+        while self._consumer.memberid() and time.monotonic() < until:
+            self._consumer.poll(POLL_SECONDS)
+        self._consumer.close()

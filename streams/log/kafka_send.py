@@ -221,8 +221,9 @@ class Sender:
 
     def _late(self, what: str) -> LogUnreachable:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""
+        waited = "in the time that an end may take" if self._clients.is_hurried else f"for {self._settings.patience_ms} ms"
         return LogUnreachable(
-            f"{self._settings.place}: appending: {what} for {self._settings.patience_ms} ms{seen}. Some records may stand in the log; "
+            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; "
             "append the same bytes again"
         )
 

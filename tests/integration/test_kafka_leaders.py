@@ -6,18 +6,20 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 
 import pytest
 from confluent_kafka import KafkaError
 
-from schemas.topics import REQUESTS, RESULTS, TOPICS
+from schemas.topics import CLAIMS, REQUESTS, RESULTS, TOPICS
 from streams.app import FaustHost
 from streams.cli.main import run
+from streams.cli.reading.open_log import open_log
 from streams.log.base import Log, LogUnreachable, Message
 from streams.log.kafka import KafkaLog
+from streams.log.kafka_lease import JOIN_SECONDS
 from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Health
 from streams.runner import Engine
@@ -111,6 +113,36 @@ def test_who_is_told_to_hurry_waits_no_more_for_brokers_that_are_away(call: Call
 
             with pytest.raises(LogUnreachable):
                 call(log)
+
+
+def test_a_log_that_is_being_opened_is_told_to_hurry_as_well() -> None:
+    with cluster() as brokers:
+        brokers.topic(CLAIMS, 1)
+
+        def met(log: KafkaLog) -> None:
+            for broker in (1, 2, 3):
+                brokers.lose(broker)
+            log.hurry(0.1)
+
+        began = time.monotonic()
+        with pytest.raises(LogUnreachable):
+            open_log(f"kafka://{brokers.address}", {}, BytesIO(), met=met)
+
+        assert time.monotonic() - began < LOOK_SECONDS
+
+
+def test_who_is_to_end_does_not_wait_for_the_answer_of_its_group() -> None:
+    with cluster() as brokers:
+        brokers.topic(REQUESTS, 1)
+        with KafkaLog.open(KafkaSettings(bootstrap=brokers.address)) as log:
+            lease = log.lease("schedulers", REQUESTS, "ends")
+            for broker in (1, 2, 3):
+                brokers.lose(broker)
+            Timer(0.2, log.hurry).start()
+            began = time.monotonic()
+
+            assert lease.partitions() == frozenset()
+            assert time.monotonic() - began < JOIN_SECONDS / 2
 
 
 def test_what_could_not_be_stored_soon_for_too_long_is_stored_once_the_coordinator_is_back() -> None:

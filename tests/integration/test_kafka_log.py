@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread, Timer, current_thread, main_thread
+from threading import Event, Thread, Timer, current_thread, main_thread
 from types import FrameType
 from typing import Any, cast
 from uuid import uuid4
@@ -422,6 +422,42 @@ def test_members_divide_partitions_and_take_over_what_is_released(log: KafkaLog)
     assert shares[0] | shares[1] == alone
     assert after == [alone]
     assert second.partitions() == frozenset()
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.2, 0.6])
+def test_a_member_that_leaves_soon_after_its_first_answer_keeps_nothing_from_the_others(
+    after_seconds: float, log: KafkaLog, settings: KafkaSettings
+) -> None:
+    with KafkaLog.open(settings) as other:
+        (first,) = members(log, 1)
+        settle([first], [4])
+        stopped = Event()
+        looking = Thread(target=lambda: [first.partitions() for _ in iter(lambda: stopped.wait(0.002), True)])
+        looking.start()
+        try:
+            second = other.lease("schedulers", "claims", "second", timeout_seconds=10)
+            second.partitions()
+            until = time.monotonic() + after_seconds
+            while time.monotonic() < until:
+                second.partitions()
+                time.sleep(0.002)
+            began = time.monotonic()
+            second.release()
+            released = time.monotonic() - began
+            while others(other, "member-0") and time.monotonic() - began < 20:
+                time.sleep(0.05)
+            gone = time.monotonic() - began
+        finally:
+            stopped.set()
+            looking.join()
+
+    assert (released < 3, gone < 6) == (True, True), f"released after {released:.1f} s, gone after {gone:.1f} s"
+
+
+def others(log: KafkaLog, name: str) -> list[str]:
+    """Who shares `claims` beside this one."""
+    (found,) = log.members(["schedulers.claims.lease"])
+    return [client for client in found.clients if client != name]
 
 
 def test_a_member_that_is_not_heard_from_loses_its_share(log: KafkaLog, settings: KafkaSettings) -> None:

@@ -54,12 +54,13 @@ def open_log(
     clock: ClockMs = wall_clock_ms,
     partly_copied: bool = False,
     narrowed: bool = False,
+    met: Callable[[KafkaLog], None] | None = None,
 ) -> Log:
     """Open the log that `--log` names, or CLAIMLOG_LOG in `environ`.
 
     With `create` an SQLite log is made if it is missing; `clock` stamps what is appended to it. A Kafka log has the brokers' clocks, and
     takes settings from the address, the environment (CLAIMLOG_KAFKA_…) and `-X`; `narrowed` it has the partitions that the ledger was
-    opened with, whatever somebody has added.
+    opened with, whatever somebody has added; `met` has it as soon as a broker has answered, before more is asked.
     Raises UsageProblem if nothing or no log is named, LogUnreachable if it cannot be opened, LogDamaged; LogCutShort for a file that lacks
     lines, of stdin it is only said, and for a copy that was interrupted unless it may be `partly_copied`.
     """
@@ -73,7 +74,7 @@ def open_log(
         _check_path(rest)
         return _sqlite(rest, create=create, clock=clock, partly_copied=partly_copied)
     if scheme == "kafka" and separator:
-        return _kafka(spec, environ, partly_copied=partly_copied, narrowed=narrowed)
+        return _kafka(spec, environ, partly_copied=partly_copied, narrowed=narrowed, met=met)
     if spec == "-":
         return _jsonl(stdin, "stdin", tell=teller(sys.stderr))
     if spec.endswith(".jsonl"):
@@ -132,7 +133,9 @@ def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> 
     return log
 
 
-def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrowed: bool) -> Log:
+def _kafka(
+    spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrowed: bool, met: Callable[[KafkaLog], None] | None
+) -> Log:
     from streams.log.kafka import KafkaLog
     from streams.log.kafka_settings import SettingsProblem, parse_settings
 
@@ -140,6 +143,8 @@ def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrow
         log = KafkaLog.open(parse_settings(spec, environ, _given.get()))
     except SettingsProblem as problem:
         raise UsageProblem(str(problem)) from None
+    if met is not None:
+        met(log)
     if not partly_copied:
         _refuse_part(log, log.settings.place, log.has_times_of_writers)
     if narrowed:

@@ -187,6 +187,25 @@ def test_who_hangs_in_a_policy_s_own_code_ends_when_told_again(tmp_path: Path, c
         assert process.wait(30) == -signal.SIGTERM
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_who_is_told_to_end_while_no_broker_answers_ends_as_the_signal_says(number: int, code: int) -> None:
+    command = [sys.executable, "-m", "streams.cli.main", "run", "--log", "kafka://127.0.0.1:1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        status = Path(f"/proc/{process.pid}/status")
+        deadline = time.monotonic() + 30
+        while not _catches(status.read_text(), signal.SIGTERM) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(number)
+
+        assert (process.wait(30), process.stderr.read() if process.stderr else None) == (code, "")
+
+
+def _catches(status: str, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize("only", [(), ("--only", "scheduler")], ids=["both", "scheduler"])
 def test_a_running_process_that_is_interrupted_ends_in_order_too_but_with_130(only: tuple[str, ...], tmp_path: Path) -> None:
     process = started(tmp_path / "ledger.sqlite", "--metrics", "0", *only)

@@ -262,3 +262,11 @@ def test_who_is_stopped_while_the_log_is_away_ends_without_an_error() -> None:
     host(engine).run(lambda: engine.turns > 2)
 
     assert engine.closed
+
+
+def test_what_did_not_come_in_the_time_that_an_end_may_take_is_not_called_a_log_that_is_away() -> None:
+    engine, err = Broken(LogUnreachable("has not come so far; check the partition's leader")), StringIO()
+
+    host(engine, err=err).run(lambda: engine.turns > 0)
+
+    assert (engine.closed, err.getvalue()) == (True, "")
