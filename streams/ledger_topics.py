@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from uuid import uuid4
 
@@ -24,6 +24,9 @@ REQUEST_PARTITIONS_DEFAULT = 8
 LATER_TOPICS = frozenset({topics.ANSWERED})
 """Topics without which a ledger is whole: one that an earlier version made goes on as it was until `claimlog topics apply`."""
 
+MAKES = "`claimlog topics apply` makes it"
+"""What to do about a missing topic of which nothing was lost."""
+
 
 def topic_specs(ledger_partitions: int, request_partitions: int) -> list[TopicSpec]:
     """Every topic with its number of partitions."""
@@ -37,15 +40,15 @@ def open_ledger(
     ledger_partitions: int = LEDGER_PARTITIONS_DEFAULT,
     request_partitions: int = REQUEST_PARTITIONS_DEFAULT,
     whole: bool = False,
-) -> None:
+) -> list[str]:
     """Make the topics that are missing and write `PartitionOpened` as record 0 of each partition of `claims`. Doing it twice does nothing.
 
     Several processes may do it at once: whoever holds the lease of a partition opens it. Raises TopicMismatch if the topics there have
     other numbers of partitions than each other, and if `claims` was deleted; with `whole` also what keeps one of `LATER_TOPICS` from being
-    made.
+    made. Returns the topics that were made though the ledger had begun: who knows of them can tell whether they were deleted.
     """
     _check_claims(log)
-    there = log.topics()
+    there, has_begun = log.topics(), _has_begun(log)
     if topics.CLAIMS in there:
         ledger_partitions = there[topics.CLAIMS]
     else:
@@ -64,8 +67,9 @@ def open_ledger(
         if whole:
             raise
     _check_counts(log)
+    made = [name for name in TOPICS if has_begun and name in log.topics() and name not in there]
     if all(log.ends(topics.CLAIMS).values()):
-        return
+        return made
     member = uuid4().hex
     lease = log.lease("ledger-opening", topics.CLAIMS, member)
     try:
@@ -79,6 +83,37 @@ def open_ledger(
                 log.wait({}, 0.05)
     finally:
         lease.release()
+    return made
+
+
+def made_anew(names: Sequence[str]) -> str:
+    """What to tell of topics that were made though the ledger had begun; nothing of none."""
+    if not names:
+        return ""
+    lost = [name for name in names if _is_source(name)]
+    restore = f"; where they were deleted restore {', '.join(lost)}: nothing makes those records again" if lost else ""
+    return f"made, empty, beside a ledger that has records: {', '.join(names)}{restore}"
+
+
+def remedy(log: Log, topic: str) -> str:
+    """What to do about a topic that is missing."""
+    if not _has_begun(log):
+        return MAKES
+    if topic == topics.CLAIMS:
+        return "restore it from a copy"
+    return "restore it; `claimlog topics apply` begins it empty" if _is_source(topic) else f"{MAKES}, and nothing has to be restored"
+
+
+def _is_source(topic: str) -> bool:
+    return TOPICS[topic].kept == "ever"
+
+
+def _has_begun(log: Log) -> bool:
+    """Whether the ledger has more than its opening; without `claims`, whether something follows from what it had."""
+    there = log.topics()
+    if topics.CLAIMS in there:
+        return any(end > 1 for end in log.ends(topics.CLAIMS).values())
+    return any(topic in there and any(log.ends(topic).values()) for topic in FOLLOWS)
 
 
 def _refuse_deleted(log: Log, there: Collection[str]) -> None:
@@ -139,8 +174,7 @@ def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
         if topic.name not in there:
             raise TopicMismatch(
                 f"topic {topic.name} is missing: this is no claimlog ledger, its making was interrupted, or somebody deleted it; "
-                "`claimlog run` makes it, empty: where it was deleted restore it instead. Brokers hide topics from users who may not read "
-                "them"
+                f"{remedy(log, topic.name)}. Brokers hide topics from users who may not read them"
             )
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:

@@ -186,10 +186,11 @@ def _is_kafka(log: str | None) -> bool:
 
 def _open_ledger(log: Log, partitions: int | None) -> None:
     """Make what is missing. Raises UsageProblem for another number of partitions of `claims` than there are."""
-    from streams.ledger_topics import LEDGER_PARTITIONS_DEFAULT, open_ledger
+    from streams.ledger_topics import LEDGER_PARTITIONS_DEFAULT, made_anew, open_ledger
 
     check_partitions(log.topics(), "--ledger-partitions", partitions, CLAIMS)
-    open_ledger(log, ledger_partitions=partitions or LEDGER_PARTITIONS_DEFAULT)
+    if made := open_ledger(log, ledger_partitions=partitions or LEDGER_PARTITIONS_DEFAULT):
+        _tell(made_anew(made))
 
 
 def _check_served(port: int | None, address: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, runtime_check
 
 from cyclopts import App, Parameter
 from msgspec import Struct
+from msgspec.structs import replace
 
 from projections.whole import opened_partitions
 from schemas.topics import CLAIMS, REQUESTS, TOPICS
@@ -19,7 +20,15 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
 from streams.cli.reading.there import is_lines
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
-from streams.ledger_topics import LEDGER_PARTITIONS_DEFAULT, REQUEST_PARTITIONS_DEFAULT, made_with, open_ledger, topic_specs
+from streams.ledger_topics import (
+    LEDGER_PARTITIONS_DEFAULT,
+    REQUEST_PARTITIONS_DEFAULT,
+    made_anew,
+    made_with,
+    open_ledger,
+    remedy,
+    topic_specs,
+)
 from streams.log.base import Log, TopicSpec
 from streams.mirror import COPIED
 
@@ -92,12 +101,14 @@ def apply(
         there = target.topics()
         check_partitions(there, "--ledger-partitions", ledger_partitions, CLAIMS)
         check_partitions(there, "--request-partitions", request_partitions, REQUESTS)
-        open_ledger(
+        made = open_ledger(
             target,
             ledger_partitions=ledger_partitions or there.get(CLAIMS, LEDGER_PARTITIONS_DEFAULT),
             request_partitions=request_partitions or made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT),
             whole=True,
         )
+        if made:
+            say(made_anew(made))
         return _told(target, show)
 
 
@@ -152,13 +163,14 @@ def differences(log: Log) -> Sequence[Difference | Missing]:
     there = log.topics()
     specs = topic_specs(_ledger_partitions(log, there), made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT))
     if isinstance(log, Configured):
-        return log.differences(specs)
+        found_there = log.differences(specs)
+        return [replace(each, expected=remedy(log, each.topic)) if each.is_missing else each for each in found_there]
     found: list[Missing] = []
     if is_lines(log):  # A copy of a ledger, which leaves out what is derived.
         specs = [spec for spec in specs if spec.name in COPIED]
     for spec in specs:
         if spec.name not in there:
-            found.append(Missing(spec.name, "missing; `claimlog topics apply` makes it"))
+            found.append(Missing(spec.name, f"missing; {remedy(log, spec.name)}"))
         elif there[spec.name] != spec.partitions:
             found.append(Missing(spec.name, f"{there[spec.name]} partitions, not {spec.partitions}"))
     return found

@@ -223,8 +223,7 @@ class Sender:
         seen = f"; last heard: {self._clients.last_seen}" if self._clients.last_seen else ""
         waited = "in the time that an end may take" if self._clients.is_hurried else f"for {self._settings.patience_ms} ms"
         return LogUnreachable(
-            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; "
-            "append the same bytes again"
+            f"{self._settings.place}: appending: {what} {waited}{seen}. Some records may stand in the log; append the same bytes again"
         )
 
     def _give_up(self) -> None:

@@ -57,10 +57,15 @@ class Difference(Struct, frozen=True):
     is_of_mirrors: bool = False
     """Whether a mirror, or a restored archive, has to have it so: people are told, nothing is refused."""
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the topic is not there; `expected` says what to do."""
+        return self.setting == MISSING
+
     def __str__(self) -> str:
         if self.is_of_mirrors:
             return f"topic {self.topic!r}: {self.setting} is {self.found}, which is for mirrors"
-        if self.setting == MISSING:
+        if self.is_missing:
             return f"topic {self.topic!r}: missing; {self.expected}"
         return f"topic {self.topic!r}: {self.setting} is {self.found}, not {self.expected}"
 

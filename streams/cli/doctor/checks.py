@@ -114,18 +114,12 @@ def topic_set(log: Log) -> Check:
     try:
         check_topics(log)
     except TopicMismatch as problem:
-        makes = "`claimlog run` makes what is missing" if _is_one_to_make(log) else "`claimlog topics check` says what each has"
-        return Check("fail", "topics", str(problem), makes)
+        return Check("fail", "topics", str(problem), "`claimlog topics check` says what each has, and what to do about it")
     said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
     if later := sorted(LATER_TOPICS - there.keys()):
         said += f"; {', '.join(later)} is missing, so each start of a scheduler reads all results"
         return Check("warn", "topics", said, "`claimlog topics apply` makes it; then start schedulers and workers again")
     return Check("ok", "topics", said)
-
-
-def _is_one_to_make(log: Log) -> bool:
-    """Whether a topic other than `claims` is missing, which `claimlog run` makes."""
-    return CLAIMS in log.topics() and not set(TOPICS) - LATER_TOPICS <= log.topics().keys()
 
 
 def ledger_opened(log: Log) -> Check:

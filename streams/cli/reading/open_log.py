@@ -133,9 +133,7 @@ def _sqlite(path: str, *, create: bool, clock: ClockMs, partly_copied: bool) -> 
     return log
 
 
-def _kafka(
-    spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrowed: bool, met: Callable[[KafkaLog], None] | None
-) -> Log:
+def _kafka(spec: str, environ: Mapping[str, str], *, partly_copied: bool, narrowed: bool, met: Callable[[KafkaLog], None] | None) -> Log:
     from streams.log.kafka import KafkaLog
     from streams.log.kafka_settings import SettingsProblem, parse_settings
 

@@ -193,7 +193,7 @@ def test_a_log_that_is_no_ledger_fails_and_says_what_makes_one(tmp_path: Path, c
     said = FleetLog(tmp_path, opened=False).run(capsys, "doctor", "-o", "json")
 
     assert said.code == 3
-    assert "claimlog run" in says(said, "topics")
+    assert "claimlog topics apply" in says(said, "topics")
 
 
 def test_a_log_that_is_not_there_fails_with_5(fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

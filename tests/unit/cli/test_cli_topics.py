@@ -8,7 +8,7 @@ import pytest
 
 from schemas.claims import PartitionOpened
 from schemas.codec import encode
-from schemas.topics import CLAIMS, RESULTS, SNAPSHOTS
+from schemas.topics import CLAIMS, NODE_RESOURCES, RESULTS, SNAPSHOTS, VERDICTS
 from streams.cli.main import run
 from streams.cli.topics import differences
 from streams.ledger_topics import topic_specs
@@ -33,6 +33,49 @@ def test_where_claims_was_deleted_nothing_else_is_called_wrong() -> None:
     log = MemoryLog([spec for spec in topic_specs(2, 3) if spec.name != CLAIMS])
 
     assert [str(difference) for difference in differences(log)] == ["topic 'claims': missing; `claimlog topics apply` makes it"]
+
+    log.append([Message(NODE_RESOURCES, b"n1", b"{}")])
+
+    assert [str(difference) for difference in differences(log)] == ["topic 'claims': missing; restore it from a copy"]
+
+
+@pytest.fixture
+def robbed(tmp_path: Path) -> FleetLog:
+    """A ledger that has begun, of which somebody deleted what schedulers answered and what follows from claims."""
+    fleet = FleetLog(tmp_path, opened=False)
+    fleet.log.create([spec for spec in topic_specs(1, 1) if spec.name not in {RESULTS, VERDICTS}])
+    opened = PartitionOpened(ledger_id="L", partition=0, partitions=1)
+    fleet.log.append([Message(CLAIMS, b"k", encode(opened)), Message(CLAIMS, b"n", b"{}")])
+    return fleet
+
+
+def test_a_deleted_topic_of_which_nothing_makes_records_again_is_to_be_restored_whoever_says_so(
+    robbed: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked, looked = robbed.run(capsys, "topics", "check", "-o", "json"), robbed.run(capsys, "doctor", "--quick", "-o", "json")
+
+    found = {item["topic"]: item["found"] for item in checked.json["items"]}
+    (line,) = [item for item in looked.json["items"] if item["check"] == "topics"]
+    assert found[RESULTS] == "missing; restore it; `claimlog topics apply` begins it empty"
+    assert found[VERDICTS] == "missing; `claimlog topics apply` makes it, and nothing has to be restored"
+    assert "or somebody deleted it; restore it; `claimlog topics apply` begins it empty. Brokers" in line["says"]
+    assert "claimlog run" not in line["says"] + line["fix"]
+
+
+@pytest.mark.parametrize("verb", [("topics", "apply"), ("run", "--until-idle")], ids=" ".join)
+def test_what_is_made_beside_a_ledger_that_has_begun_is_told(
+    verb: tuple[str, ...], robbed: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, again = robbed.run(capsys, *verb), robbed.run(capsys, *verb)
+
+    assert f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}; where they were deleted restore {RESULTS}: " in made.err
+    assert (made.code, again.code, "made, empty" in again.err) == (0, 0, False)
+
+
+def test_of_a_ledger_that_begins_nothing_has_to_be_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = FleetLog(tmp_path, opened=False).run(capsys, "topics", "apply")
+
+    assert (made.code, made.err) == (0, "")
 
 
 def test_what_is_derived_is_not_missed_in_a_copy_of_lines_and_what_is_copied_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
