@@ -24,8 +24,8 @@ UNKNOWN: Final = -1
 
 
 WHY: Final = (
-    "records were lost, with a disk or since a broker without them was made its leader. What was made of them is of no use; start this "
-    "process again, it begins anew"
+    "the topic was deleted and made anew, or records were lost, with a disk or since a broker without them was made its leader. What was "
+    "made of them is of no use; start this process again, it begins anew"
 )
 
 
@@ -47,7 +47,10 @@ def not_at_hand(place: Partition, offset: int, start: int, end: int) -> OffsetOu
         return Rewound(f"{place}: the log does not go on at offset {offset} as it was read up to there: {WHY}")
     said = "the others were archived, or deleted (`claimlog topics check` says whether a retention is set)"
     if offset > end:
-        said = "where there were more, records were lost with a disk, or since a broker without them was made the partition's leader"
+        said = (
+            "where there were more, the topic was deleted and made anew, or records were lost with a disk or since a broker without them "
+            "was made the partition's leader; a process that read on here is to be started again, and begins anew with what is there"
+        )
     return OffsetOutOfRange(f"{place}@{offset}: {at_hand(start, end)}; {said}")
 
 

@@ -97,7 +97,15 @@ def test_where_no_number_rests_on_it_and_of_brokers_that_name_no_leaders_nothing
 def test_an_offset_that_is_refused_though_it_is_at_hand_was_read_of_another_log() -> None:
     assert type(not_at_hand(PLACE, 25, 0, 30)) is Rewound
     assert str(not_at_hand(PLACE, 2, 6, 10)).startswith("claims/0@2: at hand are offsets 6 to 9; the others were archived, or deleted")
-    assert str(not_at_hand(PLACE, 25, 0, 15)).startswith("claims/0@25: at hand are offsets 0 to 14; where there were more,")
+
+
+def test_an_offset_behind_the_end_is_told_with_all_that_may_have_been_and_with_what_to_do() -> None:
+    said = str(not_at_hand(PLACE, 25, 0, 15))
+
+    assert said.startswith(
+        "claims/0@25: at hand are offsets 0 to 14; where there were more, the topic was deleted and made anew, or records "
+    )
+    assert said.endswith("a process that read on here is to be started again, and begins anew with what is there")
 
 
 class Reader:
