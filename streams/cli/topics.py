@@ -33,6 +33,7 @@ from streams.log.base import Log, TopicSpec
 from streams.mirror import COPIED
 
 if TYPE_CHECKING:
+    from streams.log.kafka_settings import KafkaSettings
     from streams.log.kafka_topics import Difference
 
 app = App(name="topics", help="The topics of a ledger: make them, check them.")
@@ -62,6 +63,8 @@ TIMES_OF_BROKERS: Final = (
 @runtime_checkable
 class Configured(Protocol):
     """A log whose topics have settings of their own: Kafka."""
+
+    settings: KafkaSettings
 
     def differences(self, topics: list[TopicSpec]) -> list[Difference]:
         """What is not as it must be."""
@@ -145,6 +148,11 @@ def _told(log: Log, show: Show) -> int:
     mirrored = of_mirrors(compared)
     if mirrored:
         say(f"{', '.join(mirrored)}: {TIMES_OF_WRITERS}; {TIMES_OF_BROKERS}")
+    if isinstance(log, Configured):
+        from streams.log.kafka_topics import Difference, commands
+
+        for command in commands([each for each in compared if isinstance(each, Difference)], log.settings.topic):
+            say(command)
     return Exit.FINDINGS if len(compared) > len(mirrored) else Exit.DONE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -45,6 +45,9 @@ NO_ID: Final = str(Uuid(0, 0))
 """What a broker says that does not know topics' ids."""
 MISSING = "missing"
 """The setting of a topic that is not there."""
+PARTITIONS, REPLICATION = "partitions", "replication"
+"""Settings of a topic that no `--add-config` changes."""
+OR_MORE = " or more"
 
 
 class Difference(Struct, frozen=True):
@@ -97,7 +100,7 @@ def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_brok
         if not fine:
             # A mirror or a restored archive keeps the original times (CreateTime), and nothing of its own says that it is one.
             of_mirrors = setting == TIMESTAMPS
-            differences.append(Difference(spec.name, setting, expected + (" or more" if at_least else ""), value or "not set", of_mirrors))
+            differences.append(Difference(spec.name, setting, expected + (OR_MORE if at_least else ""), value or "not set", of_mirrors))
     return differences
 
 
@@ -108,6 +111,23 @@ def told(differences: Sequence[Difference]) -> str:
         by_words.setdefault(str(difference).partition(": ")[2], []).append(difference)
     alike = [(words, [each.topic for each in found]) for words, found in by_words.items()]
     return "; ".join(f"{'topic' if len(names) == 1 else 'topics'} {few(list(map(repr, names)))}: {words}" for words, names in alike)
+
+
+def commands(differences: Sequence[Difference], full_name: Callable[[str], str]) -> list[str]:
+    """What sets these right, in Kafka's own tools; nothing sets a number of partitions right, and what is missing or of mirrors is told."""
+    added: dict[str, list[str]] = {}
+    for each in differences:
+        if each.setting not in {MISSING, PARTITIONS, REPLICATION} and not each.is_of_mirrors:
+            added.setdefault(each.topic, []).append(f"{each.setting}={each.expected.removesuffix(OR_MORE)}")
+    told = [
+        f"kafka-configs.sh --alter --entity-type topics --entity-name {full_name(topic)} --add-config {','.join(settings)}"
+        for topic, settings in added.items()
+    ]
+    thin = [each for each in differences if each.setting == REPLICATION]
+    if thin:
+        names = ", ".join(full_name(each.topic) for each in thin)
+        told.append(f"kafka-reassign-partitions.sh --execute gives partitions {thin[0].expected} replicas, for {names}")
+    return told
 
 
 class Catalog:
@@ -198,7 +218,7 @@ class Catalog:
         differences = [difference for difference in self.differences(specs) if not difference.is_of_mirrors]
         if differences:
             hint = f" (a single broker is meant? add ?{SINGLE_BROKER} to the address)" if not self._settings.single_broker else ""
-            raise TopicMismatch(f"{self._settings.place}: {told(differences)}{hint}")
+            raise TopicMismatch(f"{self._settings.place}: {told(differences)}{hint}; `claimlog topics check` says what sets it right")
 
     def differences(self, specs: Sequence[TopicSpec]) -> list[Difference]:
         """What is not as it must be, missing topics included."""
@@ -212,10 +232,10 @@ class Catalog:
                 found.append(Difference(spec.name, MISSING, "`claimlog topics apply` makes it", MISSING))
                 continue
             if len(topic.partitions) != spec.partitions:
-                found.append(Difference(spec.name, "partitions", str(spec.partitions), str(len(topic.partitions))))
+                found.append(Difference(spec.name, PARTITIONS, str(spec.partitions), str(len(topic.partitions))))
             replicas = min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
             if replicas < least:
-                found.append(Difference(spec.name, "replication", f"{least} or more", str(replicas)))
+                found.append(Difference(spec.name, REPLICATION, f"{least}{OR_MORE}", str(replicas)))
             found += config_differences(spec, configs[spec.name], single_broker=self._settings.single_broker)
         return found
 

@@ -605,15 +605,20 @@ def test_a_single_broker_has_to_be_meant(settings: KafkaSettings) -> None:
         assert dict(log.topics()) == {}
 
 
-def test_topics_that_would_lose_records_are_refused(log: KafkaLog) -> None:
+def test_topics_that_would_lose_records_are_refused(log: KafkaLog, capsys: pytest.CaptureFixture[str]) -> None:
     admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
     name = log.settings.topic("placement-requests")
     config = {"cleanup.policy": "compact", "retention.ms": "3600000"}
     admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result()
     spec = TopicSpec("placement-requests", 2)
 
-    with pytest.raises(TopicMismatch, match=r"cleanup\.policy is compact, not delete; .*retention\.ms is 3600000, not -1"):
+    with pytest.raises(
+        TopicMismatch, match=r"cleanup\.policy is compact, not delete; .*retention\.ms is 3600000, not -1; `claimlog topics check`"
+    ):
         log.create([spec])
+    assert run(["topics", "check", "--log", f"{log.settings.place}?single-broker"]) == Exit.FINDINGS
+    command = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=delete,retention.ms=-1\n"
+    assert command in capsys.readouterr().err
 
     assert log.differences([TopicSpec("claims", 4)]) == []
     assert "partitions" in {difference.setting for difference in log.differences([replace(spec, partitions=3)])}

@@ -92,7 +92,7 @@ def settings(compared: Sequence[Difference | Missing]) -> Check:
     """The topics are as a ledger needs them."""
     wrong = [str(difference) for difference in compared if not difference.is_of_mirrors]
     if wrong:
-        return Check("fail", "settings", few(wrong, separator="; "), "claimlog topics check")
+        return Check("fail", "settings", few(wrong, separator="; "), "`claimlog topics check` says what sets them right")
     return Check("ok", "settings", "topics are as a ledger needs them")
 
 

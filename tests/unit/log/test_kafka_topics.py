@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.log.kafka_topics import Difference, told
+from streams.log.kafka_topics import MISSING, Difference, commands, told
 
 
 def test_what_topics_have_in_common_is_said_once() -> None:
@@ -15,3 +15,20 @@ def test_what_topics_have_in_common_is_said_once() -> None:
         "topics 'topic-0', 'topic-1', 'topic-2' and 10 more: replication is 1, not 3 or more; "
         "topic 'claims': retention.ms is 3600000, not -1"
     )
+
+
+def test_what_kafka_s_own_tools_set_right_is_told_as_their_commands() -> None:
+    found = [
+        Difference("claims", "retention.ms", "-1", "3600000"),
+        Difference("claims", "min.insync.replicas", "2 or more", "1"),
+        Difference("claims", "partitions", "4", "6"),
+        Difference("claims", "replication", "3 or more", "1"),
+        Difference("claims", "message.timestamp.type", "LogAppendTime", "CreateTime", is_of_mirrors=True),
+        Difference("leak-findings", MISSING, "`claimlog topics apply` makes it", MISSING),
+        Difference("leak-findings", "replication", "3 or more", "1"),
+    ]
+
+    assert commands(found, "fleet.{}".format) == [
+        "kafka-configs.sh --alter --entity-type topics --entity-name fleet.claims --add-config retention.ms=-1,min.insync.replicas=2",
+        "kafka-reassign-partitions.sh --execute gives partitions 3 or more replicas, for fleet.claims, fleet.leak-findings",
+    ]
