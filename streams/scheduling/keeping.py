@@ -8,14 +8,22 @@ from schemas.resources import RESOURCES, Resources
 from streams.scheduling.fleet import Fleet
 
 
+def can_be_reverted(request: PlacementRequested) -> bool:
+    """Whether it is a migration after which its instances may come back to where they were."""
+    return request.action == "migrate" and not request.live
+
+
 def has_to_keep(request: PlacementRequested) -> bool:
-    """Whether its instances keep the places that they leave: a migration that can be reverted."""
-    return request.action == "migrate" and not request.live and not request.dry_run
+    """Whether its instances keep the places that they leave: nothing is claimed in a dry run, so nothing is kept either."""
+    return can_be_reverted(request) and not request.dry_run
 
 
 def nothing_kept(fleet: Fleet, request: PlacementRequested, index: int) -> str:
-    """Why instance number `index` cannot keep its place, which it has to: it has none on the source node. Empty if it can."""
-    if not has_to_keep(request) or kept_item(fleet, request, index) is not None:
+    """Why instance number `index` cannot keep its place, which it has to: it has none on the source node. Empty if it can.
+
+    A dry run is told the same, as it asks whether the migration would go.
+    """
+    if not can_be_reverted(request) or kept_item(fleet, request, index) is not None:
         return ""
     return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
 

@@ -78,10 +78,12 @@ def tried(ask: Ask, _: Options) -> Check | None:
 def moved(ask: Ask, _: Options) -> Check | None:
     """A migration or evacuation leaves its node; a resize stays on it (on the one that is named, else where the instance is)."""
     source, action, instance_id = ask.request.source_node, ask.request.action, ask.instance_id
-    if action == "resize" and source:
-        return Check(lambda rooms: [r for r in rooms if r.node_id == source], lambda _: f"a resize stays on {source}")
     if action == "resize":
-        return Check(lambda rooms: [r for r in rooms if instance_id in r.instances], lambda _: "the instance to resize is not there")
+        stays = f"a resize stays on {source}"
+        return Check(
+            lambda rooms: [r for r in rooms if instance_id in r.instances and (not source or r.node_id == source)],
+            lambda room: stays if source and room.node_id != source else "the instance to resize is not there",
+        )
     if action in {"migrate", "evacuate"} and source:
         return Check(lambda rooms: [r for r in rooms if r.node_id != source], lambda _: "the instance leaves it")
     return None

@@ -226,13 +226,28 @@ def test_a_migration_that_fits_nowhere_keeps_nothing() -> None:
     assert len([claim for ledger in here.ledgers() for claim in ledger.claims]) == 1
 
 
-def test_what_is_not_on_the_node_that_it_should_leave_is_refused() -> None:
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_is_not_on_the_node_that_it_should_leave_is_refused(dry_run: bool) -> None:
     here = fleet("n1", "n2", "n3")
 
-    result = move(here, source_node="n3")
+    result = move(here, source_node="n3", dry_run=dry_run)
 
     assert (result.reason, result.message) == ("refused", f"instance {GUEST} is neither claimed nor shown on source_node n3")
     assert len(said(here, CLAIMS, ClaimRequested)) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_a_resize_stays_where_the_instance_is_whatever_node_is_named(engine_name: str) -> None:
+    here = fleet("n1", "n2", "n3")
+
+    wrong = move(here, "wrong", engine_name=engine_name, action="resize", source_node="n3")
+    right = move(here, "right", engine_name=engine_name, action="resize", source_node="n1")
+
+    assert (wrong.reason, [example.reason for example in wrong.decisions[0].rejections if example.rejected]) == (
+        "no-valid-node",
+        ["a resize stays on n3"],
+    )
+    assert [placement.node_id for placement in right.placements] == ["n1"]
 
 
 @pytest.mark.parametrize("engine_name", ["profiles", "reference"])

@@ -76,7 +76,8 @@ def test_a_move_leaves_its_node_and_a_resize_stays() -> None:
     assert why("source-node", ask(action="migrate", source_node="n1"), node()) == "the instance leaves it"
     assert why("source-node", ask(action="evacuate", source_node="n2"), node()) is None
     assert why("source-node", ask(action="resize", source_node="n2"), node()) == "a resize stays on n2"
-    assert why("source-node", ask(action="resize", source_node="n1"), node()) is None
+    assert why("source-node", ask(action="resize", source_node="n1"), with_instances(node(), "i")) is None
+    assert why("source-node", ask(action="resize", source_node="n1"), node()) == "the instance to resize is not there"
     assert why("source-node", ask(source_node="n1"), node()) is None
     assert why("source-node", ask(action="resize"), node()) == "the instance to resize is not there"
     assert why("source-node", ask(action="resize"), with_instances(node(), "i")) is None
