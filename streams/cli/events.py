@@ -16,6 +16,7 @@ from projections.subjects import Subject, concerns, node_of, subject_of
 from projections.wording import record_text
 from schemas.codec import Unreadable, decode_keyed, event_type, known_types
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, FINDINGS, LIFECYCLE, REQUESTS, RESULTS, TOPICS, VERDICTS
+from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
 from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
@@ -77,7 +78,8 @@ def events(
     """The records of the log, oldest first: when, where, what. With -w also those to come, and without --since only these.
 
     Rows, snapshots, digests and filed answers, which follow from the others, are shown where --topic or --type asks for them.
-    A subject that no record of the log names exits 2, unless one that does may still come (-w).
+    A subject that no record of the log names exits 2, unless one that does may still come (-w). Where some of what is asked for has left
+    the log, or may have, the rest is printed, and the exit code is 6.
     """
     for name in topic:
         if name not in TOPICS:
@@ -112,11 +114,11 @@ def events(
                 check_named(source, subject)
             items = chain(first, found)
             show.write(Answer(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
-            for late in begins_late(source, having, within):
-                say(late)
-            if lacks:
-                say(missing_text(lacks))
-    return 0
+            said = [*begins_late(source, having, within), *([missing_text(lacks)] if lacks else ())]
+            for each in said:
+                say(each)
+            return Exit.INCOMPLETE if said else Exit.DONE
+    return Exit.DONE
 
 
 def _found(log: Log, topics: tuple[str, ...], within: Range, chosen: Chosen) -> Iterator[dict[str, Any]]:

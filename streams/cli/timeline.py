@@ -17,6 +17,7 @@ from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, RESULTS
+from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, BoundFlag, Live, LogFlag, MomentFlag
 from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Moment
@@ -72,7 +73,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         say(missing_text(lacks))
     if not about.entries:
         say(f"no record made a difference to {about.subject}; `claimlog events --for {about.subject}`")
-    return 0
+    return Exit.INCOMPLETE if lacks else Exit.DONE
 
 
 def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, State]:

@@ -61,10 +61,10 @@ def test_an_answer_that_would_need_a_missing_topic_is_none(
     assert f"{lacks} {'are' if ',' in lacks else 'is'} missing, so what stood there is not known; see `claimlog topics check`" in said.err
 
 
-def test_an_answer_that_has_some_of_its_topics_names_the_others(part: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_has_some_of_its_topics_names_the_others_and_exits_6(part: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     events, timeline = part.run(capsys, "events"), part.run(capsys, "timeline", "node/c01")
 
-    assert (events.code, timeline.code) == (0, 0)
+    assert (events.code, timeline.code) == (6, 6)
     assert "node-observed" in events.out
     assert f"topics {topics.REQUESTS}, " in events.err
     assert f"topics {topics.REQUESTS}, {topics.RESULTS}, {topics.FINDINGS} are missing" in timeline.err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.clock import wall_clock_ms
-from tests.cli_log import PARTITIONS, START_MS, FleetLog
+from tests.cli_log import PARTITIONS, START_MS, FleetLog, Said
 
 Capture = pytest.CaptureFixture[str]
 ASKED = (("nodes", "--at"), ("leaks", "--at"), ("diff", "--at"), ("replay", "--until"))
@@ -75,7 +75,7 @@ def test_events_say_where_what_is_at_hand_begins_and_a_cut_before_it_exits_6(tmp
     since = fleet.run(capsys, "events", "--topic", "claims", "--since", cut)
 
     assert "at hand are records from" not in whole.err
-    assert (rest.code, len(rest.json["items"])) == (0, 1)
+    assert (rest.code, len(rest.json["items"])) == (6, 1)
     assert "at hand are records from claims/" in rest.err
     assert (since.code, since.out) == (6, "")
     assert "set CLAIMLOG_ARCHIVE" in since.err
@@ -101,25 +101,31 @@ def test_events_since_or_until_a_time_among_what_has_left_the_log_exit_6_and_tho
 
     assert (since.code, since.out, until.code, until.out) == (6, "", 6, "")
     assert "set CLAIMLOG_ARCHIVE" in since.err
-    assert (after.code, len(after.json["items"])) == (0, 1)
+    assert (after.code, len(after.json["items"]), after.err) == (0, 1, "")
     assert (whole.code, len(whole.json["items"])) == (0, 3)
 
 
-def test_events_since_a_time_after_what_left_the_log_are_all_there_though_no_snapshot_ends_where_it_left(
+def test_events_since_a_time_are_all_there_from_the_first_record_at_hand_on_and_before_it_where_a_snapshot_says_so(
     tmp_path: Path, capsys: Capture
 ) -> None:
+    """The snapshot that the archive makes ends behind the first record that stays, so nothing says how new the last one is that left."""
     fleet = FleetLog(tmp_path)
     fleet.audit("c00", {"i0": 1024})
     fleet.now_ms += 60_000
-    pause = str(fleet.now_ms - 30_000)
+    pause, later = str(fleet.now_ms - 30_000), str(fleet.now_ms + 1_500)
     fleet.audit("c00", {"i0": 2048})
+    fleet.audit("c00", {"i0": 3072})
     fleet.run(capsys, "archive", str(tmp_path / "old"), "--below", pause)
 
-    since = fleet.run(capsys, "events", "--topic", "claims", "-o", "json", "--since", pause)
-    until = fleet.run(capsys, "events", "--topic", "claims", "-o", "json", "--until", pause)
+    def said(*flags: str) -> Said:
+        return fleet.run(capsys, "events", "--topic", "claims", "-o", "json", *flags)
+
+    before, since, until, cut = said("--since", pause), said("--since", later), said("--until", pause), said("--since", said().json["cut"])
 
     assert sum(fleet.log.start("claims", number) for number in range(PARTITIONS)) > 0
-    assert (since.code, len(since.json["items"])) == (0, 1)
+    assert (before.code, len(before.json["items"])) == (6, 2)
+    assert (since.code, len(since.json["items"]), since.err) == (0, 1, "")
+    assert (cut.code, cut.json["items"]) == (0, [])
     assert until.code == 6
 
 
