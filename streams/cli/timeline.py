@@ -33,7 +33,7 @@ from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
 from streams.cli.reading.there import missing, missing_text
-from streams.cli.watching import watchable
+from streams.cli.watching import watchable_at_its_end
 from streams.clock import wall_clock_ms
 from streams.log.base import Log
 
@@ -41,7 +41,7 @@ _LIKE = Entry(time_ms=0, topic=CLAIMS, partition=0, offset=0, event="")
 SubjectName = Annotated[str, Parameter(help="The id of an instance, or node/NODE, instance/INSTANCE, request/REQUEST.")]
 
 
-@watchable
+@watchable_at_its_end
 def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentFlag = "now", log: LogFlag = None, show: Live = LIVE) -> int:
     """Every record that made a difference to an instance, a node or a request, in the order of the log, with what it changed.
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import wraps
+from functools import partial, wraps
 from io import StringIO
 from typing import Never, ParamSpec, Protocol, TextIO
 
@@ -35,11 +35,21 @@ HEARD_EVERY_SECONDS = 0.5
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _P = ParamSpec("_P")
+_Fit = Callable[[Sequence[str], int, int], list[str]]
+"""Those of some lines that are shown in a window of so many columns and rows."""
 
 
 def watchable(verb: Callable[_P, int]) -> Callable[_P, int]:
     """The verb, asked again and again where its `Live` says so. Raises UsageProblem where that would always answer the same."""
+    return _watched(verb, grows_down=False)
 
+
+def watchable_at_its_end(verb: Callable[_P, int]) -> Callable[_P, int]:
+    """As `watchable`, for an answer that grows downwards: what a window has no room for is left out at its beginning."""
+    return _watched(verb, grows_down=True)
+
+
+def _watched(verb: Callable[_P, int], *, grows_down: bool) -> Callable[_P, int]:
     @wraps(verb)
     def asked(*args: _P.args, **kwargs: _P.kwargs) -> int:
         live = next((given for given in kwargs.values() if isinstance(given, Live)), LIVE)
@@ -51,7 +61,8 @@ def watchable(verb: Callable[_P, int]) -> Callable[_P, int]:
         seconds = INTERVAL_SECONDS if live.interval is None else live.interval
         if not 0 < seconds <= INTERVAL_SECONDS_MAX:
             raise UsageProblem(f"--interval {seconds:g}: expected more than 0 and at most {INTERVAL_SECONDS_MAX} seconds")
-        _watch(lambda: verb(*args, **kwargs), seconds, for_people=live.for_people)
+        # Sorted otherwise, what comes may stand anywhere.
+        _watch(lambda: verb(*args, **kwargs), seconds, live, grows_down=grows_down and live.sort is None)
 
     return asked
 
@@ -149,8 +160,8 @@ class _Screen:
     Lines are written over and the rest of each cleared, so nothing flickers; what stood there before has been scrolled up.
     """
 
-    def __init__(self, out: TextIO, err: TextIO, seconds: float) -> None:
-        self._out, self._seconds = out, seconds
+    def __init__(self, out: TextIO, err: TextIO, seconds: float, fit: _Fit) -> None:
+        self._out, self._seconds, self._fit = out, seconds, fit
         self._text, self._remarks, self._time_ms, self._is_first = "", list[str](), 0, True
         self._other = None if is_terminal(err) else _Roll(StringIO(), err, apart=False)
 
@@ -170,7 +181,7 @@ class _Screen:
         head = f"{units.moment(self._time_ms)}, again every {self._seconds:g} s until interrupted"
         below = _fitted(remarks, columns, rows // 2)
         left = rows - sum(_rows(line, columns) for line in (head, *below))
-        shown = [head, *_fitted(self._text.split("\n")[:-1], columns, left), *below]
+        shown = [head, *self._fit(self._text.split("\n")[:-1], columns, left), *below]
         scrolled = "\n" * rows if self._is_first else ""
         self._is_first = False
         # A cursor behind a full line stands on its last character still.
@@ -198,13 +209,28 @@ def _fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     return [*fitted, f"... {units.counted(len(lines) - len(fitted), 'line')} more"]
 
 
-def _watch(ask: Callable[[], int], seconds: float, *, for_people: bool) -> Never:
+def _fitted_at_its_end(lines: Sequence[str], columns: int, rows: int, *, headings: int) -> list[str]:
+    """As `_fitted`, but the last of the lines, below how many there are before them; the heading stays where it leaves room for one."""
+    if sum(_rows(line, columns) for line in lines) <= rows:
+        return list(lines)
+    heading, rest = list(lines[:headings]), lines[headings:]
+    left = rows - 1 - sum(_rows(line, columns) for line in heading)
+    if left < 1:
+        heading, left = [], rows - 1
+    first = len(rest)
+    while first and (left := left - _rows(rest[first - 1], columns)) >= 0:
+        first -= 1
+    return [*heading, f"... {units.counted(first, 'line')} before", *rest[first:]]
+
+
+def _watch(ask: Callable[[], int], seconds: float, live: Live, *, grows_down: bool) -> Never:
     """Ask, show, wait; a log that is out of reach after the first answer is waited for. Raises what else asking raises.
 
     Ends by an interrupt, or with BrokenPipeError once nobody reads any more.
     """
     out, err = sys.stdout, sys.stderr
-    page: _Page = _Screen(out, err, seconds) if for_people and is_terminal(out) else _Roll(out, err, apart=for_people)
+    fit = partial(_fitted_at_its_end, headings=int(live.headers)) if grows_down else _fitted
+    page: _Page = _Screen(out, err, seconds, fit) if live.for_people and is_terminal(out) else _Roll(out, err, apart=live.for_people)
     is_first, is_away = True, False
     while True:
         answer, remarks = _Caught(out), _Remarks(err, is_first=is_first)

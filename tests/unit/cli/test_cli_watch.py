@@ -256,6 +256,33 @@ def test_what_a_terminal_has_no_room_for_is_counted_and_never_scrolls(fleet: Fle
     assert f"... {31 - len(shown)} lines more" in lines
 
 
+def test_of_a_timeline_that_a_terminal_has_no_room_for_the_end_is_shown_with_what_comes(fleet: FleetLog) -> None:
+    for number in range(30):
+        fleet.lived("c01", f"g{number}", 512)
+
+    with on_a_terminal(fleet, "timeline", "node/c01", "-c", "event", "-c", "use", rows=12, columns=60) as terminal:
+        terminal.lines(of=1)
+        fleet.lived("c01", "late", 1024)
+        lines = terminal.lines(of=2, having="18.5 GiB")
+
+    entries = [line for line in lines if line.endswith("GiB")]
+    assert sum(max(1, -(-len(line) // 60)) for line in lines) == 12
+    assert lines[1].split() == ["event", "memory", "used"]
+    assert lines[2] == f"... {34 - len(entries)} lines before"
+    assert lines[3 : 3 + len(entries)] == entries
+    assert entries[-1].split() == ["instance-observed", "18.5", "GiB"]
+
+
+def test_a_timeline_that_is_sorted_is_shown_from_its_beginning(fleet: FleetLog) -> None:
+    for number in range(30):
+        fleet.lived("c01", f"g{number}", 512)
+
+    with on_a_terminal(fleet, "timeline", "node/c01", "-c", "event", "--sort", "-time_ms", rows=12, columns=60) as terminal:
+        lines = terminal.lines(of=1)
+
+    assert any(re.fullmatch(r"\.\.\. \d+ lines more", line) for line in lines)
+
+
 def test_on_a_terminal_the_last_answer_stays_while_the_log_is_away(fleet: FleetLog) -> None:
     with on_a_terminal(fleet, "nodes", "-c", "node", rows=24, columns=100) as terminal:
         terminal.lines(of=1)
