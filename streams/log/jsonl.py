@@ -22,10 +22,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from schemas.topics import TOPICS
+from schemas.units import AMOUNT_MAX
 from streams.log.base import Headers, LogCutShort, LogDamaged, Record, TopicSpec
 from streams.log.memory import MemoryLog
 
-_Natural = Annotated[int, Meta(ge=0)]
+PARTITIONS_MAX = 100_000
+"""More than a whole cluster of brokers has; each takes some memory, and no file is worth all of it."""
+_Offset = Annotated[int, Meta(ge=0, lt=AMOUNT_MAX)]
+_End = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
+_TimeMs = Annotated[int, Meta(le=AMOUNT_MAX)]
+"""kcat prints -1 where a record has none."""
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -34,17 +40,17 @@ class _Head(Struct, frozen=True, kw_only=True):
     claimlog: int
     ledger_id: str = ""
     topics: tuple[TopicSpec, ...] = ()
-    ends: dict[str, tuple[_Natural, ...]] = {}
+    ends: dict[str, tuple[_End, ...]] = {}
 
 
 class _Line(Struct, frozen=True, kw_only=True):
     """A record in kcat's form or in rpk's."""
 
     topic: str
-    partition: _Natural
-    offset: _Natural
-    ts: int | None = None
-    timestamp: int | None = None
+    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+    offset: _Offset
+    ts: _TimeMs | None = None
+    timestamp: _TimeMs | None = None
     key: str | None = None
     payload: str | None = None
     value: str | None = None
@@ -71,7 +77,7 @@ def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | 
     for number, line in _documents(lines):
         try:
             if number == 1 and _HEAD.match(line):
-                head = _decode_head(line)
+                head = _head(line)
             else:
                 records.append(_record(_decode_line(line)))
         except (msgspec.DecodeError, binascii.Error, ValueError) as problem:
@@ -90,6 +96,15 @@ def read_jsonl(lines: Iterable[bytes], name: str, tell: Callable[[str], None] | 
             raise LogCutShort(f"{name}: {missing}. Copy it again, or leave out its first line to read the records that are there")
         tell(f"{name}: {missing}; answers are about the records that are there")
     return log
+
+
+def _head(line: bytes) -> _Head:
+    """Raises ValueError for more partitions than there may be."""
+    head = _decode_head(line)
+    for spec in head.topics:
+        if spec.partitions > PARTITIONS_MAX:
+            raise ValueError(f"topic {spec.name!r}: {spec.partitions} partitions, expected at most {PARTITIONS_MAX}")
+    return head
 
 
 def _missing(log: MemoryLog, head: _Head) -> str:

@@ -108,11 +108,38 @@ def test_what_is_written_is_read_back_byte_for_byte(parts: list[tuple[bytes, byt
         b'{"topic":"t","partition":0,"offset":0,"headers":["name-without-value"]}',
         b'{"topic":"t","partition":0,"offset":0,"headers":[null,"value"]}',
         b'{"topic":"\xff","partition":0,"offset":0}',
+        b'{"topic":"t","partition":4294967296,"offset":0}',
+        b'{"topic":"t","partition":0,"offset":9223372036854775808}',
+        b'{"topic":"t","partition":0,"offset":0,"ts":9223372036854775808}',
+        b'{"topic":"t","partition":0,"offset":0,"timestamp":9223372036854775808}',
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(LogDamaged, match=r"x\.jsonl:2: "):
         read_jsonl([KCAT, line], "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'{"claimlog":1,"topics":[{"name":"claims","partitions":4294967296}]}',
+        b'{"claimlog":1,"topics":[{"name":"claims","partitions":1}],"ends":{"claims":[9223372036854775808]}}',
+    ],
+)
+def test_a_first_line_of_more_than_there_can_be_is_named(head: bytes) -> None:
+    with pytest.raises(LogDamaged, match=r"x\.jsonl:1: .*(at most 100000|<=)"):
+        read_jsonl([head, KCAT], "x.jsonl")
+
+
+def test_the_largest_numbers_of_a_record_are_read_and_written_back() -> None:
+    line = b'{"topic":"claims","partition":0,"offset":1125899906842623,"ts":1125899906842624}'
+
+    log = read_jsonl([line], "x.jsonl")
+    stream = io.BytesIO()
+    write_jsonl(log.read("claims", 0, (1 << 50) - 1), stream, [TopicSpec("claims", 1)], ends={"claims": log.ends("claims")})
+    again = read_jsonl(stream.getvalue().splitlines(keepends=True), "x.jsonl")
+
+    assert [(record.offset, record.time_ms) for record in again.read("claims", 0, (1 << 50) - 1)] == [((1 << 50) - 1, 1 << 50)]
 
 
 def test_a_file_of_ours_that_ends_within_a_line_was_cut_short_and_is_not_damaged() -> None:
