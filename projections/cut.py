@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from itertools import groupby
@@ -83,7 +84,9 @@ class Cut(Struct, frozen=True):
 
     def next_offset(self, topic: str, partition: int) -> int | None:
         """The first offset of that partition which is not included; None if the answer did not read the partition."""
-        return self.next_offsets.get((topic, partition))
+        at = bisect_left(self.places, (topic, partition))
+        found = self.places[at] if at < len(self.places) else None
+        return found.next_offset if found is not None and found[:2] == (topic, partition) else None
 
     def naming(self, topic: str, partition: int, next_offset: int) -> Self:
         """The same with this place, for an answer that rests on a record of another topic as well."""

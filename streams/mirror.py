@@ -12,6 +12,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from projections.ledger import Ledger
+from projections.replay import fold
 from schemas import topics
 from schemas.topics import TOPICS
 from streams.engines import WATCHERS
@@ -62,10 +64,18 @@ class OtherLedger(LogError):  # noqa: N818 - see streams.log.base
 
 
 def check_begins(source: Log) -> None:
-    """Raise unless a copy can begin: TopicMismatch if `source` is no ledger, OffsetOutOfRange for history that left it."""
-    check_topics(source, COPIED)
+    """Raise unless a copy can begin: as `_check_ledger`, and OffsetOutOfRange for history that left `source`."""
+    _check_ledger(source)
     for place in _places(source.topics()):
         _check_at_hand(source, place, 0)
+
+
+def _check_ledger(source: Log) -> None:
+    """Raises TopicMismatch if `source` is no ledger, WrongLedger if its partitions are not what their first records say."""
+    check_topics(source, COPIED)
+    for number, end in source.ends(topics.CLAIMS).items():
+        if end and not source.start(topics.CLAIMS, number):
+            fold(source, Ledger(number, source.topics()[topics.CLAIMS]), 1)
 
 
 def _places(counts: Mapping[str, int]) -> list[Partition]:
@@ -76,14 +86,14 @@ def _places(counts: Mapping[str, int]) -> list[Partition]:
 def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> dict[Partition, int]:
     """Copy what `target` does not have yet, check every record copied, and return how many went where. Interrupted, do it again.
 
-    Raises TopicMismatch if `source` is no ledger or `target` has other numbers of partitions, OtherLedger if it holds something else,
+    Raises as `_check_ledger`, TopicMismatch if `target` has other numbers of partitions, OtherLedger if it holds something else,
     OffsetOutOfRange for history that left `source` (open it with its archive), NotAsCopied for a copy that reads back differently or is
     longer than what was copied; readers refuse it from then on.
     """
-    check_topics(source, COPIED)  # A file of lines has no others.
+    _check_ledger(source)  # A file of lines has no topics but those that are copied.
     counts = source.topics()
     stands = {(group, topic): source.committed(group, topic) for group, names in GROUPS for topic in names}
-    ends = one_moment(source)
+    ends = {topic: source.ends(topic) for topic in EFFECTS_FIRST}
     copied: dict[Partition, int] = {}
     places = _places(counts)
     there = target.topics()
@@ -112,8 +122,8 @@ def mirror(source: Log, target: Target, progress: Progress = lambda _: None) -> 
 
 
 def one_moment(source: Log) -> dict[str, dict[int, int]]:
-    """The ends of all that is copied, in which nothing lacks what it rests on. Raises TopicMismatch if `source` is no ledger."""
-    check_topics(source, COPIED)
+    """The ends of all that is copied, in which nothing lacks what it rests on. Raises as `_check_ledger`."""
+    _check_ledger(source)
     return {topic: source.ends(topic) for topic in EFFECTS_FIRST}
 
 

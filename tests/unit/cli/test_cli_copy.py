@@ -266,6 +266,27 @@ def test_no_log_is_made_of_lines_that_may_be_a_part_of_a_ledger(tmp_path: Path, 
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_log_whose_partitions_are_not_what_they_were_opened_as_is_copied_nowhere(tmp_path: Path, capsys: Capture) -> None:
+    """What readers say of it, `copy` says before it writes: nobody could read the copy."""
+    fleet = fleet_of(tmp_path)
+    file, swapped, target = tmp_path / "history.jsonl", tmp_path / "swapped.jsonl", tmp_path / "copy"
+    assert fleet.run(capsys, "copy", str(file)).code == 0
+    head, *lines = map(json.loads, file.read_text().splitlines())
+    for line in lines:
+        line["partition"] = 1 - line["partition"] if line["topic"] == CLAIMS else line["partition"]
+    head["ends"][CLAIMS].reverse()
+    swapped.write_text("".join(f"{json.dumps(each)}\n" for each in (head, *lines)))
+
+    asked = (["nodes"], ["copy", f"sqlite:{target}"], ["copy", str(tmp_path / "copy.jsonl")])
+    codes = [run([*words, "--log", str(swapped)]) for words in asked]
+
+    said = capsys.readouterr().err.splitlines()
+    assert codes == [1, 1, 1]
+    assert said[0].startswith(f"claimlog: {CLAIMS}/0: opened as partition 1 of 2, read as 0 of 2; ")
+    assert said == [said[0]] * 3
+    assert not target.exists()
+
+
 def test_history_that_left_the_log_is_asked_for(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path)
     fleet.log.truncate(CLAIMS, 0, 1)
