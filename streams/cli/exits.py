@@ -33,6 +33,15 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+DOES_NOT_FIT = frozenset({"no-valid-node", "refused"})
+"""Reasons that say so. The others (gave up, cancelled, invalid) say nothing about the fleet."""
+
+
+def exit_of_failed(reason: str) -> Exit:
+    """The exit code for a request that was not placed."""
+    return Exit.UNPLACEABLE if reason in DOES_NOT_FIT else Exit.ERROR
+
+
 def exit_of(problem: BaseException) -> Exit:
     """The exit code of an exception."""
     match problem:

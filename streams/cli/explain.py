@@ -19,7 +19,7 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import ClaimOutcome, Decision, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
-from streams.cli.exits import Exit
+from streams.cli.exits import Exit, exit_of_failed
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.given.timegrammar import Instant, Moment
@@ -103,7 +103,8 @@ def explain(
     It is made again by the policy that it was made by. Code that this names is not run on the word of a log: it is if the policy that --by
     names has it too.
 
-    Exits 4 if the request could not be placed, 6 if it has no answer yet or the records that it was decided on are not at hand.
+    Exits 4 if nothing fitted, 1 if the request was invalid or its scheduler gave up, 6 if it has no answer yet or the records that it was
+    decided on are not at hand.
     """
     trusted = code_vouched_for(by, "--by")
     with opened(log) as source:
@@ -127,8 +128,7 @@ def explain(
             summary["home"] = next((item for item in items if not item["attempt"]), None)
             instances = [item for item in items if item["attempt"]]
             show.write(Answer(columns=COLUMNS, items=instances, cut=now.state.cut, summary=summary))
-    failed = isinstance(result, PlacementFailed) and result.reason != "cancelled"
-    return Exit.UNPLACEABLE if failed else Exit.DONE
+    return exit_of_failed(result.reason) if isinstance(result, PlacementFailed) and result.reason != "cancelled" else Exit.DONE
 
 
 def _check_decided(counting: Counting, at: Moment | None) -> None:

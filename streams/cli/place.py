@@ -15,7 +15,7 @@ from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from schemas.results import Decision, InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.exits import Exit
+from streams.cli.exits import Exit, exit_of_failed
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
@@ -50,8 +50,6 @@ _LIKE = decision_item(Decision(instance_id="", cut=())) | {
     "resources": dict.fromkeys(RESOURCES),
 }
 """An item of any answer: nobody knows before whether it is placed, and a column of the other answer is there, and empty."""
-UNPLACEABLE = frozenset({"no-valid-node", "refused"})
-"""Reasons that say: it does not fit. The others (gave up, cancelled, invalid) say nothing about the fleet."""
 
 
 def _no_name(_type: type[str | None], name: str | None) -> None:
@@ -79,7 +77,8 @@ def place(
 ) -> int:
     """Ask for instances to be placed, and wait for the result that counts.
 
-    Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if there is no answer in time.
+    Exits 0 with the placements, 4 with the reasons if nothing fits, 1 if the request is invalid or cancelled, its scheduler gave up, or
+    there is no answer in time.
     """
     if file:
         asking.only()
@@ -184,7 +183,7 @@ def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show
 
 def _say_failed(log: Log, request: PlacementRequested, found: Found, result: PlacementFailed, show: Show) -> int:
     """The reasons, and what the leaks on the nearest node hold."""
-    code = Exit.UNPLACEABLE if result.reason in UNPLACEABLE else Exit.ERROR
+    code = exit_of_failed(result.reason)
     if not show.in_words:
         items = [decision_item(decision) for decision in result.decisions if decision.attempt]
         answer = Answer(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)

@@ -293,6 +293,18 @@ def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: Fle
     assert "leak" not in placed.out + said.out
 
 
+def test_a_request_that_is_invalid_is_no_question_of_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """255 characters make a request, and with more behind them no name of a claim."""
+    name = "y" * 255
+    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", name, "--wait", "0s").code == 0
+    fleet.schedule()
+
+    placed, said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", name), fleet.run(capsys, "explain", name, "-o", "json")
+
+    assert said.json["summary"]["reason"] == "invalid"
+    assert (placed.code, said.code) == (1, 1)
+
+
 def test_no_leak_is_blamed_where_a_limit_of_the_request_itself_stands_in_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -316,18 +316,19 @@ def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("said", "why", "code"),
     [
-        ({"group": {"group_id": "g", "policy": "affinity"}}, "an affinity group needs ServerGroupAffinityFilter"),
-        ({"source_node": "c02"}, "source_node goes with actions that move instances"),
+        ({"group": {"group_id": "g", "policy": "affinity"}}, "an affinity group needs ServerGroupAffinityFilter", 1),
+        ({"source_node": "c02"}, "source_node goes with actions that move instances", 1),
         (
             {"action": "migrate", "instance_ids": ["vm"], "source_node": "c02"},
             "instance vm is neither claimed nor shown on source_node c02",
+            4,
         ),
     ],
 )
 def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str], said: dict[str, Any], why: str
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], said: dict[str, Any], why: str, code: int
 ) -> None:
     path, policy = fleet.path.parent / "request.json", fleet.path.parent / "policy.toml"
     path.write_text(json.dumps({"request_id": "r", "flavor": {"memory_mib": 1024}} | said))
@@ -337,7 +338,7 @@ def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
     asked_for = fleet.run(capsys, "place", str(path), "--wait", "0s")
     fleet.schedule(policy=Policy(filters=("RamFilter",)))
 
-    assert (played.code, asked_for.code, fleet.run(capsys, "explain", "r").code) == (4, 0, 4)
+    assert (played.code, asked_for.code, fleet.run(capsys, "explain", "r").code) == (4, 0, code)
     assert why in played.out
 
 
