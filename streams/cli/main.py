@@ -170,10 +170,12 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
-    from cyclopts import CycloptsError, UnusedCliTokensError
+    from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
+    from streams.cli.given.words import as_names, behind_dashes
     from streams.cli.problems import UsageProblem
 
+    names = behind_dashes(arguments)
     if arguments.count("-") > 1:
         raise UsageProblem("- stands there more than once, and stdin is one thing only: name a file for the others")
     if arguments[0].startswith("-"):
@@ -182,11 +184,14 @@ def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:
         app = assembled(verbs)
         if len(arguments) == 1 or arguments[1:] in (["--help"], ["-h"]):
             _load_children(app, arguments[0])
-        code: int | None = app(list(arguments))
+        with as_names(names):
+            code: int | None = app(list(arguments))
     except CycloptsError as problem:
         chain = problem.command_chain or _verb(arguments[0], verbs)
         unused = problem.unused_tokens if isinstance(problem, UnusedCliTokensError) else None
         said = f"one word too many: {' '.join(map(repr, unused))}" if unused else str(problem)
+        if isinstance(problem, UnknownOptionError) and (flag := problem.token.keyword or problem.token.value) in names:
+            said = f"{flag} stands behind --, where every word is a name; flags go before it"
         raise UsageProblem(f"{said}\nSee: {' '.join(['claimlog', *chain, '--help'])}") from None
     return code
 

@@ -16,6 +16,7 @@ from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from streams.cli.given.documents import file_text, read_json
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import amount_gib, amount_mib, duration_ms, whole
+from streams.cli.given.words import is_name
 from streams.cli.problems import UsageProblem
 
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
@@ -32,8 +33,8 @@ Many = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 def _no_flag(_type: type[str], file: str) -> None:
-    """A mistyped flag is not the file: only `-` may begin with a hyphen. Raises ValueError."""
-    if file.startswith("-") and file != "-":
+    """A mistyped flag is not the file; `-`, a number and what stands behind `--` are none. Raises ValueError."""
+    if file.startswith("-") and file != "-" and not file[1].isdecimal() and not is_name(file):
         raise ValueError(f"there is no flag {file}")
 
 

@@ -16,6 +16,7 @@ from schemas.codec import decode
 from schemas.ids import instance_id
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import RESULTS
+from streams.cli.main import run
 from streams.scheduling.loading import from_toml
 from streams.scheduling.policy import DEFAULT, PACK, Policy, digest, text
 from tests.cli_log import FleetLog
@@ -58,6 +59,26 @@ def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fle
     assert said.out.startswith("what if  1 instance instead of 2, ")
     assert fleet.run(capsys, "what-if", "r1", "--count", "1", "-o", "json").json["summary"]["changes"] == ["1 instance instead of 2"]
     assert fleet.run(capsys, "what-if", "r1", "--count", "2", "-o", "json").json["summary"]["changes"] == []
+
+
+@pytest.mark.parametrize(("name", "words"), [("-5", ("-5",)), ("-5", ("--", "-5")), ("--zone", ("--", "--zone"))])
+def test_a_request_whose_id_begins_with_a_hyphen_is_asked_about(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], name: str, words: tuple[str, ...]
+) -> None:
+    assert fleet.run(capsys, "place", "--memory", "1GiB", f"--request={name}", "--wait", "0s").code == 0
+    fleet.schedule()
+
+    said = run(["what-if", "-o", "json", "--log", fleet.spec, *words])
+
+    assert (said, json.loads(capsys.readouterr().out)["summary"]["request"]["request_id"]) == (0, name)
+
+
+@pytest.mark.parametrize("verb", ["what-if", "explain"])
+def test_a_flag_behind_two_dashes_is_told_as_one(fleet: FleetLog, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    code = run([verb, "--", "-5", "--log", fleet.spec])
+
+    said = capsys.readouterr().err
+    assert (code, said.splitlines()[0]) == (2, "claimlog: --log stands behind --, where every word is a name; flags go before it")
 
 
 def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
