@@ -177,14 +177,23 @@ def _figures(weigher: Weigher, multiplier: float, rooms: Sequence[Room], crowd: 
 
 def column_of(weigher: Weigher, multiplier: float, figures: Figures) -> Column:
     """The figures of at least one node, within the weigher's own bounds: normalised from 0 to 1 within these, or within their own range."""
-    raw, lowest, highest = figures.values, weigher.lowest, weigher.highest
-    bounded, least, most = raw, figures.least(), figures.most()
-    if lowest is not None and least < lowest:
-        bounded, least, most = [max(value, lowest) for value in bounded], lowest, max(most, lowest)
-    if highest is not None and most > highest:
-        bounded, least, most = [min(value, highest) for value in bounded], min(least, highest), highest
-    low = least if lowest is None else lowest
-    return Column(weigher.name, multiplier, raw, bounded, low, (most if highest is None else highest) - low)
+    return normalised(weigher, multiplier, figures.values, _within(figures, weigher.lowest, weigher.highest))
+
+
+def _within(figures: Figures, lowest: float | None, highest: float | None) -> Figures:
+    """The figures with those beyond a bound moved to it."""
+    if lowest is not None and figures.least() < lowest:
+        figures = Figures([max(value, lowest) for value in figures.values], lowest)
+    if highest is not None and figures.most() > highest:
+        figures = Figures([min(value, highest) for value in figures.values], highest=highest)
+    return figures
+
+
+def normalised(weigher: Weigher, multiplier: float, raw: list[float], figures: Figures) -> Column:
+    """The figures of at least one node, from 0 at the weigher's lower bound to 1 at its upper one, or at the ends of their own range."""
+    low = figures.least() if weigher.lowest is None else weigher.lowest
+    high = figures.most() if weigher.highest is None else weigher.highest
+    return Column(weigher.name, multiplier, raw, figures.values, low, high - low)
 
 
 def _sums_of_three(one: Column, two: Column, three: Column) -> list[float]:

@@ -15,7 +15,7 @@ from streams.scheduling.filters import FILTERS, Filter, reason
 from streams.scheduling.filters.capabilities import lacking
 from streams.scheduling.filters.json_query import QueryError, holds, parsed
 from streams.scheduling.options import MULTIPLIERS
-from streams.scheduling.weighers import Weigher, column_of
+from streams.scheduling.weighers import Weigher, normalised
 from tests.conformance.choosing_areas import chosen, selected, weighed
 from tests.conformance.terms import GIB, HOST_NAMES, REQUEST_NAMES, aggregates_of, ask_for, options_of, renamed, room_of
 
@@ -73,9 +73,9 @@ def _extra_specs(vector: Vector) -> Mapping[str, Any]:
 
 
 def _normalize(vector: Vector) -> Mapping[str, Any]:
-    """The figures of a weigher with these bounds; none are weighed where there are none."""
+    """The figures of a weigher with these bounds, which are not moved to them: what weighs does that before. None are weighed of none."""
     values, bounds = [float(value) for value in vector["given"]["values"]], (vector["given"].get(name) for name in ("minval", "maxval"))
-    column = column_of(Weigher("figures", lambda _: 0.0, *bounds), 1.0, Figures(values)) if values else None
+    column = normalised(Weigher("figures", lambda _: 0.0, *bounds), 1.0, values, Figures(values)) if values else None
     return {"weights": [column.weight(at).normalised for at in range(len(values))] if column is not None else []}
 
 

@@ -244,14 +244,19 @@ def _id(instance: Mapping[str, Any]) -> str:
 
 
 def _shown(host: Mapping[str, Any]) -> dict[str, Shown]:
-    """The host's instances of which it is told what their images say."""
+    """The host's instances of which it is told what their images say, or what their flavors are called."""
     listed = host.get("instances") or ()
     told = listed.items() if isinstance(listed, Mapping) else [(_id(each), each) for each in listed if not isinstance(each, str)]
     found = {}
     for name, said in told:
         if isinstance(said, Mapping):
             properties = said.get("image_properties", said.get("properties", said.get("image") or {}))
-            report = InstanceReport(instance_id=name, image_properties=_texts(properties.get("properties", properties)))
+            flavor = said.get("flavor") or ""
+            report = InstanceReport(
+                instance_id=name,
+                flavor=flavor.get("name", "") if isinstance(flavor, Mapping) else flavor,
+                image_properties=_texts(properties.get("properties", properties)),
+            )
             found[name] = Shown(report, (0, 0, 0, 0), 0)
     return found
 

@@ -48,6 +48,7 @@ def test_a_vector_that_asks_for_what_the_product_has_not_fails(networks: Any, ex
 
 
 HOSTS = [["blade", "n1"], ["blade", "n2"], ["Rack", "n1"]]
+ONE_OF_A = {"instances": [{"uuid": "i1", "flavor": {"name": "a"}}]}
 CELL = {"id": 0, "cpuset": [], "pcpuset": [0, 1], "memory": 2048, "siblings": [[0], [1]], "memory_usage": 1024}
 PINNED = {"id": 0, "cpuset": [], "pcpuset": [0], "memory": 1024, "cpu_policy": "dedicated"}
 RAM = "ram_weight_multiplier"
@@ -70,6 +71,10 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
         ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": "rack", "node": None}}}, {"hosts": []}),
         ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"cell": "c1"}}}, {"hosts": HOSTS}),
         ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"destination": {"host": None, "node": None}}}, {"hosts": []}),
+        ("normalize", "normalize", {"values": [1, 50], "minval": None, "maxval": 10}, {"weights": [0.0, 5.444444444444445]}),
+        ("normalize", "normalize", {"values": [-1, 3], "minval": 1, "maxval": None}, {"weights": [-1.0, 1.0]}),
+        ("filter", "TypeAffinityFilter", {"host": ONE_OF_A, "request": {"flavor": {"name": "a"}}}, {"pass": True}),
+        ("filter", "TypeAffinityFilter", {"host": ONE_OF_A, "request": {"flavor": {"name": "b"}}}, {"pass": False}),
         ("aggregates", "validate_num_values", {"values": ["1", "many"]}, {"error": "ValueError"}),
         (
             "multiplier",
