@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TextIO
 
 from projections.reading import HistoryMissing, OffsetGap, ProjectionError, WrongCut
+from streams.cli.interrupts import was_interrupted
 from streams.cli.printed.printable import printable_lines
 from streams.cli.printed.stdout import NAME, hush_stdout
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -86,6 +87,8 @@ def guarded(run: Callable[[], int | None], stderr: TextIO) -> int:
         stderr.write("claimlog: out of memory; allow this process more (`ulimit -v`, its container's limit), or ask for less at once\n")
         return exit_of(problem)
     except Exception as problem:
+        if isinstance(problem, (SystemError, RuntimeError)) and was_interrupted():
+            return Exit.INTERRUPTED
         traceback.print_exception(problem, file=stderr)
         stderr.write("claimlog: this is a mistake in claimlog; please report it with the lines above\n")
         return exit_of(problem)

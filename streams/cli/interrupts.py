@@ -14,6 +14,7 @@ LOOK_AGAIN_SECONDS = 0.01
 """How late an interrupt may come after an import; all imports of a verb together take a tenth of a second or so."""
 SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
+_raised: list[int] = []
 
 
 @contextmanager
@@ -65,12 +66,18 @@ def _ended_by(numbers: Sequence[int], code_of: Callable[[int], int], afterwards:
             signal.signal(number, handler)
 
 
-def _interrupt(_number: int, frame: FrameType | None) -> None:
+def was_interrupted() -> bool:
+    """Whether an interrupt was raised in this process: a client written in C may lose it, and fail with something else in its place."""
+    return bool(_raised)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib."):
             signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN_SECONDS)
             return
         frame = frame.f_back
+    _raised.append(number)
     raise KeyboardInterrupt
 
 

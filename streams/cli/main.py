@@ -7,6 +7,7 @@ A verb is one line in VERBS. Its module is imported when it is used, and the ove
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -266,11 +267,12 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process. What a verb had to say and to close is said and closed.
+    """End the process. What a verb had to say and to close is said and closed, so an interrupt comes too late to change its code.
 
     A thread that is left stands in a client's or a library's own code, which it could not be called back from (librdkafka's `close`,
     libvirt's events): as Python takes itself apart beneath it, the process may die of that with a signal instead of its exit code.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if any(thread.daemon for thread in threading.enumerate()):
         with suppress(OSError):
             sys.stderr.flush()

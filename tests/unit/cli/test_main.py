@@ -176,6 +176,40 @@ def test_python_is_not_taken_apart_beneath_a_thread_that_a_verb_could_not_call_b
     assert (ran.returncode, ran.stdout, ran.stderr) == (7, f"said\n{taken_apart}", "")
 
 
+@pytest.mark.parametrize("failure", ["SystemError('returned a result with an exception set')", "RuntimeError('release unlocked lock')"])
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_an_interrupt_that_a_client_lost_is_one_and_without_it_the_failure_is_ours(failure: str, is_interrupted: bool) -> None:
+    program = (
+        "import signal, sys\n"
+        "from contextlib import suppress\n"
+        "from streams.cli import main\n"
+        "def called(*_):\n"
+        "    with suppress(KeyboardInterrupt):\n"
+        f"        signal.raise_signal(signal.SIGINT) if {is_interrupted} else None\n"
+        f"    raise {failure}\n"
+        "main._called = called\n"
+        "main.main()"
+    )
+
+    ran = python(program, "nodes")
+
+    assert (ran.returncode, "this is a mistake in claimlog" in ran.stderr) == ((130, False) if is_interrupted else (1, True))
+
+
+def test_an_interrupt_while_python_ends_comes_too_late() -> None:
+    program = (
+        "import atexit, signal\n"
+        "from streams.cli import main\n"
+        "atexit.register(signal.raise_signal, signal.SIGINT)\n"
+        "main.run = lambda _: 3\n"
+        "main.main()"
+    )
+
+    ran = python(program)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")
+
+
 def test_an_interrupt_before_a_verb_begins_ends_with_130_too() -> None:
     interrupts = (
         "import sys\n"
