@@ -16,8 +16,11 @@ from projections.snapshots import load_newest_with, misfit, newest_offset
 from projections.state import StateError
 from projections.table import Table
 from schemas import topics
+from schemas.codec import Unreadable
+from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, finding_messages
-from streams.log.base import Log, Message, partition_count
+from streams.log.base import Log, Message, Partition, Record, partition_count
+from streams.looked_through import letters_of
 
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
@@ -29,12 +32,16 @@ NEVER = -(1 << 62)
 
 
 class Batch(Struct):
-    """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept."""
+    """Records that are folded: what follows from them, until it is published, and with `keeps` all since the last such batch is kept.
+
+    `dead` are those that count for nothing, until it is known whether they have letters.
+    """
 
     records: int
     lag: int
     keeps: bool
     derived: list[Message] = field(default_factory=list)
+    dead: list[tuple[Record, Unreadable]] = field(default_factory=list)
     snapshot: list[Message] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
 
@@ -60,6 +67,8 @@ class Fold:
         self.silences_ms = 0
         self.taken_seconds, self.taken_end = began_seconds, log.end(topics.CLAIMS, partition)
         """When it was taken over, and where the partition ended then."""
+        self._letters: dict[int, str] | None = None
+        """Letters that there were then, looked up once that matters."""
         self.has_looked = False
         """Whether silent nodes have been looked for since."""
         self.snapshot_offset = newest_offset(log, partition)
@@ -126,6 +135,24 @@ class Fold:
     def has_settled(self, now_seconds: float) -> bool:
         """Whether all that there was is folded, and what producers said while nobody carried it has been carried by now."""
         return self.ledger.next_offset >= self.taken_end and now_seconds - self.taken_seconds > SETTLES_SECONDS
+
+    def write_letters(self, log: Log, batch: Batch, count: Callable[[str, str], None]) -> None:
+        """Add the letters of a batch and count them; what had one when the partition was taken over is no news, and gets no other.
+
+        The log is asked, and may not answer: then nothing has changed.
+        """
+        if not batch.dead:
+            return
+        if batch.dead[0][0].offset >= self.taken_end:
+            self._letters = {}  # what came later has none
+        elif self._letters is None:
+            self._letters = letters_of(log, Partition(topics.CLAIMS, self.partition))
+        there = self._letters or {}
+        for record, fault in batch.dead:
+            if there.get(record.offset) != hash_of(record.value):
+                count(record.topic, fault.kind)
+                batch.derived.append(dead_letter(record, fault))
+        batch.dead = []
 
     def keep(self, doubles: companions.Doubles) -> None:
         """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""

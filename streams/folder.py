@@ -29,7 +29,6 @@ from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
 from streams.clock import ClockMs, LogTime, wall_clock_ms
-from streams.dead_letters import dead_letter
 from streams.evidence import verdict_within_bounds
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
@@ -221,6 +220,7 @@ class Folder:
         if batch is None:
             return self._silences(fold)
         fold.unfinished = batch
+        fold.write_letters(self._log, batch, self.metrics.dead)
         if batch.derived:
             self._log.append(batch.derived)
         if batch.snapshot:
@@ -292,8 +292,7 @@ class Folder:
             self._has_findings = True
             messages.extend(message for finding in (*found, *doubles) for message in finding_messages(finding.partition, (finding,)))
         if step.dead is not None:
-            self.metrics.dead(record.topic, step.dead.kind)
-            messages.append(dead_letter(record, step.dead))
+            batch.dead.append((record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
             messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
 

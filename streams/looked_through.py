@@ -5,7 +5,7 @@ For when nobody else knows it: brokers forget what a group has stored after a wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from projections.reading import between
@@ -22,16 +22,26 @@ LOOK_BACK_RECORDS: Final = 100_000
 def newest_letters(log: Log) -> dict[Partition, DeadLetter]:
     """The newest letter of each partition that has one."""
     found: dict[Partition, DeadLetter] = {}
+    for letter in _letters(log):
+        place = Partition(letter.topic, letter.partition)
+        if place not in found or letter.offset > found[place].offset:
+            found[place] = letter
+    return found
+
+
+def letters_of(log: Log, place: Partition) -> dict[int, str]:
+    """What of a partition has a letter: offsets, each with the hash that tells its record from one of a topic made anew."""
+    return {letter.offset: letter.hash for letter in _letters(log) if (letter.topic, letter.partition) == place}
+
+
+def _letters(log: Log) -> Iterator[DeadLetter]:
     for number in range(log.topics().get(DEAD_LETTERS, 0)):
         end = log.end(DEAD_LETTERS, number)
         start = max(log.start(DEAD_LETTERS, number), end - LOOK_BACK_RECORDS)
         for record in between(log, DEAD_LETTERS, number, start, end, BATCH_RECORDS):
             letter = read_letter(record)
             if not isinstance(letter, Unreadable):
-                place = Partition(letter.topic, letter.partition)
-                if place not in found or letter.offset > found[place].offset:
-                    found[place] = letter
-    return found
+                yield letter
 
 
 class Letters:

@@ -34,8 +34,13 @@ WIRING = (
         (topics.CLAIMS, topics.DEAD_LETTERS),
         topics.STREAM_PARTITIONS,
     ),
-    # The fold, and all that follows from it. Into `claims` goes that a node has fallen silent.
-    Wiring("folder", (topics.CLAIMS, topics.SNAPSHOTS), (*DERIVED_TOPICS, topics.DEAD_LETTERS, topics.CLAIMS), topics.STREAM_PARTITIONS),
+    # The fold, and all that follows from it, but for letters that are there already. Into `claims` goes that a node has fallen silent.
+    Wiring(
+        "folder",
+        (topics.CLAIMS, topics.SNAPSHOTS, topics.DEAD_LETTERS),
+        (*DERIVED_TOPICS, topics.DEAD_LETTERS, topics.CLAIMS),
+        topics.STREAM_PARTITIONS,
+    ),
     # Node rows that an owner of former times wrote behind the newer ones.
     Wiring("republisher", (topics.NODE_RESOURCES,), (topics.NODE_RESOURCES,), topics.STREAM_PARTITIONS),
     Wiring("watcher", (*WATCHED_TOPICS, topics.DEAD_LETTERS), (topics.DEAD_LETTERS,), topics.STREAM_PARTITIONS),

@@ -24,7 +24,7 @@ from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogFull, Message, TopicSpec
+from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from tests.ledger_history import START_MS
@@ -195,6 +195,52 @@ def test_what_counts_for_nothing_is_a_dead_letter_with_its_position(world: World
     assert isinstance(letter, DeadLetter)
     assert (letter.position, letter.kind) == ("claims/0@1", "unknown-type")
     host.close()
+
+
+def counted_dead(host: Folder) -> float:
+    return sum(sample.value for each in host.metrics.dead_letters.collect() for sample in each.samples if sample.name.endswith("_total"))
+
+
+def test_what_has_a_dead_letter_gets_no_other_and_is_no_news_when_all_is_folded_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "BATCH_RECORDS", 2)
+    poison = Message(topics.CLAIMS, b"n1", b"poison", (), 0)
+    world.log.append([poison, poison, poison])
+    first = world.folder()
+    while first.turn(ALL):
+        pass
+    first.close()
+    world.log.append([poison])
+    world.path = world.path.with_name("another")
+    again = world.folder()
+    while again.turn(ALL):
+        pass
+    world.log.append([poison])
+    again.turn(ALL)
+
+    letters = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
+
+    assert [letter.position for letter in letters if isinstance(letter, DeadLetter)] == [f"claims/0@{offset}" for offset in range(1, 6)]
+    assert (counted_dead(first), counted_dead(again)) == (3, 2)
+    again.close()
+
+
+def test_letters_wait_for_a_log_that_cannot_say_which_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
+    host = world.folder()
+    with monkeypatch.context() as away:
+        away.setattr("streams.fold.letters_of", away_log)
+        with pytest.raises(LogUnreachable):
+            host.turn(ALL)
+    before = counted_dead(host)
+
+    host.turn(ALL)
+
+    assert (before, counted_dead(host), world.log.end(topics.DEAD_LETTERS, 0)) == (0, 1, 1)
+    host.close()
+
+
+def away_log(_log: Log, _place: Partition) -> None:
+    raise LogUnreachable("away")
 
 
 def test_a_folder_that_starts_again_goes_on_where_its_table_stands(world: World) -> None:
