@@ -38,6 +38,8 @@ from tests.kafka_broker import bootstrap
 
 BOARD = ROOT / "deploy" / "grafana" / "dashboards" / "claimlog.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+# Series, and what the alerts say of them at a time.
+ALERT_CASES = Path(__file__).with_name("alerts.yaml")
 # What Prometheus adds to each series by itself, and its own series about each target.
 ADDED_LABELS = {"job", "instance"}
 OWN_SERIES = {"up"}
@@ -63,21 +65,22 @@ def expressions() -> dict[str, str]:
     return {name: expression for name, (expression, _) in board_expressions().items()} | {rule["alert"]: rule["expr"] for rule in alerts()}
 
 
-def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
-    """Every selector of series in an expression."""
+def selectors(node: Any, *, ranged: bool = True) -> Iterator[promql_parser.VectorSelector]:
+    """Every selector of series in an expression, or only those that take one sample of each."""
     match node:
         case promql_parser.VectorSelector():
             yield node
         case promql_parser.MatrixSelector():
-            yield from selectors(node.vector_selector)
+            if ranged:
+                yield node.vector_selector
         case promql_parser.AggregateExpr() | promql_parser.ParenExpr() | promql_parser.UnaryExpr() | promql_parser.SubqueryExpr():
-            yield from selectors(node.expr)
+            yield from selectors(node.expr, ranged=ranged)
         case promql_parser.BinaryExpr():
-            yield from selectors(node.lhs)
-            yield from selectors(node.rhs)
+            yield from selectors(node.lhs, ranged=ranged)
+            yield from selectors(node.rhs, ranged=ranged)
         case promql_parser.Call():
             for argument in node.args:
-                yield from selectors(argument)
+                yield from selectors(argument, ranged=ranged)
 
 
 def grouped_by(node: Any) -> Iterator[str]:
@@ -324,9 +327,35 @@ def test_promtool_agrees_where_it_is_installed() -> None:
         # The parser above has read every expression; this is a second opinion.
         assert all(promql_parser.parse(rule["expr"]) is not None for rule in alerts())
         return
-    checked = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True)
+    for asked in (["check", "rules", str(ALERTS)], ["test", "rules", str(ALERT_CASES)]):
+        checked = subprocess.run(["promtool", *asked], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+def test_alerts_look_back_over_a_range_since_one_scrape_may_have_failed() -> None:
+    looks_back = {
+        rule["alert"] for rule in alerts() for each in selectors(promql_parser.parse(rule["expr"]), ranged=False) if each.offset is not None
+    }
+
+    assert looks_back == set()
+
+
+def test_a_backlog_that_each_scheduler_reads_is_shown_once_like_its_alert() -> None:
+    (alert,) = [rule["expr"] for rule in alerts() if rule["alert"] == "ClaimlogReaderBehind"]
+    shown, _ = board_expressions()["Readers behind the log A"]
+
+    assert shown == alert.replace('{engine!="folder"}', "").removesuffix(" > 20000")
+
+
+def test_what_is_told_as_over_committed_is_drawn() -> None:
+    (alert,) = [rule["expr"] for rule in alerts() if rule["alert"] == "ClaimlogNodeOvercommitted"]
+    drawn = [
+        promql_parser.parse(expression) for name, (expression, _) in board_expressions().items() if name.startswith("Over-committed: ")
+    ]
+
+    assert {each.name for expression in drawn for each in selectors(expression)} == {
+        each.name for each in selectors(promql_parser.parse(alert))
+    }
 
 
 def test_panels_have_ids_of_their_own_and_do_not_lie_on_each_other() -> None:
