@@ -26,6 +26,8 @@ LATER_TOPICS = frozenset({topics.ANSWERED})
 
 MAKES = "`claimlog topics apply` makes it"
 """What to do about a missing topic of which nothing was lost."""
+HOW = "as docs/operations.md says"
+"""Where it is told how a topic is restored, and what that costs."""
 
 
 def topic_specs(ledger_partitions: int, request_partitions: int) -> list[TopicSpec]:
@@ -91,7 +93,7 @@ def made_anew(names: Sequence[str]) -> str:
     if not names:
         return ""
     lost = [name for name in names if _is_source(name)]
-    restore = f"; where they were deleted restore {', '.join(lost)}: nothing makes those records again" if lost else ""
+    restore = f"; where they were deleted restore {', '.join(lost)} {HOW}: nothing makes those records again" if lost else ""
     return f"made, empty, beside a ledger that has records: {', '.join(names)}{restore}"
 
 
@@ -100,8 +102,8 @@ def remedy(log: Log, topic: str) -> str:
     if not _has_begun(log):
         return MAKES
     if topic == topics.CLAIMS:
-        return "restore it from a copy"
-    return "restore it; `claimlog topics apply` begins it empty" if _is_source(topic) else f"{MAKES}, and nothing has to be restored"
+        return f"restore it from a copy, {HOW}"
+    return f"restore it {HOW}; `claimlog topics apply` begins it empty" if _is_source(topic) else f"{MAKES}, and nothing has to be restored"
 
 
 def _is_source(topic: str) -> bool:
@@ -122,7 +124,7 @@ def _refuse_deleted(log: Log, there: Collection[str]) -> None:
         if topic in there and any(log.ends(topic).values()):
             raise TopicMismatch(
                 f"topic {topics.CLAIMS} is missing, though {topic} has what follows from its records: somebody deleted it. Restore it "
-                "from a copy; to begin another ledger here delete the other topics, too, or take another prefix"
+                f"from a copy, {HOW}; to begin another ledger here delete the other topics, too, or take another prefix"
             )
 
 

@@ -36,7 +36,9 @@ def test_where_claims_was_deleted_nothing_else_is_called_wrong() -> None:
 
     log.append([Message(NODE_RESOURCES, b"n1", b"{}")])
 
-    assert [str(difference) for difference in differences(log)] == ["topic 'claims': missing; restore it from a copy"]
+    assert [str(difference) for difference in differences(log)] == [
+        "topic 'claims': missing; restore it from a copy, as docs/operations.md says"
+    ]
 
 
 @pytest.fixture
@@ -56,9 +58,9 @@ def test_a_deleted_topic_of_which_nothing_makes_records_again_is_to_be_restored_
 
     found = {item["topic"]: item["found"] for item in checked.json["items"]}
     (line,) = [item for item in looked.json["items"] if item["check"] == "topics"]
-    assert found[RESULTS] == "missing; restore it; `claimlog topics apply` begins it empty"
+    assert found[RESULTS] == "missing; restore it as docs/operations.md says; `claimlog topics apply` begins it empty"
     assert found[VERDICTS] == "missing; `claimlog topics apply` makes it, and nothing has to be restored"
-    assert "or somebody deleted it; restore it; `claimlog topics apply` begins it empty. Brokers" in line["says"]
+    assert "or somebody deleted it; restore it as docs/operations.md says; `claimlog topics apply` begins it empty. Brokers" in line["says"]
     assert "claimlog run" not in line["says"] + line["fix"]
 
 
@@ -68,7 +70,8 @@ def test_what_is_made_beside_a_ledger_that_has_begun_is_told(
 ) -> None:
     made, again = robbed.run(capsys, *verb), robbed.run(capsys, *verb)
 
-    assert f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}; where they were deleted restore {RESULTS}: " in made.err
+    told = f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}; where they were deleted restore {RESULTS} as docs/"
+    assert told in made.err
     assert (made.code, again.code, "made, empty" in again.err) == (0, 0, False)
 
 
