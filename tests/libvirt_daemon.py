@@ -24,6 +24,8 @@ from typing import Any
 import libvirt
 import pytest
 
+from tests.kafka_broker import free_ports
+
 NEEDED = ("libvirtd", "qemu-system-x86_64", "qemu-img", "openssl")
 NOBODY = 65534
 START_SECONDS = 60.0
@@ -219,10 +221,7 @@ def running() -> Iterator[Daemon]:
     if lacking := missing():
         pytest.skip(f"{', '.join(lacking)} not installed; .ci/run names the packages")
     folder = Path(tempfile.mkdtemp(prefix="claimlog-libvirt-", dir="/tmp"))  # short: a socket's path has 108 characters
-    with socket.socket() as one, socket.socket() as other:
-        for free in (one, other):
-            free.bind(("127.0.0.1", 0))
-        port, tls_port = one.getsockname()[1], other.getsockname()[1]
+    port, tls_port = free_ports(2)
     daemon = Daemon(folder, port, tls_port)
     script = REAPER.format(folder=shlex.quote(str(folder)))
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,15 +36,10 @@ from tests.faults import checkers
 from tests.faults.harness import Process, until
 from tests.faults.kafka_site import kafka_site
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
+from tests.kafka_broker import free_ports
 
 UNMISSED = ("--audit-interval", "3600")
 DISCARDED = re.compile(r"^claimlog_states_discarded_total (\d+)", re.MULTILINE)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def discarded(port: int) -> int:
@@ -138,7 +132,7 @@ def begins_another_ledger(here: SharedSite, hosts: int, epoch: int, because: str
         with pytest.raises(TopicMismatch, match="somebody deleted it"):
             open_ledger(log)
         log.create([TopicSpec(topics.CLAIMS, 1)])
-    ports = {"w": free_port(), "s": free_port()}
+    ports = dict(zip("ws", free_ports(2), strict=True))
     with here.opened(1, 1) as log:
         report(log, Fleet(hosts, epoch=epoch), 1)
         carry_all(log)

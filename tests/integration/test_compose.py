@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,7 +24,7 @@ from schemas.topics import RESULTS
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import parse_settings
 from tests.faults.harness import CLAIMLOG, ROOT, Process, until
-from tests.kafka_broker import Broker, NoBroker, bootstrap
+from tests.kafka_broker import Broker, NoBroker, bootstrap, free_ports
 
 COMPOSE = ROOT / "compose.yaml"
 PATIENCE_SECONDS = 90.0
@@ -129,12 +128,6 @@ def port(service: dict[str, Any]) -> str:
     return str(command[command.index("--metrics") + 1])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def broker_settings() -> str:
     """The broker's environment as the image turns it into properties, at free ports of this machine."""
     lines = []
@@ -150,7 +143,8 @@ class Stack:
     def __init__(self, folder: Path, broker: Broker) -> None:
         self.folder, self.broker = folder, broker
         self.processes: dict[str, Process] = {}
-        self.ports = {name: str(free_port()) for name, service in ours().items() if "--metrics" in service["command"]}
+        watched = [name for name, service in ours().items() if "--metrics" in service["command"]]
+        self.ports = dict(zip(watched, map(str, free_ports(len(watched))), strict=True))
 
     def here(self, name: str, word: str) -> str:
         """A word of the file as it reads on this machine."""

@@ -245,7 +245,7 @@ def at_work(secured: Secured) -> tuple[Process, Process]:
 def test_each_user_of_the_page_does_its_work_over_tls_with_its_own_password(secured: Secured) -> None:
     processor, scheduler = at_work(secured)
 
-    placed = secured.run("requester", "place", "--request", "r-1", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
+    placed = secured.run("requester", "place", "--request", "r-1", "--vcpus", "1", "--memory", "1GiB", "--wait", "60s")
 
     assert placed.returncode == 0, (placed.stderr, processor.said(), scheduler.said())
     shown = secured.run("requester", "nodes", "-o", "value", "-c", "node_id")
@@ -265,7 +265,7 @@ def test_a_ledger_without_a_later_topic_goes_on_under_users_that_may_not_make_it
     until(lambda: not later & admin.list_topics(timeout=10).topics.keys(), PATIENCE_SECONDS, "the topics are gone")
     processor, scheduler = at_work(secured)
 
-    placed = secured.run("requester", "place", "--request", "r-2", "--vcpus", "1", "--memory", "1GiB", "--wait", "20s")
+    placed = secured.run("requester", "place", "--request", "r-2", "--vcpus", "1", "--memory", "1GiB", "--wait", "60s")
     missed = secured.run("operator", "topics", "check")
     made = secured.run("operator", "topics", "apply")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -24,6 +23,7 @@ libvirt = pytest.importorskip(
 from schemas.lifecycle import InstanceArrived, InstanceDeparted, InstanceStarted
 from streams.cli.main import run
 from tests.faults.harness import CLAIMLOG
+from tests.kafka_broker import free_ports
 from tests.libvirt_daemon import DISK, Daemon, guest_xml, running, until, uuid_of
 from tests.libvirt_reporting import Reporting
 
@@ -62,9 +62,7 @@ class Move:
     """A move under way; `trouble` is libvirt's word if it failed."""
 
     def __init__(self, domain: Any, there: Daemon, xml: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         wanted = {
             libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://127.0.0.1:{port}",
             libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: BANDWIDTH_MIB,

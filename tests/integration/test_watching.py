@@ -224,6 +224,7 @@ class Watched:
         self.shows("claimlog_node_audit_timestamp_seconds", "node", "n1", "n2")
         self._log.append(requests())
         self.shows("claimlog_placements_total", "result", "placed", "no-valid-node")
+        self.shows("claimlog_claim_outcomes_total", "outcome", "granted")
         self.shows("claimlog_dead_letters_total", "topic", topics.AUDITS, topics.CLAIMS)
         self.shows("claimlog_reader_lag_records", "engine", "carrier", "folder", "watcher", "scheduler")
         return self.scraped()

@@ -421,7 +421,8 @@ def test_an_idle_waiter_costs_less_than_a_hundredth_of_a_core(path: Path) -> Non
         assert time.thread_time() - before < 0.02
 
 
-def test_a_waiter_wakes_when_another_process_appends(path: Path) -> None:
+def test_a_waiter_wakes_by_the_bell_when_another_process_appends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "FALLBACK_SECONDS", 20.0)
     made(path).close()
     program = """
 import sys, time
@@ -433,7 +434,6 @@ with SqliteLog.open(sys.argv[1]) as log:
         log.append([Message("other", b"k", b"%d" % time.monotonic_ns())])
 """
     process = subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=ROOT, stdin=subprocess.PIPE, text=True)
-    late_ms: list[float] = []
     with SqliteLog.open(path) as log:
         assert process.stdin is not None
         for at in range(10):
@@ -441,11 +441,8 @@ with SqliteLog.open(sys.argv[1]) as log:
             process.stdin.flush()
             assert log.wait({Partition("other", 0): at}, 30)
             (record,) = log.read("other", 0, at)
-            late_ms.append((time.monotonic_ns() - int(record.value)) / 1e6)
+            assert time.monotonic_ns() - int(record.value) < 10e9
     process.communicate()
-
-    assert min(late_ms) < 90, "by the bell, not by the fallback look"
-    assert max(late_ms) < 250
 
 
 def test_each_append_rings_and_who_waits_need_not_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
