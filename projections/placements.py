@@ -31,7 +31,10 @@ class Named(NamedTuple):
 
 
 class Answer(Struct, gc=False):
-    """One result of a request. `named` is empty and `reason` is not for a failure; `late`: appended after its `commit_by_ms`."""
+    """One result of a request. `named` is empty and `reason` is not for a failure; `late`: appended after its `commit_by_ms`.
+
+    `kept`, which are the last of `named`: the places that instances leave and keep.
+    """
 
     request_id: str
     offset: int
@@ -40,6 +43,7 @@ class Answer(Struct, gc=False):
     named: tuple[Named, ...] = ()
     reason: FailureReason | None = None
     late: bool = False
+    kept: tuple[Named, ...] = ()
 
     @property
     def placed(self) -> bool:
@@ -182,4 +186,5 @@ def _answer(record: InstancesPlaced | PlacementFailed, offset: int, time_ms: int
     if isinstance(record, PlacementFailed):
         return Answer(record.request_id, offset, time_ms, intern(record.owner), reason=record.reason)
     named = tuple(Named(p.claim_id, p.partition, intern(p.node_id)) for p in (*record.placements, *record.kept))
-    return Answer(record.request_id, offset, time_ms, intern(record.owner), named, late=time_ms > record.commit_by_ms)
+    late, kept = time_ms > record.commit_by_ms, named[len(record.placements) :]
+    return Answer(record.request_id, offset, time_ms, intern(record.owner), named, late=late, kept=kept)

@@ -166,7 +166,7 @@ class Placer:
         self._awake_ms += min(max(boot_ms - self._acted_ms, 0), PAUSE_MS_MAX)
         self._acted_ms = boot_ms
         for desk in self.desks.values():
-            messages.extend(cancelled(desk, self.sender, self._evidence, now_ms, is_folded=self._is_folded))
+            messages.extend(cancelled(desk, self.sender, self._evidence, now_ms, ledgers=self.fleet.ledgers, is_folded=self._is_folded))
             for work in list(desk.works.values()):
                 if not work.result_sent:
                     messages.extend(self._go_on(work, now_ms, boot_ms))

@@ -122,11 +122,15 @@ def placements_of(work: Work, *, keeps: bool) -> list[Placement]:
 
 
 class Cancelling(Struct):
-    """A cancellation at work: first the failure that may count, or after a placement the releases (`releases`, by record id)."""
+    """A cancellation at work: first the failure that may count, or after a placement the releases (`releases`, by record id).
+
+    `kept` are the places that its instances keep where they come from: they are released after all others, or not at all.
+    """
 
     cancel: Cancel
     failure_sent: bool = False
     releases: set[str] | None = None
+    kept: tuple[Named, ...] = ()
 
 
 class Release(Struct, gc=False):

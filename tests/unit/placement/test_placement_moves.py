@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimReleased, ClaimRequested, InstanceObserved, NodeObserved
+from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved
 from schemas.codec import decode
 from schemas.inventory import HugePages, Hypervisor, NumaCell
 from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
-from schemas.results import InstancesPlaced, PlacementFailed
+from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
 from streams.scheduler import Scheduler
@@ -21,7 +21,7 @@ from streams.scheduling.explain import rerun, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, At, World, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, world, wrongs
 from tests.unit.scheduling.test_explain import claimed
 
 GUEST = "11111111-1111-1111-1111-111111111111"
@@ -133,6 +133,60 @@ def test_a_reverted_migration_leaves_the_guest_and_its_place_as_they_were() -> N
     held = {claim_id for ledger in here.ledgers() for claim_id in ledger.claims}
     assert held == {here.answer("first").named[0].claim_id}
     assert result.kept[0].claim_id not in held
+
+
+def hold(here: World, *placements: Placement) -> None:
+    """Their starter is at work."""
+    for each in placements:
+        here.say(CLAIMS, ClaimRenewed(node_id=each.node_id, record_id=f"hold {each.claim_id}", claim_id=each.claim_id, ttl_ms=TTL_MS))
+
+
+def held(here: World) -> set[str]:
+    return {claim_id for ledger in here.ledgers() for claim_id in ledger.claims}
+
+
+def test_a_migration_under_way_that_is_cancelled_goes_on_and_may_be_reverted() -> None:
+    here = fleet("n1", "n2", vcpus=4)
+    result = move(here)
+    hold(here, *result.placements)
+
+    here.cancel("move")
+    settle(here.scheduler())
+
+    assert {each.claim_id for each in (*result.placements, *result.kept)} <= held(here)
+    assert [release.claim_id for release in said(here, CLAIMS, ClaimReleased)] == [result.placements[0].claim_id]
+
+
+def test_of_a_cancelled_migration_only_who_is_under_way_keeps_its_place() -> None:
+    here = world(claims=2, requests=1)
+    for name in ("n1", "n2"):
+        here.host(name)
+    guests = (GUEST, "22222222-2222-2222-2222-222222222222")
+    here.request("first", count=2, instance_ids=guests, requested_nodes=("n1",))
+    settle(here.scheduler())
+    result = move(here, count=2, vcpus=1, memory_mib=1024, instance_ids=guests)
+    hold(here, result.placements[1])
+
+    here.cancel("move")
+    scheduler = here.scheduler()
+    settle(scheduler)
+
+    before = {named.claim_id for named in here.answer("first").named}
+    assert held(here) - before == {result.placements[1].claim_id, result.kept[1].claim_id}
+    assert scheduler.placer.commit_offsets() == {0: here.log.end(REQUESTS, 0)}
+
+
+def test_who_takes_over_a_cancelled_migration_leaves_both_sides_of_what_is_under_way() -> None:
+    here = fleet("n1", "n2", vcpus=4)
+    result = move(here)
+    hold(here, *result.placements)
+    here.cancel("move")
+    settle(here.scheduler())
+
+    settle(here.scheduler("late", log=At(here.log, lambda _when, _messages: None, owns_all=True)))
+
+    assert len(said(here, CLAIMS, ClaimReleased)) == 2, "it says again what it does not know to be done"
+    assert {each.claim_id for each in (*result.placements, *result.kept)} <= held(here)
 
 
 def test_a_live_migration_keeps_nothing_because_it_cannot_be_reverted() -> None:
