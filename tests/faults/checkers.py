@@ -180,8 +180,10 @@ class Entry(Struct, frozen=True):
 
     instance_id: str
     amounts: tuple[int, ...]
+    offset: int
     confirmed: bool = False
     group_id: str = ""
+    resize: bool = False
 
 
 class Books:
@@ -200,10 +202,12 @@ class Books:
                 item = items[outcome.claim_id]
                 group_id = item.group.group_id if item.group is not None else ""
                 amounts = tuple(getattr(item.resources, name) for name in RESOURCES)
-                on_node[outcome.claim_id] = Entry(item.instance_id, amounts, group_id=group_id)
+                on_node[outcome.claim_id] = Entry(item.instance_id, amounts, step.offset, group_id=group_id, resize=item.resize)
                 granted.setdefault(outcome.node_id, []).append(item)
             elif outcome.outcome == "confirmed":
-                on_node[outcome.claim_id] = msgspec.structs.replace(on_node[outcome.claim_id], confirmed=True)
+                confirmed = on_node[outcome.claim_id] = msgspec.structs.replace(on_node[outcome.claim_id], confirmed=True)
+                if confirmed.resize:
+                    _cut_older(on_node, confirmed)
             elif outcome.outcome in CLOSING:
                 del on_node[outcome.claim_id]
         return [wrong for node_id, new in granted.items() for wrong in self._over(ledger.nodes[node_id], new, step.offset)]
@@ -227,6 +231,13 @@ class Books:
             members = {entry.instance_id for entry in held.values() if entry.group_id == group.group_id}
             if len(members) > max(group.max_per_node, 1):
                 yield f"{CLAIMS}@{offset}: {len(members)} members of {group.group_id} on {node.node_id}, {group.max_per_node} allowed"
+
+
+def _cut_older(on_node: dict[str, Entry], resize: Entry) -> None:
+    """A confirmed resize is the whole size: older confirmed claims of its instance there stand for no more (decision 0006, rule 7)."""
+    for claim_id, entry in on_node.items():
+        if entry.instance_id == resize.instance_id and entry.confirmed and entry.offset < resize.offset:
+            on_node[claim_id] = msgspec.structs.replace(entry, amounts=tuple(map(min, entry.amounts, resize.amounts)))
 
 
 def _used(node: Node, held: Iterable[Entry], r: int) -> int:

@@ -14,11 +14,12 @@ from projections.ledger_state import Step
 from projections.rocks import RocksTable
 from projections.rules import SKEW_MS
 from schemas import topics
+from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, ClaimRequested, GroupMember, NodeObserved
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
-from schemas.resources import Resources
+from schemas.resources import ObservedResources, Resources
 from schemas.results import ClaimOutcome, InstancesPlaced, LedgerDigest, NodeResources, Placement, PlacementFailed
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
@@ -209,6 +210,38 @@ def test_claims_of_one_instance_overlap_and_do_not_add_up(world: World) -> None:
     books.overgrants(fold.ledgers[0], granted(claim("a", "a", vcpus=4, instance_id="i"), 7))
 
     assert books.overgrants(fold.ledgers[0], granted(claim("b", "b", vcpus=4, instance_id="i"), 8)) == []
+
+
+def shown(vcpus: int, memory_mib: int, counter: int) -> NodeObserved:
+    """The node with the instance `i` of this size on it, or with nothing."""
+    size = ObservedResources(vcpus=vcpus, memory_mib=memory_mib)
+    host, there = Hypervisor(vcpus=4, memory_mib=8192, disk_mib=100_000), (InstanceReport(instance_id="i", resources=size),)
+    return NodeObserved(
+        node_id="n1",
+        producer="a",
+        epoch=1,
+        counter=counter,
+        taken_at_ms=START_MS,
+        mono_ms=counter,
+        digest=str(counter),
+        hypervisor=host,
+        instances=there if vcpus else (),
+    )
+
+
+def test_a_confirmed_resize_leaves_room_that_others_are_rightly_granted(world: World) -> None:
+    world.say(topics.CLAIMS, claim("a", "a", vcpus=2, instance_id="i"))
+    world.say(topics.CLAIMS, shown(2, 1024, 2))
+    smaller = claim("b", "b", vcpus=1, instance_id="i")
+    world.say(topics.CLAIMS, msgspec.structs.replace(smaller, items=(msgspec.structs.replace(smaller.items[0], resize=True),)))
+    world.say(topics.CLAIMS, shown(1, 1024, 3))
+    world.say(topics.CLAIMS, shown(0, 0, 4))
+    world.say(topics.CLAIMS, claim("c", "c", vcpus=1))
+
+    fold = checkers.folded(world.log)
+
+    assert fold.overgrants == []
+    assert fold.kinds() == {"granted": 4, "confirmed": 2}
 
 
 def test_too_many_members_of_a_group_on_a_node_are_found(world: World) -> None:
