@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from projections.subjects import Subject
 from projections.wording import amounts_text
 from schemas.claims import ReleaseReason
+from schemas.ids import instance_id
 from schemas.partitioner import partition_of
 from schemas.requests import TTL_MS_DEFAULT
 from schemas.resources import RESOURCES
@@ -103,7 +104,10 @@ def hold(
     node: NodeOfClaim = "",
     log: LogFlag = None,
 ) -> int:
-    """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1."""
+    """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1.
+
+    With the claim that a guest is to move to goes the place that it keeps where it comes from.
+    """
     ttl_ms = duration_ms(ttl)
     if not ttl_ms:
         raise UsageProblem(f"--ttl {ttl}: that holds it for no time; expected a time such as 10m, or `claimlog claims release`")
@@ -114,8 +118,10 @@ def hold(
             return _not_held(claim, "not held")
         state, node_id = found
         position, outcome = _written(source, state, renew(claim, node_id, new_stamp(), ttl_ms=ttl_ms), claim)
-    print("held" if outcome == "renewed" else "not held")
-    say(f"{claim}: {outcome} at {position}")
+        print("held" if outcome == "renewed" else "not held")
+        say(f"{claim}: {outcome} at {position}")
+        if outcome == "renewed":
+            _hold_kept(source, state, claim, ttl_ms)
     return 0 if outcome == "renewed" else 1
 
 
@@ -166,6 +172,25 @@ def _found(log: Log, claim_id: str, node: str) -> tuple[State, str] | None:
     if node not in known:
         raise UsageProblem(unknown_node(node, sorted(known)))
     return of_node, node
+
+
+def _hold_kept(log: Log, state: State, claim_id: str, ttl_ms: int) -> None:
+    """Hold along what the claim's instance keeps, by the same request, on the node that it leaves.
+
+    It may be in any partition, and all are looked through only for an instance that its requester has named, as all are that move.
+    """
+    claim = next(held for ledger in state.ledgers.values() if (held := ledger.claims.get(claim_id)) is not None)
+    number = claim_id.removeprefix(f"{claim.request_id}/").partition("/")[0]
+    if claim.keep or (number.isdecimal() and claim.instance_id == instance_id(claim.request_id, int(number))):
+        return
+    for partition in range(state.partitions):
+        there = state if partition in state.ledgers else state_at(log, views=False, pending=False, only=(partition,))
+        for kept in list(there.ledgers[partition].claims.values()):
+            is_its = (kept.request_id, kept.instance_id) == (claim.request_id, claim.instance_id)
+            if is_its and kept.keep and kept.confirmed_ms is None:
+                message = renew(kept.claim_id, kept.node_id, new_stamp(), ttl_ms=ttl_ms)
+                position, outcome = _written(log, there, message, kept.claim_id)
+                say(f"{kept.claim_id}, the place that it keeps on {kept.node_id}: {outcome} at {position}")
 
 
 def _not_held(claim_id: str, said: str) -> int:

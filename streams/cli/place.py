@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
@@ -9,6 +10,7 @@ from uuid import uuid4
 from cyclopts import Parameter
 from msgspec import structs
 
+from projections.explaining import release_command
 from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
@@ -163,11 +165,28 @@ def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> 
         columns=PLACED, items=[*map(item_of, result.placements)], cut=decided_at(log, found), summary=_summary(found), like=_LIKE
     )
     show.write(answer)
-    for place in result.kept:
-        until = f"until `claimlog claims release {quote(place.claim_id)} --reason migrated`"
-        say(f"{place.instance_id} keeps its place on {place.node_id} {until}")
+    _say_kept(log, result.kept)
     say(f"placed at {found.position} by {result.owner}")
     return 0
+
+
+def _say_kept(log: Log, kept: Sequence[Placement]) -> None:
+    """Of each place that is kept for how long, and what is to be given back once its instance has moved for good.
+
+    That is all it has there: the claim that it was started under stays where no host reports departures.
+    """
+    ledgers = state_at(log, views=False, pending=False, only={place.partition for place in kept}).ledgers if kept else {}
+    for place in kept:
+        ledger, said = ledgers[place.partition], f"{place.instance_id} keeps its place on {place.node_id}"
+        claim = ledger.claims.get(place.claim_id)
+        if claim is None or claim.confirmed_ms is not None:
+            say(f"{said} no longer")
+            continue
+        there = ledger.nodes[place.node_id].claims[place.instance_id]
+        all_there = sorted(there, key=lambda each: each.claim_id != place.claim_id)
+        longer = f"`claimlog claims hold {quote(place.claim_id)} --ttl 24h`"
+        say(f"{said} until {units.moment(claim.deadline_ms)}, and longer by {longer}")
+        say(f"once the move is confirmed: `{'; '.join(release_command(each, 'migrated') for each in all_there)}`")
 
 
 def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:

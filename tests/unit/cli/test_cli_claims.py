@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from schemas.claims import ClaimItem, ClaimRequested
+from schemas.resources import Resources
+from schemas.topics import CLAIMS
 from tests.cli_log import FleetLog
 
 
@@ -64,6 +67,23 @@ def test_hold_moves_the_deadline(fleet: FleetLog, capsys: pytest.CaptureFixture[
     (claim,) = fleet.run(capsys, "claims", "list", "--request", "r2", "-o", "json").json["items"]
     assert claim["deadline_ms"] >= fleet.now_ms + 3_600_000
     assert claim["state"] == "unconfirmed"
+
+
+def test_hold_of_where_a_guest_moves_to_holds_the_place_that_it_keeps_as_well(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    size = Resources(vcpus=2, memory_mib=2048)
+    for number, (node_id, keep) in enumerate((("c02", False), ("c01", True))):
+        item = ClaimItem(claim_id=f"m1/0/s-1.{number}", instance_id="i1", nodes=(node_id,), resources=size, keep=keep)
+        basis = fleet.log.end(CLAIMS, fleet.log.partition(CLAIMS, node_id.encode())) - 1
+        fleet.append(CLAIMS, ClaimRequested(request_id="m1", owner="s", basis=basis, ttl_ms=600_000, items=(item,)))
+
+    said = fleet.run(capsys, "claims", "hold", "m1/0/s-1.0", "--ttl", "24h")
+    held = fleet.run(capsys, "claims", "list", "--request", "m1", "-o", "json").json["items"]
+    of_the_place = fleet.run(capsys, "claims", "hold", "m1/0/s-1.1", "--ttl", "48h")
+
+    assert (said.code, said.out) == (0, "held\n")
+    assert "m1/0/s-1.1, the place that it keeps on c01: renewed at claims/" in said.err
+    assert [claim["deadline_ms"] >= fleet.now_ms + 86_400_000 for claim in held] == [True, True]
+    assert len(of_the_place.err.splitlines()) == 1
 
 
 def test_hold_of_a_claim_that_is_gone_says_not_held(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

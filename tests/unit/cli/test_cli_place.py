@@ -16,6 +16,7 @@ from schemas.codec import decode
 from schemas.requests import Flavor, PlacementRequested
 from schemas.topics import REQUESTS
 from streams.cli.main import run
+from streams.cli.printed import units
 from streams.cli.writing import appended
 from streams.log.base import Log, Message, Position
 from streams.log.sqlite import SqliteLog
@@ -434,7 +435,19 @@ def test_a_cold_migration_says_which_place_the_instance_keeps_and_how_that_ends(
     (kept,) = document["summary"]["kept"]
     assert (said.code, kept["node_id"]) == (0, "c01")
     assert [item["node_id"] for item in document["items"]] == ["c02"]
-    assert f"i1 keeps its place on c01 until `claimlog claims release {kept['claim_id']} --reason migrated`" in said.err
+    (claim,) = [each for each in fleet.run(capsys, "claims", "list", "-o", "json").json["items"] if each["keep"]]
+    until = units.moment(claim["deadline_ms"])
+    assert f"i1 keeps its place on c01 until {until}, and longer by `claimlog claims hold {claim['claim_id']} --ttl 24h`" in said.err
+    confirm = [f"claimlog claims release {each} --reason migrated" for each in (kept["claim_id"], "r0/0/s-1.1")]
+    assert f"once the move is confirmed: `{'; '.join(confirm)}`" in said.err
+
+    for command in confirm:
+        assert fleet.run(capsys, *command.split()[1:]).code == 0
+    fleet.audit("c01", {}, memory_mib=8192)
+    fleet.audit("c02", {"i1": 1024}, memory_mib=8192)
+
+    assert "i1 keeps its place on c01 no longer" in fleet.run(capsys, "place", str(move)).err
+    assert fleet.run(capsys, "leaks").code == 0
 
 
 @pytest.mark.parametrize(("asked", "code", "out"), [("1GiB", 0, "c01\t\n"), ("9GiB", 4, "\t2\n")], ids=["placed", "not placed"])
