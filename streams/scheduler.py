@@ -27,6 +27,7 @@ from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
 from streams.placement.history import begun, epoch_of
 from streams.placement.placer import Placer
+from streams.scheduling.filters import rests_on_labels
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, Policy, digest, text
 from streams.scheduling.select import Practice, engine
@@ -256,7 +257,10 @@ class Scheduler:
         return read
 
     def _read_requests(self) -> int:
-        """New requests and cancellations: decided on the fold at hand or, where that is behind, on one up to the ends read after them."""
+        """New requests and cancellations: decided on the fold at hand or, where that will not do, on one up to the ends read after them.
+
+        It will not where it is behind, and where one asks for what the ledger does not look at again (decision 0021).
+        """
         read = 0
         for partition, desk in self.placer.desks.items():
             placements = desk.placements
@@ -271,12 +275,16 @@ class Scheduler:
                     self.placer.sender.heard(asked.request.request_id, record.headers)
         if self._new:
             is_eager = self._is_behind or self._clocks.boot_ms() < self._eager_until_ms
-            claims_ends = self._claims_ends() if is_eager else None
+            claims_ends = self._claims_ends() if is_eager or any(map(self._rests_on_labels, self._new)) else None
             for partition, asked in self._new:
                 self.placer.asked(partition, asked, claims_ends)
             self._new.clear()
         self.requests_read += read
         return read
+
+    def _rests_on_labels(self, new: tuple[int, Asked | Cancel]) -> bool:
+        found = new[1]
+        return isinstance(found, Asked) and rests_on_labels(self.placer.policy, found.request)
 
     def _claims_ends(self) -> tuple[int, ...]:
         """The ends of `claims` now. On Kafka that is a question to the broker, so it is not asked for each request."""

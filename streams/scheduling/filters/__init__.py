@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from projections.room import Room
-from streams.scheduling.ask import Ask, Check, per_node
+from schemas.requests import PlacementRequested
+from streams.scheduling.ask import Ask, Check, ask_of, per_node
 from streams.scheduling.custom import custom_why
 from streams.scheduling.filters.amounts import disk, memory, vcpus
 from streams.scheduling.filters.capabilities import compute_capabilities
@@ -132,6 +133,28 @@ FILTERS: Mapping[str, Filter] = {
 }
 """Those a policy chooses from. Those with Nova's function names are what it asks of Placement before any filter."""
 
+KEPT_BY_THE_LEDGER = frozenset(
+    {
+        "AllHostsFilter",
+        "RetryFilter",
+        "ComputeFilter",
+        "ServerGroupAntiAffinityFilter",
+        "ServerGroupAffinityFilter",
+        "MetricsFilter",
+        "IoOpsFilter",
+        "NumInstancesFilter",
+        "CoreFilter",
+        "RamFilter",
+        "DiskFilter",
+        "NUMATopologyFilter",
+        "PciPassthroughFilter",
+        "ExactCoreFilter",
+        "ExactRamFilter",
+        "ExactDiskFilter",
+    }
+)
+"""Those whose word the ledger gives again for each claim, on all that stands before it, and those that read nothing an operator sets."""
+
 LAST = Filter("fit", fit, amounts=True)
 """Always last: what the ledger would refuse is never asked for."""
 
@@ -142,6 +165,18 @@ def filters_of(policy: Policy) -> tuple[Filter, ...]:
     return tuple(
         msgspec.structs.replace(FILTERS[name], options=policy.options) if name in FILTERS else _custom(name) for name in policy.filters
     )
+
+
+def rests_on_labels(policy: Policy, request: PlacementRequested) -> bool:
+    """Whether a filter tests for this request what the ledger does not: zones, traits, aggregates, where other instances are.
+
+    Nobody corrects a choice that was made on an older state of these.
+    """
+    names = [name for name in policy.filters if name not in KEPT_BY_THE_LEDGER]
+    if not FILTERS.keys() >= set(names):
+        return True  # What code of one's own reads nobody knows.
+    ask = ask_of(request, 0, seed=0, options=policy.options)
+    return any(FILTERS[name].test(ask, policy.options) is not None for name in names)
 
 
 def _custom(name: str) -> Filter:

@@ -9,15 +9,15 @@ import pytest
 from msgspec import structs
 
 from projections.placements import Asked, Placements
-from schemas.claims import ClaimReleased, ClaimRequested, NodeObserved
+from schemas.claims import ClaimReleased, ClaimRequested, NodeConfigured, NodeObserved
 from schemas.codec import decode, encode, key_of
-from schemas.inventory import Hypervisor, PciDevice
+from schemas.inventory import Hypervisor, OperatorFields, PciDevice
 from schemas.requests import Flavor, PciWant, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS, TOPICS
 from streams.log.base import LogUnreachable, Message, Record
 from streams.placement.placer import RESTARTS_MAX, Placer
-from streams.scheduler import COMMIT_EVERY_MS, GROUP, Scheduler
+from streams.scheduler import COMMIT_EVERY_MS, EAGER_MS, GROUP, Scheduler
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest, text
 from streams.scheduling.select import engine
@@ -204,6 +204,39 @@ def test_a_request_is_decided_at_once_and_refused_only_after_the_ends_were_read(
         (PlacementFailed, "r1", ""),
         (InstancesPlaced, "r2", "n2"),
     ]
+
+
+def zone(here: World, node_id: str, name: str) -> None:
+    """The operator puts a node into a zone."""
+    ends = sum(here.log.ends(CLAIMS).values())
+    here.say(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"zone {ends}", fields=OperatorFields(zone=name)))
+
+
+def test_who_asks_for_a_zone_is_placed_as_the_zones_were_when_it_asked() -> None:
+    old, new = ("n1", "n2", "n3", "n4", "n5"), ("n6", "n7", "n8", "n9", "n10")
+    here = hosts(*old, *new, claims=1)
+    for name in old:
+        zone(here, name, "a")
+    deaf = Deaf(here)
+    scheduler = here.scheduler(log=At(deaf, nothing))
+    settle(scheduler)
+    here.clock.now_ms += EAGER_MS
+    deaf.from_offset = here.log.end(CLAIMS, 0)
+    for name in new:
+        zone(here, name, "a")
+    for name in old:
+        zone(here, name, "b")
+
+    here.request("no matter where")
+    scheduler.turn()
+    here.request("in a zone", availability_zone="a")
+    scheduler.turn()
+    at_once = [claim.request_id for claim in said(here, CLAIMS, ClaimRequested)]
+    deaf.from_offset = None
+    settle(scheduler)
+
+    assert at_once == ["no matter where"]
+    assert here.answer("in a zone").named[0].node_id in new
 
 
 @pytest.mark.parametrize("room_elsewhere", [True, False])

@@ -14,8 +14,9 @@ from schemas.inventory import Aggregate, Hypervisor, ResourceRule
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
 from schemas.resources import Limits, Resources
 from streams.scheduling.ask import Ask, ask_of
-from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter, reason
+from streams.scheduling.filters import FILTERS, KEPT_BY_THE_LEDGER, LAST, RESTRICTIONS, Filter, reason, rests_on_labels
 from streams.scheduling.filters.amounts import shortfalls_told
+from streams.scheduling.policy import DEFAULT, Policy
 
 ALL = {filter_.name: filter_ for filter_ in (*RESTRICTIONS, *FILTERS.values(), LAST)}
 
@@ -195,3 +196,29 @@ def test_the_last_filter_says_what_the_ledger_would_say() -> None:
     assert text == "; ".join(str(lack) for lack in fits(host.node, asked.item, "r", host.overlay))
     assert text is not None
     assert [part.split(":")[0] for part in text.split("; ")] == ["step_size", "max_unit", "instances"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "more", "rests"),
+    [
+        ({}, (), False),
+        ({"forced_nodes": ("n1",), "retry_nodes": ("n2",)}, (), False),
+        ({"group": ServerGroup(group_id="g", policy="anti-affinity")}, (), False),
+        ({"availability_zone": "z"}, (), True),
+        ({"traits_forbidden": ("T",)}, (), True),
+        ({"flavor": Flavor(extra_specs={"trait:T": "required"})}, (), True),
+        ({"hints": Hints(different_host=("i2",))}, (), True),
+        ({}, ("AggregateRamFilter",), True),
+        ({}, ("AggregateMultiTenancyIsolation",), True),
+        ({}, ("ExactRamFilter", "NumInstancesFilter"), False),
+        ({}, ("nobody.knows:it",), True),
+    ],
+)
+def test_what_rests_on_more_than_the_ledger_looks_at_again(request_: dict[str, Any], more: tuple[str, ...], rests: bool) -> None:
+    policy = Policy(filters=(*DEFAULT.filters, *more))
+
+    assert rests_on_labels(policy, ask(**request_).request) == rests
+
+
+def test_what_the_ledger_looks_at_again_are_filters() -> None:
+    assert FILTERS.keys() > KEPT_BY_THE_LEDGER
