@@ -184,6 +184,7 @@ class Entry(Struct, frozen=True):
     confirmed: bool = False
     group_id: str = ""
     resize: bool = False
+    keep: bool = False
 
 
 class Books:
@@ -202,12 +203,16 @@ class Books:
                 item = items[outcome.claim_id]
                 group_id = item.group.group_id if item.group is not None else ""
                 amounts = tuple(getattr(item.resources, name) for name in RESOURCES)
-                on_node[outcome.claim_id] = Entry(item.instance_id, amounts, step.offset, group_id=group_id, resize=item.resize)
+                on_node[outcome.claim_id] = Entry(
+                    item.instance_id, amounts, step.offset, group_id=group_id, resize=item.resize, keep=item.keep
+                )
                 granted.setdefault(outcome.node_id, []).append(item)
             elif outcome.outcome == "confirmed":
                 confirmed = on_node[outcome.claim_id] = msgspec.structs.replace(on_node[outcome.claim_id], confirmed=True)
                 if confirmed.resize:
                     _cut_older(on_node, confirmed)
+                if confirmed.keep:
+                    on_node[outcome.claim_id] = _cut_to_shown(confirmed, ledger.nodes[outcome.node_id])
             elif outcome.outcome in CLOSING:
                 del on_node[outcome.claim_id]
         return [wrong for node_id, new in granted.items() for wrong in self._over(ledger.nodes[node_id], new, step.offset)]
@@ -238,6 +243,13 @@ def _cut_older(on_node: dict[str, Entry], resize: Entry) -> None:
     for claim_id, entry in on_node.items():
         if entry.instance_id == resize.instance_id and entry.confirmed and entry.offset < resize.offset:
             on_node[claim_id] = msgspec.structs.replace(entry, amounts=tuple(map(min, entry.amounts, resize.amounts)))
+
+
+def _cut_to_shown(kept: Entry, node: Node) -> Entry:
+    """Whoever stayed after all keeps what is shown of it and no more."""
+    shown = node.shown[kept.instance_id].amounts
+    amounts = tuple(most if seen is None else min(most, seen) for most, seen in zip(kept.amounts, shown, strict=True))
+    return msgspec.structs.replace(kept, amounts=amounts)
 
 
 def _used(node: Node, held: Iterable[Entry], r: int) -> int:

@@ -212,7 +212,7 @@ def test_claims_of_one_instance_overlap_and_do_not_add_up(world: World) -> None:
     assert books.overgrants(fold.ledgers[0], granted(claim("b", "b", vcpus=4, instance_id="i"), 8)) == []
 
 
-def shown(vcpus: int, memory_mib: int, counter: int) -> NodeObserved:
+def shown(vcpus: int, memory_mib: int, counter: int, after_ms: int = 0) -> NodeObserved:
     """The node with the instance `i` of this size on it, or with nothing."""
     size = ObservedResources(vcpus=vcpus, memory_mib=memory_mib)
     host, there = Hypervisor(vcpus=4, memory_mib=8192, disk_mib=100_000), (InstanceReport(instance_id="i", resources=size),)
@@ -221,8 +221,8 @@ def shown(vcpus: int, memory_mib: int, counter: int) -> NodeObserved:
         producer="a",
         epoch=1,
         counter=counter,
-        taken_at_ms=START_MS,
-        mono_ms=counter,
+        taken_at_ms=START_MS + after_ms,
+        mono_ms=counter + after_ms,
         digest=str(counter),
         hypervisor=host,
         instances=there if vcpus else (),
@@ -242,6 +242,23 @@ def test_a_confirmed_resize_leaves_room_that_others_are_rightly_granted(world: W
 
     assert fold.overgrants == []
     assert fold.kinds() == {"granted": 4, "confirmed": 2}
+
+
+def test_a_guest_that_kept_its_place_and_stayed_smaller_leaves_room_that_others_are_rightly_granted(world: World) -> None:
+    late_ms = 700_000
+    world.say(topics.CLAIMS, shown(2, 1024, 2))
+    keeps = claim("k", "k", vcpus=2, instance_id="i")
+    world.say(topics.CLAIMS, msgspec.structs.replace(keeps, items=(msgspec.structs.replace(keeps.items[0], keep=True),)))
+    world.now_ms += late_ms
+    world.say(topics.CLAIMS, shown(1, 1024, 3, late_ms))
+    world.now_ms += 1
+    world.say(topics.CLAIMS, shown(0, 0, 4, late_ms + 1))
+    world.say(topics.CLAIMS, claim("c", "c", vcpus=1))
+
+    fold = checkers.folded(world.log)
+
+    assert fold.overgrants == []
+    assert fold.kinds() == {"granted": 3, "confirmed": 1}
 
 
 def test_too_many_members_of_a_group_on_a_node_are_found(world: World) -> None:
