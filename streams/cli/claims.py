@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -106,7 +107,7 @@ def hold(
 ) -> int:
     """Hold a claim for longer, before its instance is started: prints held and exits 0, or not held and exits 1.
 
-    With the claim that a guest is to move to goes the place that it keeps where it comes from.
+    Along with a claim that a guest is to move to goes the place that it keeps where it comes from; with --node only if it is found there.
     """
     ttl_ms = duration_ms(ttl)
     if not ttl_ms:
@@ -121,7 +122,7 @@ def hold(
         print("held" if outcome == "renewed" else "not held")
         say(f"{claim}: {outcome} at {position}")
         if outcome == "renewed":
-            _hold_kept(source, state, claim, ttl_ms)
+            _hold_kept(source, state, claim, ttl_ms, state.ledgers if node else range(state.partitions))
     return 0 if outcome == "renewed" else 1
 
 
@@ -174,16 +175,16 @@ def _found(log: Log, claim_id: str, node: str) -> tuple[State, str] | None:
     return of_node, node
 
 
-def _hold_kept(log: Log, state: State, claim_id: str, ttl_ms: int) -> None:
+def _hold_kept(log: Log, state: State, claim_id: str, ttl_ms: int, partitions: Iterable[int]) -> None:
     """Hold along what the claim's instance keeps, by the same request, on the node that it leaves.
 
-    It may be in any partition, and all are looked through only for an instance that its requester has named, as all are that move.
+    It may be in any of the partitions, so they are looked through only for an instance that its requester has named, as all are that move.
     """
     claim = next(held for ledger in state.ledgers.values() if (held := ledger.claims.get(claim_id)) is not None)
     number = claim_id.removeprefix(f"{claim.request_id}/").partition("/")[0]
     if claim.keep or (number.isdecimal() and claim.instance_id == instance_id(claim.request_id, int(number))):
         return
-    for partition in range(state.partitions):
+    for partition in partitions:
         there = state if partition in state.ledgers else state_at(log, views=False, pending=False, only=(partition,))
         for kept in list(there.ledgers[partition].claims.values()):
             is_its = (kept.request_id, kept.instance_id) == (claim.request_id, claim.instance_id)
