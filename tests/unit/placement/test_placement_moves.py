@@ -22,6 +22,7 @@ from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine
 from tests.scheduling_world import START_MS, TTL_MS, At, World, world, wrongs
+from tests.unit.placement.test_placement_filing import long_ago
 from tests.unit.scheduling.test_explain import claimed
 
 GUEST = "11111111-1111-1111-1111-111111111111"
@@ -187,6 +188,23 @@ def test_who_takes_over_a_cancelled_migration_leaves_both_sides_of_what_is_under
 
     assert len(said(here, CLAIMS, ClaimReleased)) == 2, "it says again what it does not know to be done"
     assert {each.claim_id for each in (*result.placements, *result.kept)} <= held(here)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_migration_that_was_answered_long_ago_is_cancelled_alike(is_held: bool) -> None:
+    here = fleet("n1", "n2", vcpus=4)
+    result = move(here)
+    if is_held:
+        hold(here, *result.placements)
+    scheduler = here.scheduler("later", log=At(here.log, lambda _when, _messages: None, owns_all=True))
+    long_ago(here, scheduler)
+    assert "move" in scheduler.placer.desks[0].placements.filed
+
+    here.cancel("move")
+    settle(scheduler)
+
+    both = {each.claim_id for each in (*result.placements, *result.kept)}
+    assert both & held(here) == (both if is_held else set())
 
 
 def test_a_live_migration_keeps_nothing_because_it_cannot_be_reverted() -> None:
