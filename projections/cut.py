@@ -73,7 +73,7 @@ class Cut(Struct, frozen=True):
             raise CutError(f"a cut begins with {PREFIX!r}, this is {text[:40]!r}")
         mark, data = _unarmoured(text.removeprefix(PREFIX))
         cut = cls(tuple(_Reader(data).places()), mark)
-        if str(cut) != text:
+        if str(cut) != text or list(cut.places) != sorted(cut.places):
             raise CutError(f"{text[:40]!r} is not how claimlog writes this cut; copy it from the answer as it stands")
         return cut
 

@@ -67,6 +67,9 @@ class DoubleClaims:
             for claim in ledger.claims.values():
                 if claim.confirmed_ms is not None:
                     self._add(claim.instance_id, claim.node_id)
+        for instance_id, finding in self.open.items():
+            # One that ended while a side was hosted elsewhere: nothing here is held twice, and nothing closes any more.
+            self.watched.setdefault(finding.record.node_id, set()).add(instance_id)
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
         """Look at what one step of a partition touched; called after the ledger applied it."""
@@ -165,18 +168,22 @@ class DoubleClaims:
         holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
         elsewhere = 0 if finding is None else self._elsewhere(finding)
         if len(holdings) + elsewhere < 2:
-            if finding is None:
+            if finding is None or self._is_behind(finding):
                 return None
             del self.open[instance_id]
+            if finding.record.node_id not in self._homes.get(instance_id, ()):
+                self._unwatch(instance_id, finding.record.node_id)
             return self._resolved(finding)
-        if elsewhere:
+        if len(holdings) < 2:
             return None
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
         folded_ms = min(self._ledgers[holding.partition].time_ms for holding in holdings)
-        if finding is None:
+        if finding is None or elsewhere:
+            # With two sides here it is told by these.
             if folded_ms < since_ms:
                 return None
-            record = _finding(LeakSuspected, holdings, since_ms, since_ms)
+            ignored = "" if finding is None else finding.record.ignored
+            record = replace(_finding(LeakSuspected, holdings, since_ms, since_ms), ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
         due_ms = since_ms + _patience_ms(holdings)
@@ -187,6 +194,10 @@ class DoubleClaims:
             return None
         finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
         return finding.record
+
+    def _is_behind(self, finding: OpenFinding) -> bool:
+        """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""
+        return any(self._ledgers[cause.partition].time_ms < finding.record.since_ms for cause in self._sides_here(finding))
 
     def _elsewhere(self, finding: OpenFinding) -> int:
         """How many sides of a double lie in partitions that are not hosted here, as it was when it was last said."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -17,11 +17,13 @@ from projections.state import StateError
 from projections.table import Table
 from schemas import topics
 from schemas.codec import Unreadable
+from schemas.findings import LeakConfirmed, LeakSuspected
 from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, finding_messages
-from streams.log.base import Log, Message, Partition, Record, partition_count
-from streams.looked_through import letters_of
+from streams.log.base import Log, Message, Record, partition_count
 
+Letters = Mapping[int, Mapping[int, str]]
+"""Of each partition the offsets that have a dead letter, each with the hash of its record."""
 AHEAD_RECORDS = 200_000
 """A snapshot so much further than the table is loaded instead: folding as much takes ten times as long."""
 
@@ -61,14 +63,12 @@ class Fold:
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
-        is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
-        self.unsaid = finding_messages(partition, self.audit.open_findings()) if is_unsaid else []
+        self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
+        self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
         """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
         self.silences_ms = 0
         self.taken_seconds, self.taken_end = began_seconds, log.end(topics.CLAIMS, partition)
         """When it was taken over, and where the partition ended then."""
-        self._letters: dict[int, str] | None = None
-        """Letters that there were then, looked up once that matters."""
         self.has_looked = False
         """Whether silent nodes have been looked for since."""
         self.snapshot_offset = newest_offset(log, partition)
@@ -136,18 +136,20 @@ class Fold:
         """Whether all that there was is folded, and what producers said while nobody carried it has been carried by now."""
         return self.ledger.next_offset >= self.taken_end and now_seconds - self.taken_seconds > SETTLES_SECONDS
 
-    def write_letters(self, log: Log, batch: Batch, count: Callable[[str, str], None]) -> None:
+    def say_doubles(self, open_findings: Sequence[LeakSuspected | LeakConfirmed]) -> None:
+        """Say again, where it has to say its open findings, those double claims, too, that are of this partition."""
+        if self.is_unsaid:
+            self.unsaid += finding_messages(self.partition, [each for each in open_findings if each.partition == self.partition])
+
+    def write_letters(self, batch: Batch, letters: Callable[[], Letters], count: Callable[[str, str], None]) -> None:
         """Add the letters of a batch and count them; what had one when the partition was taken over is no news, and gets no other.
 
-        The log is asked, and may not answer: then nothing has changed.
+        `letters` asks the log, which may not answer: then nothing has changed.
         """
         if not batch.dead:
             return
-        if batch.dead[0][0].offset >= self.taken_end:
-            self._letters = {}  # what came later has none
-        elif self._letters is None:
-            self._letters = letters_of(log, Partition(topics.CLAIMS, self.partition))
-        there = self._letters or {}
+        # What came later has none.
+        there = letters().get(self.partition, {}) if batch.dead[0][0].offset < self.taken_end else {}
         for record, fault in batch.dead:
             if there.get(record.offset) != hash_of(record.value):
                 count(record.topic, fault.kind)
@@ -171,9 +173,12 @@ class Fold:
 def _unmade(ledger: Ledger, log: Log) -> str:
     """What this state has published before it was kept, and is not there: the log is a copy, or a derived topic was deleted.
 
-    Nothing where all of it is there, or where the records that it would be made of are no longer.
+    Nothing where all of it is there, where the records that it would be made of are no longer, or where it was begun at a snapshot that
+    somebody wrote of a log which no processor has folded (`claimlog snapshot write`).
     """
     if log.start(topics.CLAIMS, ledger.partition):
+        return ""
+    if newest_offset(log, ledger.partition) and not log.end(topics.DIGESTS, ledger.partition):
         return ""
     held = any(node.claims for node in ledger.nodes.values())
     for topic, has_published in ((topics.NODE_RESOURCES, bool(ledger.nodes)), (topics.VERDICTS, held)):

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from streams.evidence import verdict_within_bounds
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
 from streams.log.base import Headers, Log, LogDamaged, Message, Partition, Record
+from streams.looked_through import letters_of
 from streams.metrics import Metrics
 from streams.snapshot_writer import write_snapshot
 from streams.tables import RECOVERY_SECONDS, Loading, Tables
@@ -97,8 +99,8 @@ class Folder:
         self._last = -1
         """The partition that had the last batch: a turn begins with the one after it."""
         self._doubles = DoubleClaims({})
-        self._doubles_changes = 0
-        self._has_findings = False
+        self._doubles_changes, self._has_findings = 0, False
+        self._letters_there = cache(partial(letters_of, log, topics.CLAIMS))
         self._headers: dict[type, tuple[Headers, str]] = {}
         """By type of record: the headers that all of it have, and the middle of their ids."""
 
@@ -167,6 +169,9 @@ class Folder:
                 newest = max(kept, key=lambda doubles: doubles.changes)
                 self._doubles_changes = newest.changes
                 self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
+                for taken in self.folds.keys() - before:
+                    self.folds[taken].say_doubles(self._doubles.open_findings())
+                self._letters_there.cache_clear()
                 self._count_findings()
 
     def _give_up(self, fold: Fold) -> None:
@@ -220,7 +225,7 @@ class Folder:
         if batch is None:
             return self._silences(fold)
         fold.unfinished = batch
-        fold.write_letters(self._log, batch, self.metrics.dead)
+        fold.write_letters(batch, self._letters_there, self.metrics.dead)
         if batch.derived:
             self._log.append(batch.derived)
         if batch.snapshot:

@@ -29,9 +29,13 @@ def newest_letters(log: Log) -> dict[Partition, DeadLetter]:
     return found
 
 
-def letters_of(log: Log, place: Partition) -> dict[int, str]:
-    """What of a partition has a letter: offsets, each with the hash that tells its record from one of a topic made anew."""
-    return {letter.offset: letter.hash for letter in _letters(log) if (letter.topic, letter.partition) == place}
+def letters_of(log: Log, topic: str) -> dict[int, dict[int, str]]:
+    """What of a topic has a letter: by partition the offsets, each with the hash that tells its record from one of a topic made anew."""
+    found: dict[int, dict[int, str]] = {}
+    for letter in _letters(log):
+        if letter.topic == topic:
+            found.setdefault(letter.partition, {})[letter.offset] = letter.hash
+    return found
 
 
 def _letters(log: Log) -> Iterator[DeadLetter]:

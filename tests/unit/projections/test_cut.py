@@ -75,6 +75,11 @@ def test_whatever_carries_a_right_checksum_is_a_cut_or_a_cut_error(body: bytes, 
     assert str(cut) == text
 
 
+def test_a_cut_whose_places_are_not_in_order_is_refused() -> None:
+    with pytest.raises(CutError, match="not how claimlog writes this cut"):
+        Cut.parse(str(Cut((Place("zz", 0, 5), Place("aa", 0, 7)), b"")))
+
+
 def test_twelve_partitions_of_claims_stay_short() -> None:
     cut = Cut.of({("claims", number): 1_000_000 + number for number in range(12)}, "7f3c0b1e2d4a5968")
 

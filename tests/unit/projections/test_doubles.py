@@ -151,11 +151,12 @@ def test_a_double_that_is_ignored_is_said_again_once_for_each_other_reason() -> 
 
 
 class Spread:
-    """An instance held twice, once in each of two partitions; a worker sees the ledgers of its share."""
+    """An instance held twice, once in each of the first two partitions; a worker sees the ledgers of its share."""
 
-    def __init__(self) -> None:
-        self.ledgers = {number: Ledger(number, 2) for number in range(2)}
-        self.nodes = [next(f"n{n}" for n in range(99) if partition_of(f"n{n}".encode(), 2) == number) for number in range(2)]
+    def __init__(self, partitions: int = 2) -> None:
+        self.ledgers = {number: Ledger(number, partitions) for number in range(partitions)}
+        names = [f"n{number}" for number in range(99)]
+        self.nodes = [next(n for n in names if partition_of(n.encode(), partitions) == number) for number in range(partitions)]
         self.counter = 0
         both = DoubleClaims(self.ledgers)
         for number in range(2):
@@ -195,6 +196,25 @@ class Spread:
         return self.say(number, doubles, released)
 
 
+def test_a_double_that_ended_while_a_side_was_elsewhere_ends_here_once_both_are_back() -> None:
+    spread = Spread()
+    spread.release(0, DoubleClaims({0: spread.ledgers[0]}))
+    back = spread.share(0, 1)
+    before = list(back.open)
+
+    said = spread.observe(0, back, ())
+
+    assert (before, [type(record) for record in said], back.open, back.watched) == (["i"], [LeakResolved], {}, {})
+
+
+def test_a_fold_that_is_behind_the_double_says_nothing_of_its_end() -> None:
+    spread = Spread()
+    behind = DoubleClaims({0: Ledger(0, 2), 1: spread.ledgers[1]}, spread.open)
+
+    assert spread.observe(1, behind, (HERE,)) == []
+    assert list(behind.open) == ["i"]
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_double_with_a_side_elsewhere_ends_where_the_last_side_here_closes(number: int) -> None:
     spread = Spread()
@@ -216,3 +236,18 @@ def test_a_double_with_a_side_elsewhere_is_none_the_less_one_when_the_side_here_
     assert said == []
     assert (list(alone.open), alone.open_findings()) == (["i"], []), "kept for whoever sees both sides again, and counted by nobody"
     assert [record.instance_id for record in spread.share(0, 1).open_findings()] == ["i"]
+
+
+def test_two_sides_here_are_told_also_where_a_third_is_elsewhere() -> None:
+    spread = Spread(partitions=3)
+    mine = spread.share(1, 2)
+
+    spread.observe(2, mine, ())
+    spread.claim(2, mine, "third")
+    said = [record for number in (2, 1, 2) for record in spread.observe(number, mine, (HERE,))]
+    spread.counter += 3600
+    said += [record for _ in range(2) for number in (1, 2) for record in spread.observe(number, mine, (HERE,))]
+
+    assert kinds(said) == [LeakSuspected, LeakConfirmed]
+    assert {cause.partition for cause in said[-1].causes} == {1, 2}
+    assert [type(record) for record in mine.open_findings()] == [LeakConfirmed]

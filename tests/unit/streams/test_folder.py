@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from projections import companions
+from projections.leaks import Leaks
 from projections.ledger import Ledger
-from projections.snapshots import load_newest
+from projections.observed import Observed
+from projections.snapshots import chunks_of, load_newest
 from schemas import topics
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeObserved
@@ -24,8 +27,9 @@ from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.base import Log, LogFull, LogUnreachable, Message, TopicSpec
 from streams.log.memory import MemoryLog
+from streams.looked_through import letters_of
 from streams.metrics import Metrics
 from tests.ledger_history import START_MS
 from tests.unit.streams.test_leak_audit import HERE, THERE, by_time, moved_without_a_word
@@ -228,7 +232,7 @@ def test_letters_wait_for_a_log_that_cannot_say_which_there_are(world: World, mo
     world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
     host = world.folder()
     with monkeypatch.context() as away:
-        away.setattr("streams.fold.letters_of", away_log)
+        away.setattr("streams.looked_through.between", away_log)
         with pytest.raises(LogUnreachable):
             host.turn(ALL)
     before = counted_dead(host)
@@ -239,7 +243,7 @@ def test_letters_wait_for_a_log_that_cannot_say_which_there_are(world: World, mo
     host.close()
 
 
-def away_log(_log: Log, _place: Partition) -> None:
+def away_log(*_: object) -> None:
     raise LogUnreachable("away")
 
 
@@ -393,6 +397,44 @@ def test_a_state_of_another_partition_is_discarded_and_folded_anew(tmp_path: Pat
     assert [fold.ledger.partition for _, fold in sorted(again.folds.items())] == [0, 1]
     assert [said for said in two.said if "claims/0: the state in the table is discarded: it is of claims/1" in said]
     assert two.log.end(topics.DEAD_LETTERS, 0) == 0
+    again.close()
+
+
+def test_letters_are_looked_for_once_for_all_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, partitions=8)
+    world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), number) for number in range(8)])
+    every, looks = frozenset(range(8)), list[str]()
+    first = world.folder()
+    first.turn(every)
+    first.close()
+
+    def looked(log: Log, topic: str) -> dict[int, dict[int, str]]:
+        looks.append(topic)
+        return letters_of(log, topic)
+
+    monkeypatch.setattr("streams.folder.letters_of", looked)
+    world.path = tmp_path / "lost"
+    again = world.folder()
+    again.turn(every)
+
+    assert (looks, counted_dead(again), world.log.end(topics.DEAD_LETTERS, 0)) == ([topics.CLAIMS], 0, 8)
+    again.close()
+
+
+def test_a_state_begun_at_a_snapshot_that_was_written_before_anybody_folded_is_kept(world: World) -> None:
+    """A long ledger is begun so: what no processor has published, none lost."""
+    world.append(world.audit(1), claim(1))
+    rows = companions.all_rows(Observed(0), Leaks(0), companions.Doubles(0, {}))
+    world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(folded(world), extras=rows)])
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+
+    again = world.folder()
+    again.turn(ALL)
+
+    assert [said for said in world.said if "discarded" in said] == []
+    assert world.log.end(topics.VERDICTS, 0) == 0
     again.close()
 
 
