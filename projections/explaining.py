@@ -294,7 +294,7 @@ def _vanished(look: Look, difference: Difference) -> Description:
         held=Resources(),
         causes=causes.all(),
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
-        fix=release_command(claim, "deleted"),
+        fix=f"{release_command(claim, 'deleted')} --node {quote(claim.node_id)}",
         note=f"shown once, then gone without a departure: {amounts_text(claim.amounts)} were freed after the claim's TTL",
         counted=_counted(look, claim.instance_id),
     )

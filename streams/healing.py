@@ -54,8 +54,8 @@ class Place(Struct, frozen=True):
 
 
 def mends(command: str) -> bool:
-    """Whether a finding's command mends it. Where only somebody on its host can, or with a file, it shows what happened or is set."""
-    return not command.startswith(("claimlog timeline ", "claimlog fleet show "))
+    """Whether a finding's command mends it. Where only somebody on its host can, or with a file, it shows or spares the node till then."""
+    return not command.startswith(("claimlog timeline ", "claimlog fleet show ", "claimlog node disable ", "claimlog node drain "))
 
 
 def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: int) -> Remedy:

@@ -136,29 +136,44 @@ def release(
     node: NodeOfClaim = "",
     log: LogFlag = None,
 ) -> int:
-    """Give a claim back: prints released and exits 0; in-use or not-held exits 1."""
+    """Give a claim back: prints released and exits 0; in-use or not-held exits 1.
+
+    Of one that vanished, which is a finding of `claimlog leaks`, the word is noted: it prints noted and exits 0.
+    """
     with opened(log) as source:
         check_writable(source)
-        found = _found(source, claim, node)
+        found = _found(source, claim, node, views=True)
         if found is None:
             return _not_held(claim, "not-held")
         state, node_id = found
+        is_finding = _has_vanished(state, claim, node_id)
         position, outcome = _written(source, state, release_message(claim, node_id, new_stamp(), reason=reason, note=note), claim)
+    if is_finding and outcome == "not-held":
+        print("noted")
+        say(f"{claim}: it had vanished from {node_id}, and no longer counts there; noted at {position}")
+        return 0
     print(outcome)
     hint = "; its guest must be deleted first" if outcome == "in-use" else ""
     say(f"{claim}: {outcome} at {position}{hint}")
     return 0 if outcome == "released" else 1
 
 
-def _found(log: Log, claim_id: str, node: str) -> tuple[State, str] | None:
+def _has_vanished(state: State, claim_id: str, node_id: str) -> bool:
+    """Whether it is an open finding that the claim ended on the node without anybody's word."""
+    known = {(finding.kind, finding.node_id, finding.claim_id) for finding in state.findings()}
+    return ("vanished-claim", node_id, claim_id) in known
+
+
+def _found(log: Log, claim_id: str, node: str, *, views: bool = False) -> tuple[State, str] | None:
     """The partition that holds a claim, and the claim's node; if none does, those that the asker names, or None.
 
-    One partition at a time, that of the asker's node first: the whole ledger may be a hundred times as much as the answer needs.
+    One partition at a time, that of the asker's node first: the whole ledger may be a hundred times as much as the answer needs. `views`:
+    that one with its findings.
     Raises UsageProblem if the nodes differ, or if nobody knows the node: a word there would stand where the claim never comes.
     """
     partitions = ledger_partitions(log)
     named = partition_of(node.encode(), partitions)
-    of_node = state_at(log, views=False, pending=False, only=(named,))
+    of_node = state_at(log, views=views and bool(node), pending=False, only=(named,))
     known: list[str] = []
     for number in sorted(range(partitions), key=lambda number: number != named):
         state = of_node if number == named else state_at(log, views=False, pending=False, only=(number,))

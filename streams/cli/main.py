@@ -274,8 +274,9 @@ def _leave(code: int) -> NoReturn:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if any(thread.daemon for thread in threading.enumerate()):
-        with suppress(OSError):
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -126,13 +126,13 @@ def columns() -> list[Column]:
         Column(name="node_id", title="node", shown=lambda name: name or "-"),
         Column(name="instance_id", title="instance", shown=lambda name: name or "-", wide=True),
         *(_delta(resource) for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus")),
-        Column(name="use", shown=_used, title="memory used", right=True),
+        Column(name="use.memory_mib", shown=_used, title="memory used", right=True),
         Column(name="summary", title="what"),
     ]
 
 
-def _used(use: dict[str, int | None]) -> str:
-    return "" if use["memory_mib"] is None else amount_text("memory_mib", use["memory_mib"])
+def _used(memory_mib: int | None) -> str:
+    return "" if memory_mib is None else amount_text("memory_mib", memory_mib)
 
 
 def _delta(resource: str) -> Column:

@@ -59,7 +59,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
                 done.append((mends, "would write", None))
             else:
                 position, outcome = mender.write(mends)
-                done.append((mends, outcome, position))
+                is_noted = (now.kind, outcome) == ("vanished-claim", "not-held")
+                done.append((mends, "noted" if is_noted else outcome, position))
     state = mender.look()
     items = []
     for mends, action, place in done:

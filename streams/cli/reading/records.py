@@ -115,23 +115,29 @@ def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
 
 def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
     """What to say of topics that are kept for ever and begin, as far as is at hand, where the range does: there may be more before."""
-    if isinstance(within.since, Cut) or (isinstance(within.since, Instant) and _all_since(log, within.since.time_ms)):
+    if isinstance(within.since, Cut):
         return []  # A cut among what has left is refused.
     there = log.topics()
     places = [(topic, number) for topic in topics if TOPICS[topic].kept == "ever" for number in range(there.get(topic, 0))]
     starts = {place: log.start(*place) for place in places}
-    late = [f"{topic}/{number}@{start}" for (topic, number), start in starts.items() if 0 < start == within.starts(log, topic, number)]
-    return [f"at hand are records from {', '.join(late)} on only; {ARCHIVED}"] if late else []
+    late = [place for place, start in starts.items() if 0 < start == within.starts(log, *place)]
+    if late and isinstance(within.since, Instant):
+        lacking = _may_lack_since(log, within.since.time_ms)
+        late = [(topic, number) for topic, number in late if (number in lacking if topic == CLAIMS else lacking)]
+    said = ", ".join(f"{topic}/{number}@{starts[topic, number]}" for topic, number in late)
+    return [f"at hand are records from {said} on only; {ARCHIVED}"] if late else []
 
 
-def _all_since(log: Log, time_ms: int) -> bool:
-    """Whether all records since a time are surely at hand: what left is older than all of `claims` that is, and than its own end."""
+def _may_lack_since(log: Log, time_ms: int) -> set[int]:
+    """The partitions of `claims` of which a record may have left that is as new as this; if there is none, what left is older everywhere.
+
+    Older is what left before a record that is older itself, or below a snapshot that is.
+    """
     starts = {number: start for number in range(log.topics().get(CLAIMS, 0)) if (start := log.start(CLAIMS, number)) > 0}
-    if any(at_time(log, CLAIMS, number, time_ms) > start for number, start in starts.items()):
-        return True
-    left = [load_newest(log, number, at_most=start) for number, start in starts.items()]
-    ends = [(ledger.next_offset, ledger.time_ms) for ledger in left if ledger is not None]
-    return bool(ends) and [end for end, _ in ends] == list(starts.values()) and all(last_ms < time_ms for _, last_ms in ends)
+    unsure = {number for number, start in starts.items() if at_time(log, CLAIMS, number, time_ms) == start}
+    left = {number: load_newest(log, number, at_most=starts[number]) for number in unsure}
+    older = {number for number, ledger in left.items() if ledger and ledger.next_offset == starts[number] and ledger.time_ms < time_ms}
+    return unsure - older
 
 
 def at_time(log: Log, topic: str, partition: int, time_ms: int) -> int:

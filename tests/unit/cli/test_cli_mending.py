@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -443,3 +444,33 @@ def test_who_was_left_behind_by_its_group_is_moved_and_only_a_claim_of_it_is_rel
     mends = remedy(stranded, Place(history.node(), 1, NodeView()), Stamp("x", START_MS + 10_000), report_age_ms=60_000)
 
     assert (mends.messages, mends.says) == ((), says)
+
+
+def vanished(fleet: FleetLog) -> None:
+    """A guest was started under a claim, and audits no longer list it: nobody said that it left."""
+    fleet.audit("c01", {})
+    fleet.claim("r1/0/s-1.1", "i1", "c01", ttl_ms=60_000)
+    fleet.lived("c01", "i1", 1024)
+    for _ in range(6):
+        fleet.now_ms += 60_000
+        fleet.audit("c01", {})
+
+
+def test_the_command_that_mends_a_vanished_claim_works_as_it_is_printed(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    vanished(fleet)
+    (finding,) = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+
+    mended = fleet.run(capsys, *shlex.split(finding["fix"])[1:])
+    again = fleet.run(capsys, *shlex.split(finding["fix"])[1:])
+
+    assert (finding["kind"], mended.code, mended.out) == ("vanished-claim", 0, "noted\n")
+    assert fleet.run(capsys, "leaks", "-o", "json").json["items"] == []
+    assert (again.code, again.out) == (1, "not-held\n")
+
+
+def test_healing_a_vanished_claim_says_that_it_is_noted(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    vanished(fleet)
+
+    healed = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    assert (healed.code, [item["action"] for item in healed.json["items"]]) == (0, ["noted"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from schemas.partitioner import partition_of
 from streams.clock import wall_clock_ms
 from tests.cli_log import PARTITIONS, START_MS, FleetLog, Said
 
 Capture = pytest.CaptureFixture[str]
+NAMES = [f"c{number:02}" for number in range(20)]
 ASKED = (("nodes", "--at"), ("leaks", "--at"), ("diff", "--at"), ("replay", "--until"))
 
 
@@ -127,6 +130,33 @@ def test_events_since_a_time_are_all_there_from_the_first_record_at_hand_on_and_
     assert (since.code, len(since.json["items"]), since.err) == (0, 1, "")
     assert (cut.code, cut.json["items"]) == (0, [])
     assert until.code == 6
+
+
+def test_events_of_partitions_that_begin_at_different_moments_are_not_taken_for_all_there(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition reaches back before the time, the other has lost what is newer: brokers deleted records, or a file has their tails."""
+    fleet = FleetLog(tmp_path)
+    names = [next(name for name in NAMES if partition_of(name.encode(), PARTITIONS) == number) for number in range(2)]
+    for number in (1, 0, 1, 0, 0):
+        fleet.audit(names[number], {})
+    moment = fleet.log.read("claims", 0, 1, 1)[0].time_ms
+    fleet.run(capsys, "copy", str(tmp_path / "all.jsonl"))
+    kept = []
+    for line in (tmp_path / "all.jsonl").read_text().splitlines()[1:]:
+        place = json.loads(line)
+        if place["topic"] == "claims" and place["offset"] >= {0: 3, 1: 1}.get(place["partition"], 0):
+            kept.append(line)
+    (tmp_path / "tails.jsonl").write_text("\n".join(kept) + "\n")
+
+    def said(file: str) -> Said:
+        monkeypatch.setattr(fleet, "spec", str(tmp_path / file))
+        return fleet.run(capsys, "events", "--topic", "claims", "--since", str(moment), "-o", "json")
+
+    whole, tails = said("all.jsonl"), said("tails.jsonl")
+
+    assert (whole.code, len(whole.json["items"])) == (0, 4)
+    assert (tails.code, len(tails.json["items"]), "claims/0@3 on only" in tails.err) == (6, 2, True)
 
 
 @pytest.mark.parametrize("verb", [*ASKED, ("timeline", "node/c00", "--until")])

@@ -260,7 +260,7 @@ def test_of_a_timeline_that_a_terminal_has_no_room_for_the_end_is_shown_with_wha
     for number in range(30):
         fleet.lived("c01", f"g{number}", 512)
 
-    with on_a_terminal(fleet, "timeline", "node/c01", "-c", "event", "-c", "use", rows=12, columns=60) as terminal:
+    with on_a_terminal(fleet, "timeline", "node/c01", "-c", "event", "-c", "memory used", rows=12, columns=60) as terminal:
         terminal.lines(of=1)
         fleet.lived("c01", "late", 1024)
         lines = terminal.lines(of=2, having="18.5 GiB")
