@@ -81,6 +81,20 @@ class Causes:
         """The last complete audit before this step, which lists the instance."""
         self.add(self._look.listed_offset, self._look.listed_ms, "node-observed", f"the last complete audit that lists {instance_id}")
 
+    def showing(self, shown: Shown) -> None:
+        """The record that gave an instance its present size; once that one's time is not known any more, the last audit that lists it."""
+        look, instance_id, step = self._look, shown.report.instance_id, self._look.step
+        tracked = (look.view.tracked or {}).get(instance_id)
+        if shown.offset == step.offset:
+            offset, time_ms, event = shown.offset, when_ms(step), event_type(step.event)
+        elif tracked is not None and tracked.offset == shown.offset:
+            offset, time_ms, event = shown.offset, tracked.event_ms, "instance-observed"
+        elif shown.seen_ms == look.listed_ms:
+            offset, time_ms, event = look.listed_offset, look.listed_ms, "node-observed"
+        else:
+            offset, time_ms, event = shown.offset, shown.seen_ms, "node-observed"
+        self.add(offset, time_ms, event, f"{instance_id} seen with {amounts_text(shown.amounts)}")
+
     def closing(self, gone: Closed) -> None:
         """What closed a claim."""
         self.add(gone.offset, gone.time_ms, gone.event, f"claim {gone.claim.claim_id} closed: {gone.outcome}")
@@ -94,11 +108,3 @@ class Causes:
     def all(self) -> tuple[Cause, ...]:
         """All of them, oldest first."""
         return tuple(self._by_offset[offset] for offset in sorted(self._by_offset))
-
-
-def seen_by(look: Look, shown: Shown) -> str:
-    """The kind of record that gave an instance its present size."""
-    if shown.offset == look.step.offset:
-        return event_type(look.step.event)
-    tracked = (look.view.tracked or {}).get(shown.report.instance_id)
-    return "instance-observed" if tracked is not None and tracked.offset == shown.offset else "node-observed"

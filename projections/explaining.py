@@ -9,7 +9,7 @@ from shlex import quote
 
 from msgspec import Struct
 
-from projections.causes import Causes, seen_by, when_ms
+from projections.causes import Causes, when_ms
 from projections.differences import Difference, Look, by_age, counted_apart, devices_apart
 from projections.node import NO_TOTAL, Amounts, Claim, Node
 from projections.wording import amounts_text, deltas_text
@@ -113,7 +113,7 @@ def _drift(look: Look, difference: Difference) -> Description:
     causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
-    causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{claim.instance_id} seen with {amounts_text(shown.amounts)}")
+    causes.showing(shown)
     return Description(
         since_ms=when_ms(look.step),
         held=resources_of(deltas),
@@ -196,7 +196,7 @@ def _left_behind(look: Look, difference: Difference) -> Description:
         causes.grant(claim)
         causes.confirmation(claim)
     elif shown is not None:
-        causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
+        causes.showing(shown)
     causes.add(home.offset, home.time_ms, "group-home-closed", f"home of {group_id} closed here (epoch {home.epoch}), {instance_id} in it")
     causes.now(instance_id)
     return Description(
@@ -229,7 +229,7 @@ def _shown_unclaimed(look: Look, difference: Difference) -> Description:
         causes.grant(claim)
         causes.confirmation(claim)
     causes.leaving(instance_id)
-    causes.add(shown.offset, shown.seen_ms, seen_by(look, shown), f"{instance_id} seen with {amounts_text(shown.amounts)}")
+    causes.showing(shown)
     causes.life(instance_id)
     left = look.view.left.get(instance_id)
     departure = f"InstanceDeparted or InstanceDeleted of {instance_id} on {node.node_id}"

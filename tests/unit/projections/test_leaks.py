@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from projections import companions
+from projections.causes import when_ms
 from projections.differences import Closed
 from projections.leaks import Leaks
 from projections.ledger import Ledger
@@ -16,8 +17,8 @@ from projections.ledger_state import Step
 from projections.node import Claim
 from projections.observed import Observed
 from schemas.audits import InstanceReport
-from schemas.claims import FindingIgnored, NodeObserved
-from schemas.codec import decode, encode
+from schemas.claims import Change, FindingIgnored, NodeObserved
+from schemas.codec import decode, encode, event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice, ResourceRule
 from schemas.requests import PciWant
@@ -233,6 +234,32 @@ def test_a_guest_whose_claim_was_released_misses_it(n1: Audited) -> None:
     n1.history.event("deleted", "i", at_s=130)
 
     assert n1.look() == [("resolved", "missing-claim", "i")]
+
+
+@pytest.mark.parametrize("words", [[], ["stopped"], ["stopped", "started"]], ids=["nothing", "stopped", "stopped and started"])
+def test_each_cause_of_a_missing_claim_has_the_time_and_the_type_of_the_record_that_it_names(n1: Audited, words: list[Change]) -> None:
+    """The guest has had its size since it was started, and was listed and spoken of since."""
+    for number, word in enumerate(words):
+        n1.history.event(word, "i", at_s=65 + number, size=4)
+    for at_s in (120, 180):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+    n1.history.release("c", reason="operator", at_s=190)
+    for at_s in (240, 300):
+        n1.history.audit({"i": 4}, at_s=at_s, memory_mib=16)
+    n1.look()
+
+    steps = n1.history.steps
+    for finding in n1.records:
+        wrong = [cause for cause in finding.causes if (cause.time_ms, cause.event) != told(steps[cause.offset])]
+        assert wrong == []
+        assert [cause.offset for cause in finding.causes] == sorted({cause.offset for cause in finding.causes})
+    assert n1.records[-1].kind == "missing-claim"
+    assert [cause for cause in n1.records[-1].causes if "i seen with 4 MiB" in cause.summary] != []
+
+
+def told(step: Step) -> tuple[int, str]:
+    """When a record was, and of what type."""
+    return when_ms(step), event_type(step.event)
 
 
 def test_a_guest_started_after_its_claim_expired_misses_it() -> None:
