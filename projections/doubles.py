@@ -157,7 +157,7 @@ class DoubleClaims:
         found: list[Holding] = []
         first = self._home.get(instance_id)
         for node_id in self._homes.get(instance_id) or (() if first is None else (first,)):
-            partition = partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)
+            partition = self._partition_of(node_id)
             staying = [claim for claim in self._confirmed(partition, node_id, instance_id) if claim.departed_ms is None]
             if staying:
                 newest = max(staying, key=lambda claim: (claim.offset, claim.claim_id))
@@ -205,9 +205,12 @@ class DoubleClaims:
 
     def _resolved(self, finding: OpenFinding) -> LeakResolved:
         said = {name: getattr(finding.record, name) for name in finding.record.__struct_fields__}
-        at = partition_of(finding.record.node_id.encode(), next(iter(self._ledgers.values())).partitions)
-        ledger = self._ledgers[at] if at in self._ledgers else self._ledgers[min(each.partition for each in self._sides_here(finding))]
+        at = self._partition_of(finding.record.node_id)
+        ledger = self._ledgers[at if at in self._ledgers else min(each.partition for each in self._sides_here(finding))]
         return LeakResolved(**said | {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms})
+
+    def _partition_of(self, node_id: str) -> int:
+        return partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)
 
     def _sides_here(self, finding: OpenFinding) -> list[Cause]:
         return [cause for cause in finding.record.causes if cause.partition in self._ledgers]

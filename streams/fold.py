@@ -176,12 +176,9 @@ def _unmade(ledger: Ledger, log: Log) -> str:
     Nothing where all of it is there, where the records that it would be made of are no longer, or where it was begun at a snapshot that
     somebody wrote of a log which no processor has folded (`claimlog snapshot write`).
     """
-    if log.start(topics.CLAIMS, ledger.partition):
+    partition, held = ledger.partition, any(node.claims for node in ledger.nodes.values())
+    published = [topic for topic, has in ((topics.NODE_RESOURCES, bool(ledger.nodes)), (topics.VERDICTS, held)) if has]
+    missing = next((f"{topic}/{partition}" for topic in published if not log.end(topic, partition)), "")
+    if not missing or log.start(topics.CLAIMS, partition):
         return ""
-    if newest_offset(log, ledger.partition) and not log.end(topics.DIGESTS, ledger.partition):
-        return ""
-    held = any(node.claims for node in ledger.nodes.values())
-    for topic, has_published in ((topics.NODE_RESOURCES, bool(ledger.nodes)), (topics.VERDICTS, held)):
-        if has_published and not log.end(topic, ledger.partition):
-            return f"{topic}/{ledger.partition}"
-    return ""
+    return missing if log.end(topics.DIGESTS, partition) or not newest_offset(log, partition) else ""

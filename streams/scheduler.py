@@ -94,7 +94,8 @@ class Scheduler:
         """On a log that tells in one look where there is something to read, the other partitions are not read."""
         self._news: Collection[Partition] | None = None
         self._clocks, self._says_answered = clocks or Clocks(), _may_say_answered(log, tell)
-        self._ledgers = [_begun_with(log, ledger, tell) for ledger in ledgers or [Ledger(p, topics[CLAIMS]) for p in range(topics[CLAIMS])]]
+        begun_with = ledgers or [Ledger(number, topics[CLAIMS]) for number in range(topics[CLAIMS])]
+        self._ledgers = [_begun_with(log, number, ledger, tell) for number, ledger in enumerate(begun_with)]
         self._request_partitions = topics[REQUESTS]
         self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
         self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
@@ -369,13 +370,13 @@ class Scheduler:
         return positions
 
 
-def _begun_with(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> Ledger:
+def _begun_with(log: Log, number: int, ledger: Ledger, tell: Callable[[str], None]) -> Ledger:
     """The ledger if it is a fold of this log's partition; else a new one, folded from the start (rule 13)."""
-    reason = misfit(ledger, log, ledger.partition)
+    reason = misfit(ledger, log, number)
     if reason is None:
         return ledger
-    tell(f"{CLAIMS}/{ledger.partition}: the state to start with is discarded: {reason}; it is folded anew")
-    return Ledger(ledger.partition, log.topics()[CLAIMS])
+    tell(f"{CLAIMS}/{number}: the state to start with is discarded: {reason}; it is folded anew")
+    return Ledger(number, log.topics()[CLAIMS])
 
 
 def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:

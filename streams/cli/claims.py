@@ -160,8 +160,8 @@ def release(
 
 def _has_vanished(state: State, claim_id: str, node_id: str) -> bool:
     """Whether it is an open finding that the claim ended on the node without anybody's word."""
-    known = {(finding.kind, finding.node_id, finding.claim_id) for finding in state.findings()}
-    return ("vanished-claim", node_id, claim_id) in known
+    it = ("vanished-claim", node_id, claim_id)
+    return any((finding.kind, finding.node_id, finding.claim_id) == it for finding in state.findings())
 
 
 def _found(log: Log, claim_id: str, node: str, *, views: bool = False) -> tuple[State, str] | None:

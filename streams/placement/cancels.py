@@ -39,10 +39,11 @@ def cancelled(
                 continue
             named = tuple(desk.held.get(request_id, {}).values())
             kept = tuple([each for each in named if _keeps(each, ledgers)])
+        moving = [claim for claim in named if claim not in kept]
         if cancelling.releases is None:
             if answer is not None or named or request_id in desk.placements.filed:
                 cancelling.kept = kept
-                cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in named if claim not in kept}
+                cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in moving}
             elif not cancelling.failure_sent:
                 cancelling.failure_sent = True
                 work = desk.works.get(request_id)
@@ -52,7 +53,7 @@ def cancelled(
                 taken_up_ms = work.taken_up_ms if work is not None else now_ms
                 yield send.failed(request_id, taken_up_ms, "cancelled", "cancelled by its requester", decisions, now_ms)
         if cancelling.kept and cancelling.releases is not None and not cancelling.releases & desk.releases.keys():
-            going = _going([claim for claim in named if claim not in kept], ledgers)
+            going = _going(moving, ledgers)
             back = [claim for claim in cancelling.kept if _instance(claim) not in going]
             cancelling.kept = ()
             cancelling.releases = {desk.release(claim, "cancelled", cancelling.cancel.offset) for claim in back}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import lru_cache
 from importlib import import_module
 from math import nan
@@ -29,7 +30,7 @@ from projections.node import Node
 from projections.room import Room, room, room_for
 from schemas.requests import Flavor, PlacementRequested
 from streams.scheduling.ask import Ask
-from streams.scheduling.custom_copies import Copies, copied_ask
+from streams.scheduling.custom_copies import Copies
 from streams.scheduling.custom_error import CustomError, NowhereError
 from streams.scheduling.nova_names import host_state, spec_on
 from streams.scheduling.options import NUMBER_MAX
@@ -81,7 +82,7 @@ def _careful(says_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Cal
     copies = Copies()
 
     def why_for(ask: Ask) -> Why:
-        says = says_for(copied_ask(ask))
+        says = says_for(deepcopy(ask))
 
         def why(room: Room) -> str | None:
             there = copies.of(room)
@@ -128,7 +129,7 @@ def _finite(weighs_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Ca
     copies = Copies()
 
     def figure(ask: Ask) -> Callable[[Room], float]:
-        weighs = weighs_for(copied_ask(ask))
+        weighs = weighs_for(deepcopy(ask))
         return lambda room: _number(weighs, name, copies.of(room))
 
     return figure

@@ -1,4 +1,4 @@
-"""Copies of what code from outside is asked about: what it writes there is written nowhere else.
+"""Copies of the nodes that code from outside is asked about: what it writes there is written nowhere else.
 
 A scheduler judges its own claims on the very nodes that filters look at. One that wrote into them, by mistake or to remember something,
 would have it grant what the ledger refuses.
@@ -6,14 +6,13 @@ would have it grant what the ledger refuses.
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from copy import copy
 
 from msgspec import msgpack
 from msgspec.structs import replace
 
 from projections.node import NO_TOTALS, Node
 from projections.room import Room
-from streams.scheduling.ask import Ask
 
 # A node is copied by way of its bytes, in a tenth of the time: it consists of what rows of a table have.
 _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Node).decode
@@ -31,11 +30,6 @@ class Copies:
         if known is None or known[0] is not room:
             known = self._known[room.node_id] = (room, _copied(room))
         return known[1]
-
-
-def copied_ask(ask: Ask) -> Ask:
-    """The same ask, which shares nothing with it."""
-    return deepcopy(ask)
 
 
 def _copied(room: Room) -> Room:

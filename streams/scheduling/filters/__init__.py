@@ -57,7 +57,8 @@ from streams.scheduling.policy import Policy
 class Filter(Struct, frozen=True, gc=False):
     """One filter, with the options of its policy.
 
-    `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `carried`: its limits travel with the claim. None is
+    `amounts`: what it rejects for may be freed, so its nodes can be the nearest miss. `carried`: its limits travel with the claim.
+    `kept`: the ledger gives its word again for each claim, on all that stands before it, or it reads nothing an operator sets. None is
     marked as Nova's run_filter_once_per_request: what those filters read of a node does not change by the request's own claims, so asked
     again for a later instance they say the same. Code from outside may say so of itself, and is held to it (`custom`).
     """
@@ -66,6 +67,7 @@ class Filter(Struct, frozen=True, gc=False):
     test: Callable[[Ask, Options], Check | None]
     amounts: bool = False
     carried: bool = False
+    kept: bool = False
     options: Options = OPTIONS
 
     def prepare(self, ask: Ask) -> Check | None:
@@ -90,15 +92,15 @@ RESTRICTIONS: tuple[Filter, ...] = (
 FILTERS: Mapping[str, Filter] = {
     filter_.name: filter_
     for filter_ in (
-        Filter("AllHostsFilter", lambda _ask, _options: None),
-        Filter("RetryFilter", tried),
-        Filter("ComputeFilter", compute),
+        Filter("AllHostsFilter", lambda _ask, _options: None, kept=True),
+        Filter("RetryFilter", tried, kept=True),
+        Filter("ComputeFilter", compute, kept=True),
         Filter("AvailabilityZoneFilter", availability_zone),
         Filter("TraitsFilter", traits),
         Filter("ComputeCapabilitiesFilter", compute_capabilities),
         Filter("ImagePropertiesFilter", image_properties),
-        Filter("ServerGroupAntiAffinityFilter", anti_affinity),
-        Filter("ServerGroupAffinityFilter", affinity),
+        Filter("ServerGroupAntiAffinityFilter", anti_affinity, kept=True),
+        Filter("ServerGroupAffinityFilter", affinity, kept=True),
         Filter("DifferentHostFilter", different_host),
         Filter("SameHostFilter", same_host),
         Filter("SimpleCIDRAffinityFilter", near_address),
@@ -113,47 +115,25 @@ FILTERS: Mapping[str, Filter] = {
         Filter("require_image_type_support", require_image_type_support),
         Filter("transform_image_metadata", transform_image_metadata),
         Filter("JsonFilter", json_query),
-        Filter("MetricsFilter", metrics),
-        Filter("IoOpsFilter", io_ops, carried=True),
+        Filter("MetricsFilter", metrics, kept=True),
+        Filter("IoOpsFilter", io_ops, carried=True, kept=True),
         Filter("AggregateIoOpsFilter", aggregate_io_ops, carried=True),
-        Filter("NumInstancesFilter", num_instances, carried=True),
+        Filter("NumInstancesFilter", num_instances, carried=True, kept=True),
         Filter("AggregateNumInstancesFilter", aggregate_num_instances, carried=True),
-        Filter("CoreFilter", vcpus, amounts=True),
-        Filter("RamFilter", memory, amounts=True),
-        Filter("DiskFilter", disk, amounts=True),
-        Filter("NUMATopologyFilter", numa_topology),
-        Filter("PciPassthroughFilter", pci_passthrough),
+        Filter("CoreFilter", vcpus, amounts=True, kept=True),
+        Filter("RamFilter", memory, amounts=True, kept=True),
+        Filter("DiskFilter", disk, amounts=True, kept=True),
+        Filter("NUMATopologyFilter", numa_topology, kept=True),
+        Filter("PciPassthroughFilter", pci_passthrough, kept=True),
         Filter("AggregateCoreFilter", aggregate_ratio("vcpus", "cpu_allocation_ratio"), carried=True),
         Filter("AggregateRamFilter", aggregate_ratio("memory_mib", "ram_allocation_ratio"), carried=True),
         Filter("AggregateDiskFilter", aggregate_ratio("disk_mib", "disk_allocation_ratio"), carried=True),
-        Filter("ExactCoreFilter", exact("vcpus"), carried=True),
-        Filter("ExactRamFilter", exact("memory_mib"), carried=True),
-        Filter("ExactDiskFilter", exact("disk_mib"), carried=True),
+        Filter("ExactCoreFilter", exact("vcpus"), carried=True, kept=True),
+        Filter("ExactRamFilter", exact("memory_mib"), carried=True, kept=True),
+        Filter("ExactDiskFilter", exact("disk_mib"), carried=True, kept=True),
     )
 }
 """Those a policy chooses from. Those with Nova's function names are what it asks of Placement before any filter."""
-
-KEPT_BY_THE_LEDGER = frozenset(
-    {
-        "AllHostsFilter",
-        "RetryFilter",
-        "ComputeFilter",
-        "ServerGroupAntiAffinityFilter",
-        "ServerGroupAffinityFilter",
-        "MetricsFilter",
-        "IoOpsFilter",
-        "NumInstancesFilter",
-        "CoreFilter",
-        "RamFilter",
-        "DiskFilter",
-        "NUMATopologyFilter",
-        "PciPassthroughFilter",
-        "ExactCoreFilter",
-        "ExactRamFilter",
-        "ExactDiskFilter",
-    }
-)
-"""Those whose word the ledger gives again for each claim, on all that stands before it, and those that read nothing an operator sets."""
 
 LAST = Filter("fit", fit, amounts=True)
 """Always last: what the ledger would refuse is never asked for."""
@@ -172,11 +152,10 @@ def rests_on_labels(policy: Policy, request: PlacementRequested) -> bool:
 
     Nobody corrects a choice that was made on an older state of these.
     """
-    names = [name for name in policy.filters if name not in KEPT_BY_THE_LEDGER]
-    if not FILTERS.keys() >= set(names):
-        return True  # What code of one's own reads nobody knows.
+    tested = [FILTERS.get(name) for name in policy.filters]
     ask = ask_of(request, 0, seed=0, options=policy.options)
-    return any(FILTERS[name].test(ask, policy.options) is not None for name in names)
+    # What code of one's own reads nobody knows.
+    return any(each is None or (not each.kept and each.test(ask, policy.options) is not None) for each in tested)
 
 
 def _custom(name: str) -> Filter:

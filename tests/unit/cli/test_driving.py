@@ -300,46 +300,49 @@ def test_what_was_not_acknowledged_is_said_again_byte_for_byte_and_nothing_twice
     assert len(world.records(REQUESTS)) == 2
 
 
-def test_who_persists_goes_on_for_a_time_and_then_says_why_it_cannot() -> None:
-    now, told, failures = [0.0], list[str](), [LogUnreachable("away")] * 3
+class Failing:
+    """What fails by each of `failures`, the last first, before it is done; and who persists in it, on a clock of its own."""
 
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
+    def __init__(self, failures: list[LogError]) -> None:
+        self.failures, self.now_s, self.told = failures, 0.0, list[str]()
+        self._persistent = Persistent(self.told.append, lambda: self.now_s, self._sleep)
 
-    def act() -> str:
-        if failures:
-            raise failures.pop()
+    def persist(self) -> str:
+        return self._persistent(self._act)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _act(self) -> str:
+        if self.failures:
+            raise self.failures.pop()
         return "done"
 
-    persistent = Persistent(told.append, lambda: now[0], sleep)
-    answer = persistent(act)
-    failures.extend([LogUnreachable("gone for good")] * 10_000)
-    with pytest.raises(LogUnreachable, match="gone for good"):
-        persistent(act)
 
-    assert (answer, told) == ("done", ["trying again for 300 s: away", "the log answers again", "trying again for 300 s: gone for good"])
-    assert 300 < now[0] < 310
+def test_who_persists_goes_on_for_a_time_and_then_says_why_it_cannot() -> None:
+    failing = Failing([LogUnreachable("away")] * 3)
+
+    answer = failing.persist()
+    failing.failures.extend([LogUnreachable("gone for good")] * 10_000)
+    with pytest.raises(LogUnreachable, match="gone for good"):
+        failing.persist()
+
+    assert (answer, failing.told) == (
+        "done",
+        ["trying again for 300 s: away", "the log answers again", "trying again for 300 s: gone for good"],
+    )
+    assert 300 < failing.now_s < 310
 
 
 def test_who_persists_waits_for_room_without_end_and_for_a_log_that_is_away_from_when_it_went() -> None:
-    now, told = [0.0], list[str]()
-    failures: list[LogError] = [LogUnreachable("away")] * 500 + [LogFull("no room left")] * 10_000
+    failing = Failing([LogUnreachable("away")] * 500 + [LogFull("no room left")] * 10_000)
 
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
+    first = failing.persist()
+    failing.failures.append(LogFull("no room left"))
+    second = failing.persist()
 
-    def act() -> str:
-        if failures:
-            raise failures.pop()
-        return "done"
-
-    persistent = Persistent(told.append, lambda: now[0], sleep)
-    first = persistent(act)
-    failures.append(LogFull("no room left"))
-    second = persistent(act)
-
-    assert (first, second, now[0] > 10_500 * 0.5) == ("done", "done", True)
-    assert told == [
+    assert (first, second, failing.now_s > 10_500 * 0.5) == ("done", "done", True)
+    assert failing.told == [
         "waiting for room: no room left", "trying again for 300 s: away", "the log answers again",
         "waiting for room: no room left", "there is room again",
     ]  # fmt: skip

@@ -142,17 +142,22 @@ def hold(here: World, *placements: Placement) -> None:
         here.say(CLAIMS, ClaimRenewed(node_id=each.node_id, record_id=f"hold {each.claim_id}", claim_id=each.claim_id, ttl_ms=TTL_MS))
 
 
+def cancelled_under_way() -> tuple[World, Any]:
+    """A migration whose starter is at work was cancelled; the fleet, and what it was given."""
+    here = fleet("n1", "n2", vcpus=4)
+    result = move(here)
+    hold(here, *result.placements)
+    here.cancel("move")
+    settle(here.scheduler())
+    return here, result
+
+
 def held(here: World) -> set[str]:
     return {claim_id for ledger in here.ledgers() for claim_id in ledger.claims}
 
 
 def test_a_migration_under_way_that_is_cancelled_goes_on_and_may_be_reverted() -> None:
-    here = fleet("n1", "n2", vcpus=4)
-    result = move(here)
-    hold(here, *result.placements)
-
-    here.cancel("move")
-    settle(here.scheduler())
+    here, result = cancelled_under_way()
 
     assert {each.claim_id for each in (*result.placements, *result.kept)} <= held(here)
     assert [release.claim_id for release in said(here, CLAIMS, ClaimReleased)] == [result.placements[0].claim_id]
@@ -178,11 +183,7 @@ def test_of_a_cancelled_migration_only_who_is_under_way_keeps_its_place() -> Non
 
 
 def test_who_takes_over_a_cancelled_migration_leaves_both_sides_of_what_is_under_way() -> None:
-    here = fleet("n1", "n2", vcpus=4)
-    result = move(here)
-    hold(here, *result.placements)
-    here.cancel("move")
-    settle(here.scheduler())
+    here, result = cancelled_under_way()
 
     settle(here.scheduler("late", log=At(here.log, lambda _when, _messages: None, owns_all=True)))
 
