@@ -35,6 +35,7 @@ HOMES = {
     "msgspec": ("schemas/", "projections/", "streams/", "producers/"),
     "apsw": ("streams/log/sqlite_file.py",),
     "confluent_kafka": ("streams/log/kafka",),
+    "isal": ("streams/log/blocks.py",),
     "faust": ("streams/app.py",),
     "mode": ("streams/app.py",),
     "rocksdict": ("projections/rocks.py",),

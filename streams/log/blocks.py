@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
-from zlib import crc32
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from streams.log.base import BareRecord, Headers, Message, Record
 

@@ -37,7 +37,7 @@ AUDIT_LATE_MS = 60_000
 """An audit is in the ledger within seconds of the look; a minute is what a worker that starts has to catch up with."""
 ROOM_LOW_BYTES, ROOM_NONE_BYTES = 1 << 30, 64 << 20
 """An hour of a busy fleet is some hundred MiB; SQLite's WAL takes 16 MiB before it is folded back, a snapshot of a large fleet as much."""
-LIBRARIES = ("apsw", "msgspec", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
+LIBRARIES = ("apsw", "msgspec", "isal", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
 # A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew.
 SQLITE_SOUND = (3, 51, 3)
 

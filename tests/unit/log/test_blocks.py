@@ -1,5 +1,6 @@
 """Blocks of records: every byte of one counts, and what stands in it besides what belongs there is not served."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,6 +64,14 @@ class Case:
 def test_blocks_that_do_not_hold_together_are_damaged(case: Case) -> None:
     with pytest.raises(BlockDamaged):
         opened(case.blocks, SEED)
+
+
+@given(bodies=st.lists(st.binary(max_size=600), min_size=1, max_size=40), first=st.integers(0, 1 << 39))
+def test_checksums_are_zlibs_crc_32_as_logs_and_archives_have_it_since_their_first_version(bodies: list[bytes], first: int) -> None:
+    made, seed = sealed(first, first + len(bodies), bodies, SEED), zlib.crc32(b"claims/0")
+
+    assert made.check == zlib.crc32(b"".join(bodies), (seed + len(bodies)) & 0xFFFFFFFF)
+    assert memoryview(made.marks).cast("I").tolist() == [*map(len, bodies), *[zlib.crc32(body, seed) for body in bodies]]
 
 
 def test_blocks_with_gaps_anywhere_hold_together() -> None:
