@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from projections import companions
 from projections.doubles import DoubleClaims
@@ -25,15 +24,13 @@ from projections.rules import DIGEST_EVERY
 from projections.snapshots import chunks_of, newest_offset
 from projections.table import TableDamaged, TableError
 from schemas import topics
-from schemas.codec import encode, event_type, key_of
-from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
 from schemas.findings import LeakConfirmed
 from schemas.results import LedgerDigest, SnapshotChunk
 from streams.clock import ClockMs, LogTime, wall_clock_ms
-from streams.evidence import verdict_within_bounds
+from streams.derived import derived, verdict
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
-from streams.log.base import Headers, Log, LogDamaged, Message, Partition, Record
+from streams.log.base import Log, LogDamaged, Message, Partition, Record
 from streams.looked_through import letters_of
 from streams.metrics import Metrics
 from streams.snapshot_writer import write_snapshot
@@ -61,9 +58,6 @@ TABLE_SECONDS = 0.05
 """Pause before a table that another process still has is tried again: it gives it up in its next turn, half a second away at most."""
 COMPACT_EVERY = 50_000
 """Records published to compacted topics between two compactions."""
-
-
-_HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"), ("content-type", CONTENT_TYPE))
 
 
 class Folder:
@@ -101,8 +95,6 @@ class Folder:
         self._doubles = DoubleClaims({})
         self._doubles_changes, self._has_findings = 0, False
         self._letters_there = cache(partial(letters_of, log, topics.CLAIMS))
-        self._headers: dict[type, tuple[Headers, str]] = {}
-        """By type of record: the headers that all of it have, and the middle of their ids."""
 
     def turn(self, partitions: frozenset[int]) -> int:
         """One batch of each owned partition, or of as many as there is time for; the next turn begins with those that were left out.
@@ -260,7 +252,7 @@ class Folder:
             # One that catches up writes few: nobody starts from a state that is behind by that much.
             due = SNAPSHOT_EVERY if lag < BACKLOG_RECORDS else SNAPSHOT_EVERY * CATCHING_UP
             if fold.ledger.next_offset - fold.snapshot_offset >= due:
-                batch.snapshot.extend(self._message(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
+                batch.snapshot.extend(derived(topics.SNAPSHOTS, chunk, chunk.index) for chunk in self._snapshot(fold))
                 fold.snapshot_offset = fold.ledger.next_offset
         return batch
 
@@ -286,10 +278,7 @@ class Folder:
         messages = batch.derived
         for number, outcome in enumerate(step.outcomes):
             batch.outcomes[outcome.outcome] += 1
-            verdict = self._message(topics.VERDICTS, outcome, number)
-            if len(verdict.value) > topics.DERIVED_BYTES_MAX:
-                verdict = self._message(topics.VERDICTS, verdict_within_bounds(outcome), number)
-            messages.append(verdict)
+            messages.append(verdict(outcome, number))
         doubles = self._doubles.apply(fold.partition, step)
         found = fold.audit.step(fold.ledger, fold.observed, step)
         if found or doubles:
@@ -299,7 +288,7 @@ class Folder:
         if step.dead is not None:
             batch.dead.append((record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
-            messages.append(self._message(topics.DIGESTS, self._digest(fold.ledger)))
+            messages.append(derived(topics.DIGESTS, self._digest(fold.ledger)))
 
     def _silences(self, fold: Fold) -> int:
         """With everything folded, say which nodes have gone silent; now and then, as reading the clock is enough of a cost."""
@@ -330,22 +319,7 @@ class Folder:
             if node_id in fold.ledger.nodes
         ]
         self.metrics.rows.update((row.node_id, row) for row in rows)
-        return [self._message(topics.NODE_RESOURCES, row) for row in rows]
-
-    def _message(self, topic: str, event: Any, number: int = 0) -> Message:
-        """A derived record: in the partition of the ledger that it comes from, under its own key.
-
-        Its id names the record of `claims` that it comes from, so a batch published again has the same ids; `number` tells records of one
-        origin apart.
-        """
-        kind, partition = type(event), event.partition
-        if (headers := self._headers.get(kind)) is None:
-            named = event_type(event)
-            headers = self._headers[kind] = (*_HEADERS, ("ce_type", f"{TYPE_PREFIX}{named}".encode())), f"/{named}/"
-        constant, middle = headers
-        origin = f"{topics.CLAIMS}/{partition}@{event.offset}"
-        own = (("ce_id", f"{origin}{middle}{number}".encode()), ("ce_causationid", origin.encode()))
-        return Message(topic, key_of(event) or b"", encode(event), constant + own, partition)
+        return [derived(topics.NODE_RESOURCES, row) for row in rows]
 
     def _renew_snapshots(self, fold: Fold, chunks: Sequence[Message]) -> None:
         """Append a snapshot and drop what is older than the last few. Where none can be written the work goes on: nothing depends on it."""

@@ -17,6 +17,7 @@ from schemas import topics
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, ClaimRequested, NodeConfigured, NodeObserved
 from schemas.codec import decode_keyed, encode, key_of
+from schemas.envelope import from_headers
 from schemas.findings import LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.guests import PciWant
 from schemas.inventory import Aggregate, Hypervisor, OperatorFields
@@ -100,6 +101,19 @@ def test_a_batch_publishes_verdicts_and_the_row_of_each_node_it_touched(world: W
     (row,) = world.read(topics.NODE_RESOURCES)
     assert isinstance(row, NodeResources)
     assert (row.offset, row.vcpus.used, row.vcpus.free, row.memory_mib.claimed) == (3, 1, 7, 512)
+    host.close()
+
+
+def test_a_verdict_is_correlated_with_its_request_and_a_row_with_none(world: World) -> None:
+    world.append(world.audit(1), claim(1))
+    host = world.folder()
+    host.turn(ALL)
+
+    (verdict,) = [from_headers(each.headers) for each in world.log.read(topics.VERDICTS, 0, 0)]
+    (row,) = [from_headers(each.headers) for each in world.log.read(topics.NODE_RESOURCES, 0, 0)]
+
+    assert (verdict.correlation_id, verdict.causation_id) == ("r1", "claims/0@2")
+    assert (row.correlation_id, row.causation_id) == ("", "claims/0@2")
     host.close()
 
 
