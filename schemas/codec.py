@@ -66,8 +66,8 @@ def decode_keyed(topic: str, key: bytes, value: bytes) -> Any:
     return record
 
 
-def event_type(record: Struct | type[Struct]) -> str:
-    """The `type` that a record, or all of a type, goes by: `claim-requested`."""
+def event_type(record: Struct) -> str:
+    """The `type` a record goes by: `claim-requested`."""
     return str(record.__struct_config__.tag)
 
 

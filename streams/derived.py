@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from msgspec import Struct
-
 from schemas import topics
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import CONTENT_TYPE, SPEC_VERSION, TYPE_PREFIX
@@ -24,7 +22,7 @@ _HEADERS = (("ce_specversion", SPEC_VERSION), ("ce_source", b"claimlog/folder"),
 def derived(topic: str, event: Any, number: int = 0, request_id: str = "") -> Message:
     """A derived record; `number` tells records of one origin apart. What comes of a request is correlated with it, by its id."""
     partition = event.partition
-    constant, middle = _of_kind(type(event))
+    constant, middle = _of_type(event_type(event))
     origin = f"{topics.CLAIMS}/{partition}@{event.offset}"
     own: Headers = (("ce_id", f"{origin}{middle}{number}".encode()), ("ce_causationid", origin.encode()))
     if request_id:
@@ -41,7 +39,6 @@ def verdict(outcome: ClaimOutcome, number: int) -> Message:
 
 
 @cache
-def _of_kind(kind: type[Struct]) -> tuple[Headers, str]:
+def _of_type(named: str) -> tuple[Headers, str]:
     """The headers that all records of this type have, and the middle of their ids."""
-    named = event_type(kind)
     return (*_HEADERS, ("ce_type", f"{TYPE_PREFIX}{named}".encode())), f"/{named}/"
