@@ -43,7 +43,7 @@ from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
-from streams.scheduling.keeping import nothing_kept
+from streams.scheduling.keeping import refused_move
 from streams.scheduling.loading import PolicyError
 from streams.scheduling.policy import Policy, digest
 from streams.scheduling.select import DEFAULT as ENGINE_DEFAULT
@@ -270,7 +270,7 @@ def _decided(about: Subject, ledgers: Sequence[Ledger], policy: Policy) -> Outco
 
 def _unusable(about: Subject, fleet: Fleet, policy: Policy, index: int) -> str:
     """Why a scheduler of this policy would not look for a node at all."""
-    return unfit(about.request, policy, about.owner, 0) or nothing_kept(fleet, about.request, index)
+    return unfit(about.request, policy, about.owner, 0) or refused_move(fleet, about.request, index)
 
 
 def _told(request: PlacementRequested, played: Played, told: Sequence[str], *, wide: bool) -> list[str]:

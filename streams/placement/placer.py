@@ -34,7 +34,7 @@ from streams.placement.messages import Sender, too_large
 from streams.placement.work import Cancelling, Counters, Desk, Seat, Work, placements_of, seats_of
 from streams.scheduling.fleet import Fleet, GroupHome
 from streams.scheduling.holding import choose
-from streams.scheduling.keeping import kept_item, nothing_kept
+from streams.scheduling.keeping import kept_item, refused_move
 from streams.scheduling.limits import claimed
 from streams.scheduling.overlay import InFlight
 from streams.scheduling.policy import Policy, digest
@@ -323,7 +323,7 @@ class Placer:
         Claims are laid over their first node and may be granted on another: what they leave no room for is decided again without them.
         """
         request, in_flight = work.asked.request, self.fleet.laid()
-        if problem := nothing_kept(self.fleet, request, seat.index):
+        if problem := refused_move(self.fleet, request, seat.index):
             return self._refuse(work, {}, "refused", problem, now_ms)
         if in_flight and work.waits < ATTEMPTS_MAX:
             work.waits += 1
@@ -340,7 +340,7 @@ class Placer:
         """The decision for a seat, and what is to be claimed by it: where its request holds it already, as long as that will do."""
         request = work.asked.request
         ask = self.fleet.ask(request, seat.index, owner=self.owner, attempt=seat.attempt + 1, options=self.policy.options)
-        ask = ask.unless(nothing_kept(self.fleet, request, seat.index))
+        ask = ask.unless(refused_move(self.fleet, request, seat.index))
         held = work.desk.held_nodes(self.fleet.ledgers, request, seat.index)
         ask, decision = choose(self._engine, self.fleet, ask, self.policy, self.policy_digest, held)
         if seat.refused or decision.overlay:

@@ -90,7 +90,7 @@ def _careful(says_for: Callable[[Ask], Callable[[Room], Any]], name: str) -> Cal
                 said = says(there)
             except FAILURES as error:
                 return f"{name} failed: {_told(error)}"
-            if said is None or isinstance(said, str):
+            if said is None or (isinstance(said, str) and said.strip()):
                 return said and _writable(said)
             return f"{name} failed: expected None or why not, in words, got {_shown(said)}"
 

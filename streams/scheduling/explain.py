@@ -17,7 +17,7 @@ from streams.scheduling import overlay
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.holding import nodes_chosen_from
-from streams.scheduling.keeping import nothing_kept
+from streams.scheduling.keeping import refused_move
 from streams.scheduling.matrix import UNUSABLE
 from streams.scheduling.policy import Policy, digest, digest_of
 from streams.scheduling.reference import is_too_small, rooms_for
@@ -188,11 +188,11 @@ def engine_of(recorded: Decision) -> str:
 def asked_again(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy) -> Ask:
     """The ask of a recorded decision, on the fleet as it saw it (`Laid`).
 
-    Of a move with nothing to keep, earlier versions recorded the node that would have been chosen: that is made again as it was.
+    Of a move that is refused now, earlier versions recorded the node that was, or would have been, chosen: that is made again as it was.
     """
     ask = fleet.ask_seeded(request, index, seed=recorded.seed, attempt=recorded.attempt, options=policy.options)
     if any(each.filter == UNUSABLE and each.rejected for each in recorded.rejections):
-        ask = ask.unless(nothing_kept(fleet, request, index))
+        ask = ask.unless(refused_move(fleet, request, index))
     return ask.only_on(nodes_chosen_from(fleet, request, index, recorded))
 
 

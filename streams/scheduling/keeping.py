@@ -1,4 +1,4 @@
-"""What an instance that is to be moved keeps on the node that it leaves, until the move is confirmed or reverted."""
+"""What an instance that is to be moved leaves: the place that it keeps there until that is confirmed or reverted, and its company."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ def has_to_keep(request: PlacementRequested) -> bool:
     return can_be_reverted(request) and not request.dry_run
 
 
-def nothing_kept(fleet: Fleet, request: PlacementRequested, index: int) -> str:
-    """Why instance number `index` cannot keep its place, which it has to: it has none on the source node. Empty if it can.
+def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
+    """Why instance number `index` cannot be moved as it is asked, whatever nodes there are; empty if it can, or is not moved.
 
-    A dry run is told the same, as it asks whether the migration would go.
+    It has to keep its place, and has none on the source node; or it is a member of a server group there, which the request leaves out: its
+    claim at the destination would be no member's, and the next member be granted beside it. A dry run is told the same, as it asks
+    whether the move would go.
     """
-    if not can_be_reverted(request) or kept_item(fleet, request, index) is not None:
+    if can_be_reverted(request) and kept_item(fleet, request, index) is None:
+        return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
+    if request.action not in {"migrate", "evacuate"} or not fleet.is_known(request.source_node):
         return ""
-    return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
+    groups = fleet.room_of(request.source_node).node.groups_among(request.instance(index))
+    if not groups or (request.group is not None and request.group.group_id in groups):
+        return ""
+    said = "the request has another `group`" if request.group is not None else "the request has no `group`"
+    return f"instance {request.instance(index)} is a member of server group {groups[0]} on {request.source_node}, and {said}: name that one"
 
 
-def nothing_kept_by_any(fleet: Fleet, request: PlacementRequested) -> str:
+def any_refused_move(fleet: Fleet, request: PlacementRequested) -> str:
     """The same of the first of its instances of which it is so: they are moved together, or not at all."""
-    return next(filter(None, (nothing_kept(fleet, request, index) for index in range(request.count))), "")
+    return next(filter(None, (refused_move(fleet, request, index) for index in range(request.count))), "")
 
 
 def kept_item(fleet: Fleet, request: PlacementRequested, index: int) -> ClaimItem | None:

@@ -20,7 +20,7 @@ from streams.cli.reading.state import State
 from streams.scheduling.ask import Ask
 from streams.scheduling.filters import RESTRICTIONS, filters_of, reason
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.keeping import nothing_kept_by_any
+from streams.scheduling.keeping import any_refused_move
 from streams.scheduling.policy import Policy
 from streams.scheduling.reference import rooms_for
 
@@ -69,7 +69,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
         enough = one_of_many = False
         if node is not None and any(held):
             fleet = fleet or Fleet(list(state.ledgers.values()))
-            ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options).unless(nothing_kept_by_any(fleet, request))
+            ask = fleet.ask_seeded(request, 0, seed=0, options=policy.options).unless(any_refused_move(fleet, request))
             enough = _makes_room(fleet, node, held, ask, policy)
             one_of_many = len(ask.company) + 1 < request.count
         if enough or node_id == nearest:

@@ -309,6 +309,29 @@ def test_what_is_not_on_the_node_that_it_should_leave_is_refused(dry_run: bool) 
     assert len(said(here, CLAIMS, ClaimRequested)) == 1
 
 
+@pytest.mark.parametrize("action", ["migrate", "evacuate"])
+@pytest.mark.parametrize("other", [None, ServerGroup(group_id="other", policy="anti-affinity")])
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_a_move_that_leaves_out_the_group_of_its_instance_is_refused(engine_name: str, other: ServerGroup | None, action: str) -> None:
+    here = fleet("n1", "n2")
+    group = ServerGroup(group_id="apart", policy="anti-affinity")
+    here.request("member", vcpus=1, group=group, instance_ids=("m1",), requested_nodes=("n1",))
+    settle(here.scheduler())
+    options: dict[str, Any] = {"action": action, "vcpus": 1, "instance_ids": ("m1",), "engine_name": engine_name}
+
+    without = move(here, "without", group=other, **options)
+    dry_run = move(here, "dry run", group=other, dry_run=True, **options)
+    with_it = move(here, "with", group=group, **options)
+    here.request("second member", vcpus=1, group=group, requested_nodes=("n2",))
+    settle(here.scheduler())
+
+    said = "has another" if other else "has no"
+    why = f"instance m1 is a member of server group apart on n1, and the request {said} `group`: name that one"
+    assert (without.reason, without.message, dry_run.message) == ("refused", why, why)
+    assert [placement.node_id for placement in with_it.placements] == ["n2"]
+    assert here.answer("second member").reason == "no-valid-node", "m1 is a member where it went, too"
+
+
 @pytest.mark.parametrize("engine_name", ["profiles", "reference"])
 def test_a_resize_stays_where_the_instance_is_whatever_node_is_named(engine_name: str) -> None:
     here = fleet("n1", "n2", "n3")

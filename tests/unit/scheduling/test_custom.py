@@ -63,6 +63,9 @@ def boom(ask, room):
 def nonsense(ask, room):
     return 42
 
+def wordless(ask, room):
+    return " "
+
 def nan(ask, room):
     return float("nan")
 
@@ -560,6 +563,7 @@ def test_a_policy_with_code_from_outside_is_left_to_the_plain_scan(policy: dict[
         ("our_plug_ins:cancels", "our_plug_ins:cancels failed: CancelledError: too slow"),
         ("our_plug_ins:boom", "our_plug_ins:boom failed: RuntimeError: no rack"),
         ("our_plug_ins:nonsense", "our_plug_ins:nonsense failed: expected None or why not, in words, got 42"),
+        ("our_plug_ins:wordless", "our_plug_ins:wordless failed: expected None or why not, in words, got ' '"),
         ("our_plug_ins.Astray", "our_plug_ins.Astray failed: KeyError: 'no such fact'"),
     ],
 )
