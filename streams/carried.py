@@ -5,7 +5,7 @@ For when nobody else knows it: brokers forget what a group has stored after a wh
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from projections.reading import between
@@ -16,7 +16,7 @@ from streams.reconciler import reconcile
 
 BATCH_RECORDS: Final = 5_000
 LOOK_BACK_RECORDS: Final = 1_000_000
-"""So far back is looked, which takes seconds; what was carried before that is carried again, and the fold ignores it."""
+"""So far back is looked, which takes seconds; what was carried before that is carried again, and the fold ignores it. As far ahead, too."""
 
 
 def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[str]) -> dict[str, tuple[int, Record]]:
@@ -30,11 +30,33 @@ def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[
     while upper > lowest and len(found) < len(sources):
         lower = max(lowest, upper - BATCH_RECORDS)
         for record in reversed(list(between(log, CLAIMS, partition, lower, upper, BATCH_RECORDS))):
-            topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{partition}@")
-            if topic in sources and topic not in found and offset.isdigit():
-                found[topic] = int(offset), record
+            topic, offset = _source_of(record)
+            if topic in sources and topic not in found and offset >= 0:
+                found[topic] = offset, record
         upper = lower
     return found
+
+
+def next_carried(log: Log, partition: int, claims_end: int, sources: Mapping[str, int]) -> dict[str, tuple[int, Record]]:
+    """The first record of each source that stands in the ledger's partition from `claims_end` on: its offset there, and what it became.
+
+    Those of a source below its offset in `sources` are copies and passed over. They are carried in order.
+    """
+    found: dict[str, tuple[int, Record]] = {}
+    highest = min(log.end(CLAIMS, partition), claims_end + LOOK_BACK_RECORDS)
+    for record in between(log, CLAIMS, partition, claims_end, highest, BATCH_RECORDS):
+        topic, offset = _source_of(record)
+        if topic in sources and topic not in found and offset >= sources[topic]:
+            found[topic] = offset, record
+            if len(found) == len(sources):
+                break
+    return found
+
+
+def _source_of(record: Record) -> tuple[str, int]:
+    """Topic and offset of the observation that this record carries; the offset is -1 where it carries none."""
+    topic, _, offset = dict(record.headers).get("ce_id", b"").decode(errors="replace").rpartition(f"/{record.partition}@")
+    return topic, int(offset) if offset.isdigit() else -1
 
 
 def first_to_carry(log: Log, source: str, partition: int) -> int:

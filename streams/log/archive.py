@@ -185,6 +185,8 @@ def _check_owner(file: ArchiveFile, ledger_id: str, partition: Partition) -> Non
             f"{file.path} holds {head.topic}/{head.partition} of ledger {head.ledger_id}, not {partition} of {ledger_id}; "
             "it belongs to another log. Restore the file from a copy"
         )
+    if (head.start, head.end) != _range(file.path):
+        raise LogDamaged(f"{file.path} holds offsets {head.start} to {head.end}, not what its name says. Restore the file from a copy")
 
 
 def _folder(directory: Path, partition: Partition) -> Path:

@@ -88,7 +88,10 @@ class ArchiveFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb")
+        try:
+            self._file = path.open("rb")
+        except (FileNotFoundError, IsADirectoryError) as problem:
+            raise LogDamaged(f"{path}: {problem.strerror}, where a file of the archive is expected. Restore it from a copy") from problem
         self.head = self._read_head()
         self.seed = seed_of(self.head.topic, self.head.partition)
         self._frames: list[Frame] | None = None

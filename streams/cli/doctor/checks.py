@@ -24,6 +24,7 @@ from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES
 from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
+from streams.few import few
 from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.reconciler import CARRIERS, SOURCES
@@ -77,6 +78,17 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
         fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
         return Check("fail", "integrity", str(problem), fix)
     return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+
+
+def history(log: Log) -> Check:
+    """With an archive: does it lead to the log from the first record on, in every topic that is kept for ever?"""
+    there = log.topics()
+    places = [Partition(topic, number) for topic, spec in TOPICS.items() if spec.kept == "ever" for number in range(there.get(topic, 0))]
+    lacking = [f"{place} below {start}" for place in places if (start := log.start(*place)) > 0]
+    if not lacking:
+        return Check("ok", "history", f"archive and log together have all of {len(places)} partitions, from the first record on")
+    fix = "restore their files to CLAIMLOG_ARCHIVE: answers about moments among these records exit 6"
+    return Check("warn", "history", f"neither archive nor log has {few(lacking)}", fix)
 
 
 def room(path: Path, free_bytes: int) -> Check:

@@ -86,6 +86,8 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield sound
         if _has_failed(sound):
             return
+    if hasattr(log, "verify_history"):
+        yield checks.history(log)
     is_file = is_lines(log)
     (topics,) = _allowed("topics", lambda: [checks.file_topics(log) if is_file else checks.topic_set(log)])
     yield topics

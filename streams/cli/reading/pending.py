@@ -8,11 +8,14 @@ from typing import TextIO
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.reading import between
+from projections.reading import HistoryMissing, between
 from schemas.codec import Unreadable
+from schemas.envelope import from_headers
 from schemas.topics import CLAIMS
-from streams.carried import last_carried
+from streams.carried import last_carried, next_carried
+from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.printed import units
+from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.log.base import Log, Record, is_stand_in
 from streams.reconciler import reconcile
@@ -32,15 +35,24 @@ def behind_of(committed: Mapping[str, Mapping[int, int]], sources: Mapping[str, 
 
 
 def lay_pending(
-    log: Log, state: State, committed: Mapping[str, Mapping[int, int]], sources: Mapping[int, Mapping[str, int]], each: Each | None
+    log: Log,
+    state: State,
+    committed: Mapping[str, Mapping[int, int]],
+    sources: Mapping[int, Mapping[str, int]],
+    each: Each | None,
+    at: Moment | None = None,
 ) -> None:
     """Carry what the reconciler has not, in memory. What it has after all is ignored by the fold (rule 4) and not counted.
 
-    `sources` are as from `behind_of`, where nobody has committed more than is `committed`.
+    `sources` are as from `behind_of`, where nobody has committed more than is `committed`. Raises HistoryMissing where observations that
+    were pending at the moment `at` are not at hand.
     """
     for number, behind in sources.items():
         records: list[Record] = []
-        for topic, start in _carried_to(log, number, state.ends[number], behind).items():
+        starts = _carried_to(log, number, state.ends[number], behind)
+        if at is not None:
+            _check_at_hand(log, number, state.ends[number], starts, behind, at)
+        for topic, start in starts.items():
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
             # With nothing stored it may all have been carried, and left with the history that showed it.
             state.lost += 0 if stored is None else max(first - max(start, stored), 0)
@@ -71,6 +83,31 @@ def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int
     has_claims = number < log.topics().get(CLAIMS, 0)
     carried = last_carried(log, number, claims_end, behind) if has_claims else {}
     return {topic: min(carried[topic][0] + 1 if topic in carried else 0, end) for topic, end in behind.items()}
+
+
+def _check_at_hand(log: Log, number: int, claims_end: int, starts: Mapping[str, int], ends: Mapping[str, int], at: Moment) -> None:
+    """Raises HistoryMissing where some that the ledger did not have at that moment, but had been reported by then, have left the log.
+
+    The ledger knows of them by what it has of each source from `claims_end` on. A time is compared with theirs, as the host says it:
+    nobody knows any more when they were appended.
+    """
+    firsts = {topic: log.start(topic, number) for topic in starts}
+    left = {topic: start for topic, start in starts.items() if start < firsts[topic]}
+    if not left or number >= log.topics().get(CLAIMS, 0):
+        return
+    later = next_carried(log, number, claims_end, left)
+    for topic, start in left.items():
+        if topic in later:
+            offset, record = later[topic]
+            time_ms = from_headers(record.headers).time_ms
+            was_reported = time_ms is not None and time_ms < at.time_ms if isinstance(at, Instant) else offset < ends[topic]
+        else:  # Nobody ever carried them, and a cut that names them had them.
+            offset, was_reported = start, start > 0 and not isinstance(at, Instant) and start < ends[topic]
+        if offset < firsts[topic] and was_reported:
+            raise HistoryMissing(
+                f"{topic}/{number}: what hosts had reported by then includes records from {offset} on, which the ledger did not have yet; "
+                f"at hand are those from {firsts[topic]} on; {ARCHIVED}"
+            )
 
 
 def say_pending(state: State, stderr: TextIO) -> None:

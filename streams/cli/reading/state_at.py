@@ -116,7 +116,7 @@ def state_at(
     state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in (every | state.ends).items()}
     if pending:
-        lay_pending(log, state, carried if at is None else {}, behind, each or each_laid)
+        lay_pending(log, state, carried if at is None else {}, behind, each or each_laid, at)
         if state.pending:
             places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
         say_pending(state, stderr)

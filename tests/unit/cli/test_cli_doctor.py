@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from msgspec import structs
@@ -275,8 +276,12 @@ def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_
     alone = fleet.run(capsys, "doctor", "-o", "json")
     monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "history"))
     together = fleet.run(capsys, "doctor", "-o", "json")
+    rmtree(tmp_path / "history" / AUDITS)
+    in_part = fleet.run(capsys, "doctor", "--quick", "-o", "json")
 
     assert (alone.code, together.code) == (0, 0)
+    assert ("history" in statuses(alone), statuses(together)["history"], statuses(in_part)["history"]) == (False, "ok", "warn")
+    assert "hypervisor-audits/" in says(in_part, "history")
     assert says(alone, "findings").startswith("0 confirmed, 1 suspected")
     assert statuses(alone)["digests"] == "warn"
     assert "CLAIMLOG_ARCHIVE" in says(alone, "digests")

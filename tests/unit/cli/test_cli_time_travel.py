@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from schemas.lifecycle import InstanceDeleted
+from schemas.topics import AUDITS
 from tests.cli_log import FleetLog
 
 VERBS = (
@@ -51,3 +53,38 @@ def test_every_verb_says_again_what_it_said_at_a_moment(by: str, tmp_path: Path,
     for (verb, _), said, later, newest in zip(VERBS, before, again, now, strict=True):
         assert (later.code, ageless(later.out)) == (said.code, ageless(said.out)), verb
         assert ageless(newest.out) != ageless(said.out), verb
+
+
+@pytest.mark.parametrize("by", ["cut", "time"])
+@pytest.mark.parametrize("lost", ["without the archive", "without the files of what hosts reported"])
+def test_what_had_been_reported_and_was_not_carried_yet_is_at_hand_or_missed(
+    by: str, lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = FleetLog(tmp_path)
+    history = tmp_path / "history"
+    fleet.audit("c01", memory_mib=8192)
+    fleet.run(capsys, "snapshot", "write")
+    fleet.audit("c01", {"i-1": 1024}, memory_mib=8192, carry=False)
+    fleet.now_ms += 60_000
+    said = fleet.run(capsys, "nodes", "-o", "json")
+    moment = said.json["cut"] if by == "cut" else str(fleet.now_ms)
+    fleet.now_ms += 60_000
+    fleet.carry()
+    fleet.audit("c01", memory_mib=8192)
+    fleet.run(capsys, "snapshot", "write")
+    fleet.run(capsys, "archive", str(history), "--below", moment if by == "time" else str(fleet.now_ms - 90_000))
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(history))
+    whole = {verb: fleet.run(capsys, verb, "--at", moment, "-o", "json") for verb in ("nodes", "leaks")}
+    if lost == "without the archive":
+        monkeypatch.delenv("CLAIMLOG_ARCHIVE")
+    else:
+        rmtree(history / AUDITS)
+
+    missed = {verb: fleet.run(capsys, verb, "--at", moment, "-o", "json") for verb in ("nodes", "leaks")}
+
+    assert ageless(whole["nodes"].out) == ageless(said.out)
+    assert "1 observation not yet in the ledger is included" in whole["nodes"].err
+    for answer in missed.values():
+        assert (answer.code, answer.out) == (6, "")
+        assert "hypervisor-audits/" in answer.err
+        assert "which the ledger did not have yet" in answer.err

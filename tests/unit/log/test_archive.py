@@ -296,6 +296,26 @@ def test_an_archive_of_another_ledger_is_refused(tmp_path: Path) -> None:
         whole.read(*CLAIMS_0, 0)
 
 
+def test_a_file_under_another_ones_name_is_refused_and_so_is_what_is_no_file(tmp_path: Path) -> None:
+    log = MemoryLog()
+    filled(log, 500)
+    archive(log, tmp_path, {CLAIMS_0: 100}, verified=anywhere)
+    archive(log, tmp_path, {CLAIMS_0: 150}, verified=anywhere)
+    first, second = sorted((tmp_path / "claims" / "0").iterdir())
+
+    second.write_bytes(first.read_bytes())
+    with ArchivedLog(log, tmp_path) as whole, pytest.raises(LogDamaged, match="holds offsets 0 to 100, not what its name says"):
+        whole.start(*CLAIMS_0)
+    second.unlink()
+    second.mkdir()
+    with ArchivedLog(log, tmp_path) as whole, pytest.raises(LogDamaged, match=r"Is a directory, where a file of the archive is expected"):
+        whole.start(*CLAIMS_0)
+    second.rmdir()
+    second.symlink_to(tmp_path / "nowhere")
+    with ArchivedLog(log, tmp_path) as whole, pytest.raises(LogDamaged, match=r"No such file .*, where a file of the archive is expected"):
+        whole.start(*CLAIMS_0)
+
+
 def test_without_an_archive_it_is_the_log(tmp_path: Path) -> None:
     log = MemoryLog()
     filled(log, 50)
