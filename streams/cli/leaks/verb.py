@@ -103,7 +103,7 @@ def leaks(
     if hidden:
         say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
     told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
-    views_apart = apart_on(state, node or state.node_ids(), {finding.node_id for finding in known})
+    views_apart = apart_on(state, node or state.node_ids(), known)
     differs = apart_text(views_apart, found=len(known) - hidden, hidden=hidden)
     if differs:
         told = [*told, differs] if len(known) > hidden else [differs]
@@ -118,8 +118,8 @@ def leaks(
     answer = Answer(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
     if explain and show.for_people:
         _explain(answer, dict(zip(map(id, items), found, strict=True)), state, show)
-        for name, unjudged in () if kind else views_apart.items():
-            sys.stdout.write(apart_lines(state, name, unjudged=unjudged))
+        for name, differ in () if kind else views_apart.items():
+            sys.stdout.write(apart_lines(state, name, differ))
         say(str(state.cut))
     else:
         show.write(answer)

@@ -1,45 +1,79 @@
-"""Nodes where what the life cycle counts and what audits list differ and no finding is open: which instances make the gap, in words."""
+"""Nodes where what the life cycle counts and what audits list differ and no finding says so: which instances make the gap, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from shlex import quote
+from typing import NamedTuple
 
 from projections.differences import apart
+from projections.node import Node
 from projections.observed import NodeView, Tracked
 from projections.rules import SKEW_MS
 from projections.wording import amounts_text
+from schemas.findings import Finding
 from streams.cli.printed import units
 from streams.cli.printed.printable import printable
 from streams.cli.reading.state import State
 
 
-def apart_on(state: State, names: Iterable[str], found_on: Container[str]) -> dict[str, bool]:
-    """The nodes where tracked and reported differ in CPUs or memory and no finding is open; True where an audit has yet to judge it.
+class ViewsApart(NamedTuple):
+    """The instances on which the views of one node differ, sorted, and whether an audit has yet to judge it."""
 
-    `found_on` are the nodes with findings. Yet to be judged is a guest that was last told of no earlier than the last complete audit less
-    the skew, or is on its way. Disk is left out and CPUs count together, as in a finding: what an owner asked for need not be what a host
-    has. So are withdrawn nodes: nobody audits them.
+    instances: list[str]
+    unjudged: bool
+
+
+def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) -> dict[str, ViewsApart]:
+    """The nodes where tracked and reported differ in CPUs or memory and no finding says so.
+
+    `findings` are all that are open: on their nodes the instances count that none of them names, and none do on a silent node. Yet to be
+    judged is a guest that was last told of no earlier than the last complete audit less the skew, or is on its way. Disk is left out and
+    CPUs count together, as in a finding: what an owner asked for need not be what a host has. So are withdrawn nodes: nobody audits them.
     """
-    found: dict[str, bool] = {}
+    named: dict[str, set[str]] = {}
+    silent: set[str] = set()
+    for finding in findings:
+        named.setdefault(finding.node_id, set()).add(finding.instance_id)
+        if finding.kind == "silent-node":
+            silent.add(finding.node_id)
+    found: dict[str, ViewsApart] = {}
     for node_id in names:
         ledger = state.ledger_of(node_id)
-        if ledger is None or ledger.nodes[node_id].status == "withdrawn" or node_id in found_on:
+        if ledger is None or ledger.nodes[node_id].status == "withdrawn" or node_id in silent:
             continue
         node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
-        if view.reported is None or not any(apart(view.reported, view.tracked_amounts())):
+        if view.reported is None or view.tracked is None:
             continue
-        words = [*(view.tracked or {}).values(), *view.left.values()]
-        last_ms = max([*(word.event_ms for word in words), *view.departed.values()], default=-1)
-        found[node_id] = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
+        without = named.get(node_id, set())
+        instances = [instance_id for instance_id in _differing(node, view) if instance_id not in without]
+        if not (instances if without else any(apart(view.reported, view.tracked_amounts()))):
+            continue
+        words = [word for instance_id, word in [*(view.tracked or {}).items(), *view.left.items()] if instance_id not in without]
+        departed = [event_ms for instance_id, event_ms in view.departed.items() if instance_id not in without]
+        last_ms = max([*(word.event_ms for word in words), *departed], default=-1)
+        unjudged = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
+        found[node_id] = ViewsApart(instances, unjudged)
     return found
 
 
-def apart_text(nodes: Mapping[str, bool], *, found: int, hidden: int) -> str:
+def _differing(node: Node, view: NodeView) -> list[str]:
+    """The instances that the two views of a node do not agree on, sorted."""
+    tracked = view.tracked or {}
+    return [
+        instance_id
+        for instance_id in sorted({*node.shown, *tracked})
+        if instance_id not in node.shown
+        or instance_id not in tracked
+        or any(apart(node.shown[instance_id].amounts, tracked[instance_id].amounts))
+    ]
+
+
+def apart_text(nodes: Mapping[str, ViewsApart], *, found: int, hidden: int) -> str:
     """What is said of nodes whose views differ: in place of "all agree" where nothing is found, beside what is; empty where none do."""
     if not nodes:
         return ""
-    on, unjudged = f"tracked and reported differ on {units.counted(len(nodes), 'node')}", sum(nodes.values())
+    on, unjudged = f"tracked and reported differ on {units.counted(len(nodes), 'node')}", sum(each.unjudged for each in nodes.values())
     if found:
         return f"without a finding, {on}: {_next_audits(len(nodes)) if unjudged == len(nodes) else 'see `claimlog nodes`'}"
     nothing = "nothing else found" if hidden else "nothing found"
@@ -52,18 +86,17 @@ def _next_audits(nodes: int) -> str:
     return f"{'its' if nodes == 1 else 'their'} next audits will tell"
 
 
-def apart_lines(state: State, node_id: str, *, unjudged: bool) -> str:
+def apart_lines(state: State, node_id: str, differ: ViewsApart) -> str:
     """A paragraph on one of these nodes: each instance that makes the difference, with what is said of it on both sides."""
     ledger = state.ledger_of(node_id)
     if ledger is None:
         return ""
     node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
-    lines = [f"tracked and reported differ on {node_id}{', whose next audit will tell' if unjudged else ', without a finding'}"]
-    for instance_id in sorted({*node.shown, *(view.tracked or {})}):
+    lines = [f"tracked and reported differ on {node_id}{', whose next audit will tell' if differ.unjudged else ', without a finding'}"]
+    for instance_id in differ.instances:
         shown, tracked = node.shown.get(instance_id), (view.tracked or {}).get(instance_id)
-        if shown is None or tracked is None or any(apart(shown.amounts, tracked.amounts)):
-            seen = "shown by no observation" if shown is None else f"shown with {amounts_text(shown.amounts)}"
-            lines.append(f"  {instance_id}  {seen}; {_tracked_text(ledger.partition, view, instance_id, tracked)}")
+        seen = "shown by no observation" if shown is None else f"shown with {amounts_text(shown.amounts)}"
+        lines.append(f"  {instance_id}  {seen}; {_tracked_text(ledger.partition, view, instance_id, tracked)}")
     return "\n".join(printable(line) for line in lines) + "\n\n"
 
 

@@ -307,6 +307,26 @@ def test_a_gap_without_a_finding_is_told_beside_findings_and_explained_by_what_e
     assert "differ on c01" not in one_kind.out
 
 
+def test_a_gap_on_a_node_with_a_finding_is_told_of_those_instances_that_the_finding_does_not_name(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound.claim("r3/0/s-1.3", "i-3", "c01", memory_mib=256)
+    sound.lived("c01", "i-3", 256, producer="audits")
+    sound.now_ms += 60_000
+    sound.lived("c01", "i-3", 1024, InstanceResized, producer="audits")
+    for _ in range(3):
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048, "i-3": 256, "ghost": 512})
+
+    said, explained = sound.run(capsys, "leaks", "-o", "json"), sound.run(capsys, "leaks", "--explain")
+
+    assert [(item["kind"], item["instance_id"]) for item in said.json["items"]] == [("ghost-instance", "ghost")]
+    assert said.json["summary"]["nodes_apart"] == ["c01"]
+    (paragraph,) = [each for each in explained.out.split("\n\n") if each.startswith("tracked and reported differ on c01")]
+    assert "  i-3  shown with 256 MiB" in paragraph
+    assert "ghost" not in paragraph, "the finding says it"
+
+
 def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     sound.audit("c02", {"ghost": 512})
     (ghost,) = sound.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split()
