@@ -17,7 +17,7 @@ from benchmarks.report import Report, arguments, positive, seconds
 from producers.ledger_load import ledger_records
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
-from projections.replay import fold, replay
+from projections.replay import ends_of, fold, replayed
 from projections.rocks import RocksTable
 from projections.snapshots import chunks_of, encoded
 from schemas.codec import encode, key_of
@@ -31,10 +31,10 @@ HELD_PER_NODE = 20
 # A process of its own, so that imports count and nothing is warm but the files.
 STARTER = """
 import sys
-from projections.replay import replay
+from projections.replay import ends_of, replayed
 from streams.log.sqlite import SqliteLog
 with SqliteLog.open(sys.argv[1]) as log:
-    print(replay(log)[0].ledger.digest.hex())
+    print(replayed(log, 0, ends_of(log, None)[0]).ledger.digest.hex())
 """
 
 
@@ -52,7 +52,7 @@ def main() -> None:
             log.append([Message(SNAPSHOTS, key_of(chunk) or b"", encode(chunk)) for chunk in chunks])
             size = sum(len(chunk.data) for chunk in chunks) * 3 / 4
             report.add("snapshot, size", size / 1e6, "MB", **said, claims=len(ledger.claims), chunks=len(chunks))
-            report.add("replay from the snapshot", seconds(lambda: replay(log)), "s", **said)
+            report.add("replay from the snapshot", seconds(lambda: replayed(log, 0, ends_of(log, None)[0])), "s", **said)
             fold(log, ledger, asked.records)
         started: list[str] = []
         report.add("process start to state", seconds(lambda: started.append(start(path))), "s", **said)

@@ -54,7 +54,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Checks(Struct, kw_only=True):
-    """What `verified` compared, and what differed."""
+    """What a verification compared, and what differed."""
 
     digests: int = 0
     rows: int = 0
@@ -84,25 +84,6 @@ class Folded(Struct, frozen=True, kw_only=True):
     ledger_id: str
 
 
-def replay(
-    log: Readable,
-    *,
-    until: Until = None,
-    from_snapshots: bool = True,
-    each: Each | None = None,
-    progress: Progress | None = None,
-    tell: Tell | None = None,
-) -> dict[int, Replayed]:
-    """All partitions as of `until`; with `from_snapshots` each begins at the newest snapshot that fits, so `each` sees the rest only.
-
-    `tell` hears of snapshots passed over. Raises HistoryMissing if records that are needed are not at hand, and the fold's own errors.
-    """
-    return {
-        number: replayed(log, number, end, from_snapshots=from_snapshots, each=each, progress=progress, tell=tell)
-        for number, end in ends_of(log, until, tell).items()
-    }
-
-
 def replayed(
     log: Readable,
     number: int,
@@ -113,7 +94,10 @@ def replayed(
     progress: Progress | None = None,
     tell: Tell | None = None,
 ) -> Replayed:
-    """One partition as of the offset `end`, exclusive. As `replay`."""
+    """One partition as of the offset `end`, exclusive; with `from_snapshots` it begins at the newest that fits: `each` sees the rest only.
+
+    `tell` hears of snapshots passed over. Raises HistoryMissing if records that are needed are not at hand, and the fold's own errors.
+    """
     ledger = load_newest(log, number, at_most=end, tell=tell) if from_snapshots else None
     return fold(log, ledger or Ledger(number, log.topics()[CLAIMS]), end, each, progress)
 
@@ -133,11 +117,6 @@ def folded(partition: Replayed) -> Folded:
         rules_version=ledger.rules_version,
         ledger_id=ledger.ledger_id,
     )
-
-
-def cut_of(log: Readable, partitions: Mapping[int, Replayed]) -> Cut:
-    """What a replay of `log` is true for."""
-    return cut_at(log, {number: partition.ledger.next_offset for number, partition in partitions.items()})
 
 
 def cut_at(log: Readable, ends: Mapping[int, int]) -> Cut:
@@ -209,26 +188,14 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
     return partition
 
 
-def verified(
-    log: Readable, *, until: Until = None, progress: Progress | None = None, tell: Tell | None = None
-) -> tuple[dict[int, Replayed], Checks]:
-    """Replay from the first record and compare with everything that was published: digests, rows of nodes, snapshots.
-
-    Rows and digests are compared at their own offsets; a row's number of leaks is taken over. The newest snapshot (one of our own half-way
-    if none was published) is folded on to the end, where both ledgers must have the same bytes. Raises as `replay`.
-    """
-    checks = Checks()
-    found = {}
-    for number, end in ends_of(log, until).items():
-        found[number], compared = verified_partition(log, number, end, progress=progress, tell=tell)
-        checks.add(compared)
-    return found, checks
-
-
 def verified_partition(
     log: Readable, number: int, end: int, *, progress: Progress | None = None, tell: Tell | None = None
 ) -> tuple[Replayed, Checks]:
-    """One partition up to the offset `end`, exclusive, with what was compared. As `verified`."""
+    """One partition from the first record up to the offset `end`, exclusive, compared with everything that was published of it.
+
+    Rows and digests are compared at their own offsets; a row's number of leaks is taken over. The newest snapshot (one of our own half-way
+    if none was published) is folded on to the end, where both ledgers must have the same bytes. Raises as `replayed`.
+    """
     checks = Checks()
     begun = load_newest(log, number, at_most=end, tell=tell)
     watch = _Watch(log, number, end, checks, half_way=end // 2 if begun is None else -1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from threading import Event
 
 from msgspec import Struct
 
@@ -22,7 +21,7 @@ from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import not_told, rewound
-from streams.log.base import Log, LogFull, LogUnreachable, Partition, Record
+from streams.log.base import Log, Partition, Record
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
 from streams.placement.history import begun, epoch_of
@@ -41,7 +40,6 @@ FOLDED_PER_TURN = RESULTS_PER_TURN = 20_000
 OPEN_MAX = 4000
 # Committing is a write of its own and only saves a new owner some reading.
 COMMIT_EVERY_MS = 1000
-PAUSE_SECONDS = 0.5
 # Where one request is refused, or finds few nodes, the next ones may be, too: for so long the ends of `claims` are read with them, so that
 # none is decided twice. So it begins: it does not know yet how full the fleet is.
 EAGER_MS = 1000
@@ -64,7 +62,7 @@ class Clocks(Struct, frozen=True):
 
 
 class Scheduler:
-    """One scheduler process on `log`. Call `turn` again and again, or `run`; then `close`.
+    """One scheduler process on `log`. Call `turn` again and again, then `close`.
 
     `ledgers` are folds of `claims` to go on from (a snapshot), one for each partition or none; without them it folds from the start.
     `tell` hears of requests that were rewound under the schedulers.
@@ -173,15 +171,6 @@ class Scheduler:
             self._log.wait(positions, seconds)
             self.waited_seconds += self._clocks.seconds() - began
         return moved or int(is_awaited)
-
-    def run(self, stop: Event, report: Callable[[str], None], timeout_seconds: float = 0.2) -> None:
-        """Turn until `stop` is set. While the log is full or out of reach it tells `report` and tries again; nothing is lost meanwhile."""
-        while not stop.is_set():
-            try:
-                self.turn(timeout_seconds)
-            except (LogUnreachable, LogFull) as error:
-                report(f"{error}; trying again")
-                stop.wait(PAUSE_SECONDS)
 
     def close(self) -> None:
         """Commit how far it got and leave the others its partitions.

@@ -15,16 +15,19 @@ from msgspec.structs import replace
 
 from projections.ledger import Ledger
 from projections.placements import Placements
-from schemas.claims import ClaimRequested, GroupHomeProposed, NodeConfigured, NodeObserved, NodeStatus
+from schemas.claims import ClaimItem, ClaimRequested, GroupHomeProposed, NodeConfigured, NodeObserved, NodeStatus
 from schemas.codec import encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import RESOURCES
+from schemas.results import Decision
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Lease, Log, LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.placement.work import Counters
 from streams.scheduler import Clocks, Scheduler
+from streams.scheduling.explain import Laid, Rerun, rerun_on
+from streams.scheduling.policy import Policy
 
 START_MS = 1_700_000_000_000
 TTL_MS = 600_000
@@ -279,3 +282,16 @@ def total(schedulers: Mapping[str, Scheduler]) -> Counters:
         for name in ("placed", "decisions", "claims", "conflicts", "alternates_used", "lost_races", "late_results", "releases"):
             setattr(counters, name, getattr(counters, name) + getattr(each, name))
     return counters
+
+
+def rerun(
+    ledgers: Sequence[Ledger],
+    request: PlacementRequested,
+    index: int,
+    recorded: Decision,
+    items: Mapping[str, ClaimItem],
+    policy: Policy,
+    written: str = "",
+) -> Rerun:
+    """One decision made again on a fleet laid for it alone."""
+    return rerun_on(Laid(request).under(ledgers, recorded, items, policy), request, index, recorded, policy, written)

@@ -107,9 +107,10 @@ class Laid:
         self._claim_ids: set[str] = set()
 
     def under(self, ledgers: Sequence[Ledger], recorded: Decision, items: Mapping[str, ClaimItem], policy: Policy) -> Fleet:
-        """The fold at the decision's cut, and over it the claims that were in flight (see `rerun`). Raises CannotRerun.
+        """The fold at the decision's cut, and over it the claims that were in flight. Raises CannotRerun.
 
-        It is this decision's until the next is asked for; what was laid over it besides is lifted then.
+        `recorded.overlay` must be spelled out. `items` has the overlaid claims of other requests by claim id, as they stand in `claims`
+        after the cut. The fleet is this decision's until the next is asked for; what was laid over it besides is lifted then.
         """
         fleet, self._fleet = self._fleet, None
         known = len(self._overlay)
@@ -139,26 +140,12 @@ class Laid:
         return [(_item(self._request, claim_id, items, policy), node_id)]
 
 
-def rerun(
-    ledgers: Sequence[Ledger],
-    request: PlacementRequested,
-    index: int,
-    recorded: Decision,
-    items: Mapping[str, ClaimItem],
-    policy: Policy,
-    written: str = "",
-) -> Rerun:
-    """Decide again for instance number `index` of `request`.
-
-    `ledgers` must be folded to `recorded.cut`, `policy` be the one of its digest, and `recorded.overlay` spelled out. `items` has the
-    overlaid claims of other requests by claim id, as they stand in `claims` after the cut. `written` is the policy's text in the log: one
-    of an older version may lack what today's has, and the digest is of what was written then. Raises CannotRerun.
-    """
-    return rerun_on(Laid(request).under(ledgers, recorded, items, policy), request, index, recorded, policy, written)
-
-
 def rerun_on(fleet: Fleet, request: PlacementRequested, index: int, recorded: Decision, policy: Policy, written: str = "") -> Rerun:
-    """The same, on the fleet as the decision saw it (`Laid`). Raises CannotRerun."""
+    """Decide again for instance number `index` of `request`, on the fleet as the decision saw it (`Laid`).
+
+    `policy` must be the one of the decision's digest. `written` is its text in the log: one of an older version may lack what today's has,
+    and the digest is of what was written then. Raises CannotRerun.
+    """
     given = digest_of(written) if written else digest(policy)
     if given != recorded.policy_digest:
         raise CannotRerun(

@@ -22,10 +22,11 @@ from schemas.requests import PlacementRequested
 from schemas.results import Decision, FailureReason, InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Record
-from streams.scheduling.explain import rerun, spelled_out
+from streams.scheduling.explain import spelled_out
 from streams.scheduling.loading import from_text
 from streams.scheduling.policy import Policy, digest
 from tests.golden.placement_story import FILE, TOPICS, lines_of, told, written
+from tests.scheduling_world import rerun
 
 # Counting results as they were: request, owner and how it ended. Of `raced` the first is late; the loser of `plain-0` came second.
 NOT_COUNTING = {("raced", "slow"), ("plain-0", "slow")}

@@ -42,7 +42,8 @@ def scheduling(fleet: FleetLog) -> Iterator[None]:
     def work() -> None:
         with SqliteLog.open(fleet.path) as log:
             scheduler = Scheduler(log, "s1")
-            scheduler.run(stop, print, timeout_seconds=0.02)
+            while not stop.is_set():
+                scheduler.turn(timeout_seconds=0.02)
             scheduler.close()
 
     thread = threading.Thread(target=work)

@@ -20,9 +20,9 @@ from schemas.topics import CLAIMS, RESULTS
 from streams.log.base import Message
 from streams.placement.placer import ATTEMPTS_MAX
 from streams.scheduler import Scheduler
-from streams.scheduling.explain import rerun, spelled_out
+from streams.scheduling.explain import spelled_out
 from streams.scheduling.policy import DEFAULT, PACK
-from tests.scheduling_world import At, World, groups_wrong, world, wrongs
+from tests.scheduling_world import At, World, groups_wrong, rerun, world, wrongs
 
 TOGETHER = ServerGroup(group_id="g", policy="affinity")
 ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])

@@ -17,11 +17,11 @@ from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
 from streams.scheduler import Scheduler
-from streams.scheduling.explain import rerun, spelled_out
+from streams.scheduling.explain import spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, rerun, world, wrongs
 from tests.unit.placement.test_placement_filing import long_ago
 from tests.unit.scheduling.test_explain import claimed
 

@@ -18,12 +18,12 @@ from schemas.results import Decision, InstancesPlaced, PlacementFailed, Schedule
 from schemas.topics import CLAIMS, RESULTS
 from streams.evidence import shortened
 from streams.log.base import Message
-from streams.scheduling.explain import CannotRerun, Laid, funnel, named_in_log, rerun, rerun_on, spelled_out
+from streams.scheduling.explain import CannotRerun, Laid, funnel, named_in_log, rerun_on, spelled_out
 from streams.scheduling.loading import from_text
 from streams.scheduling.overlay import InFlight, count, with_one, without
 from streams.scheduling.policy import DEFAULT, PACK, Policy
 from streams.scheduling.select import ENGINES
-from tests.scheduling_world import At, World, world
+from tests.scheduling_world import At, World, rerun, world
 
 
 def claimed(here: World) -> dict[str, ClaimItem]:

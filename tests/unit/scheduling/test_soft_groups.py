@@ -10,9 +10,8 @@ from msgspec import structs
 from schemas.requests import ServerGroup
 from schemas.results import Decision, InstancesPlaced, Weight
 from schemas.topics import RESULTS
-from streams.scheduling.explain import rerun
 from streams.scheduling.policy import PACK, POLICIES, SPREAD, Policy
-from tests.scheduling_world import World
+from tests.scheduling_world import World, rerun
 from tests.unit.placement.test_placement import hosts, said, settle
 from tests.unit.scheduling.test_explain import claimed
 
