@@ -261,6 +261,12 @@ def test_what_verbs_share_stands_in_layers() -> None:
     assert {source.path.split("/")[2] for source in sources() if source.path.startswith("streams/cli/")} > {*LAYERS[1:], f"{LAYERS[0]}.py"}
 
 
+def test_what_the_command_line_says_to_people_is_made_printable_in_one_place() -> None:
+    assert [source.path for source in sources() if source.path.startswith("streams/cli/") and "file=sys.stderr" in source.text] == [
+        "streams/cli/printed/printable.py"
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -21,6 +21,7 @@ from streams.cli.exits import Exit, exit_of
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import policy_named
 from streams.cli.given.units_in import of_seconds, whole
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
@@ -130,17 +131,17 @@ def run(
         if metrics is not None:
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
             stack.callback(server.shutdown)
-            print(f"metrics and health at {url(metrics_address, server.server_port)}", file=sys.stderr)
+            say(f"metrics and health at {url(metrics_address, server.server_port)}")
         home = state or _state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
             return _code(asked)
         engines = [] if only == "scheduler" else _processor(opened, home, process, series, timing, pace)
         if chosen is not None:
-            engines.append(DigestCheck(opened, digest_name(process), series, _tell, everything=True))
+            engines.append(DigestCheck(opened, digest_name(process), series, say, everything=True))
             # Beside a stream processor nothing is placed before that has said which nodes went silent while it was away.
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
-            given = (opened, process, chosen, engine, timing, series, _tell)
+            given = (opened, process, chosen, engine, timing, series, say)
             engines.append(SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin))
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
@@ -190,7 +191,7 @@ def _open_ledger(log: Log, partitions: int | None) -> None:
 
     check_partitions(log.topics(), "--ledger-partitions", partitions, CLAIMS)
     if made := open_ledger(log, ledger_partitions=partitions or LEDGER_PARTITIONS_DEFAULT):
-        _tell(made_anew(made))
+        say(made_anew(made))
 
 
 def _check_served(port: int | None, address: str) -> None:
@@ -229,7 +230,7 @@ def _workers_share(
     from streams.worker_directory import worker_directory
 
     if only is None:
-        _tell("this process hosts the stream processor; on Kafka schedulers are processes of their own: claimlog run --only scheduler")
+        say("this process hosts the stream processor; on Kafka schedulers are processes of their own: claimlog run --only scheduler")
     settings, partitions = log.settings, log.topics()[STREAM_PARTITIONS]
     log.close()
     with worker_directory(home) as own_directory:
@@ -256,13 +257,13 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
 
     interval_ms, recovery_seconds = pace
     folder = Folder(
-        log, state, process, metrics, _tell, clock=clock.wall_ms, audit_interval_ms=interval_ms, recovery_seconds=recovery_seconds
+        log, state, process, metrics, say, clock=clock.wall_ms, audit_interval_ms=interval_ms, recovery_seconds=recovery_seconds
     )
-    check = DigestCheck(log, process, metrics, _tell, discard=partial(discard, log, folder))
+    check = DigestCheck(log, process, metrics, say, discard=partial(discard, log, folder))
 
     def passed_over(reason: str) -> None:
         metrics.discarded.inc()
-        _tell(reason)
+        say(reason)
 
     # The check comes first: it tells what this process publishes from what an earlier start of it did.
     return [
@@ -291,10 +292,6 @@ def _state_folder(log: str | None) -> Path:
         address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
         return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
     return Path(f"{spec.removeprefix('sqlite:')}-state")
-
-
-def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
 
 
 def _was_to_end(asked: list[int], kind: type[BaseException] | None, _problem: BaseException | None, _where: TracebackType | None) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from cyclopts import App
 
 from schemas import export as schema_export
 from streams.cli.exits import Exit
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 
 app = App(name="schemas", help="JSON Schemas of all records, one an event type, for readers in other languages.")
@@ -47,7 +47,7 @@ def export(directory: Path, /) -> int:
     try:
         written = schema_export.export(directory)
     except OSError as error:
-        print(f"claimlog: {directory}: the schemas cannot be written: {error.strerror or error}", file=sys.stderr)
+        say(f"claimlog: {directory}: the schemas cannot be written: {error.strerror or error}")
         return Exit.ERROR
-    print(f"{len(written)} schemas written to {directory}", file=sys.stderr)
+    say(f"{len(written)} schemas written to {directory}")
     return 0

@@ -33,6 +33,7 @@ from streams.cli.exits import Exit
 from streams.cli.main import run
 from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column, Style, write
+from streams.cli.printed.printable import say
 from streams.cli.produce.publishing import message
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
@@ -186,7 +187,7 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     print("\n   missing: an InstanceDeleted of each, which nobody has published\n")
     wrong = [*_wrong(row, sums), *_unlike(state, left, sums)]
     for line in wrong:
-        print(f"demo: {line}", file=sys.stderr)
+        say(f"demo: {line}")
     spec = f"sqlite:{path}"
     if not left:
         return Exit.ERROR

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,13 +46,14 @@ def demo(
     path = _fresh(directory)
     from streams.cli.demo.stage import DemoProblem, Stage
     from streams.cli.demo.story import Story
+    from streams.cli.printed.printable import say
 
     stage = Stage(path, seed, nodes)
     try:
         story = Story(stage, random.Random(seed))
         story.play()
     except DemoProblem as problem:
-        print(f"demo: {problem}", file=sys.stderr)
+        say(f"demo: {problem}")
         return Exit.ERROR
     finally:
         stage.close()

@@ -13,8 +13,8 @@ def printable(text: str) -> str:
 
 
 def say(sentence: str) -> None:
-    """A sentence for people, on a line of its own on stderr."""
-    sys.stderr.write(f"{printable(sentence)}\n")
+    """A sentence for people, on a line of its own on stderr, at once."""
+    print(printable(sentence), file=sys.stderr, flush=True)
 
 
 def teller(stderr: TextIO) -> Callable[[str], None]:

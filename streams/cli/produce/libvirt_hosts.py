@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.cli.exits import Exit
 from streams.cli.given.documents import file_text, read_toml
+from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import Persistent, last_epoch, message
 from streams.ledger_topics import open_ledger
@@ -186,8 +186,8 @@ def report_spooled(
         leaving.callback(shelf.close)
         spool = Spool(shelf, spool_bytes_max)
         if spool.waiting:
-            _say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first")
-        forwarder = Forwarder(spool_file, open_target, PRODUCER, _say)
+            say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first")
+        forwarder = Forwarder(spool_file, open_target, PRODUCER, say)
         leaving.callback(forwarder.stop)
 
         def epoch(topic: str, node_id: str) -> int | None:
@@ -205,7 +205,7 @@ def report_spooled(
             _raise(forwarder.failure)
             time.sleep(0.05)
         if spool.waiting:
-            _say(f"{spool.waiting} records wait in {spool_file} for the log")
+            say(f"{spool.waiting} records wait in {spool_file} for the log")
             return Exit.UNREACHABLE
         return code
 
@@ -221,12 +221,12 @@ def _into(spool: Any, records: list[Said], forwarder: Any) -> None:
             spool.put(records)
         except SpoolFull as full:
             if not was_full:
-                _say(f"the spool is full, and audits wait until some of it has gone on: {full}")
+                say(f"the spool is full, and audits wait until some of it has gone on: {full}")
             was_full = True
             time.sleep(FULL_PAUSE_SECONDS)
         else:
             if was_full:
-                _say("the spool has room again")
+                say("the spool has room again")
             return
 
 
@@ -238,7 +238,7 @@ def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int) -> int
         while not fleet.over:
             turn = fleet.turn(WAIT_SECONDS)
             for sentence in turn.sentences:
-                _say(sentence)
+                say(sentence)
             take(turn.records)
     except NodeTwice as problem:
         raise UsageProblem(str(problem)) from None
@@ -250,7 +250,3 @@ def _driven(fleet: Fleet, take: Callable[[list[Said]], None], hosts: int) -> int
 def _raise(failure: BaseException | None) -> None:
     if failure is not None:
         raise failure
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

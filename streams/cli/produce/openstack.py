@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
 from streams.cli.given.documents import file_bytes
+from streams.cli.printed.printable import say
 from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
@@ -86,7 +87,8 @@ def openstack(
             with ended_by_sigterm():
                 _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, once=once)
         finally:
-            print(_told(feed), file=sys.stderr)
+            for sentence in _told(feed):
+                say(sentence)
     return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
 
 
@@ -110,7 +112,7 @@ def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
         persistent(lambda: log.append(messages))
 
 
-def _told(feed: Feed) -> str:
+def _told(feed: Feed) -> list[str]:
     tally, reach = feed.tally, feed.follower.reach()
     written = f"{counted(tally.events, 'life-cycle event')}, {counted(tally.configured, 'node setting')}"
     lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
@@ -128,7 +130,7 @@ def _told(feed: Feed) -> str:
             f"services on {', '.join(reach.unnamed_services)}: no message named their node, so status and aggregates are not told; "
             "pass --hypervisors"
         )
-    return "\n".join(lines)
+    return lines
 
 
 @contextmanager
@@ -171,7 +173,7 @@ def _bus(spec: str) -> Source:
     if not topics:
         log.close()
         raise UsageProblem(f"--from {spec}: there is no topic {name} (nor {name}.info) on that cluster; did Nova write to it yet?")
-    return Bus(log, topics, lambda each: f"{prefix}.{each}" if prefix else each, lambda text: print(text, file=sys.stderr))
+    return Bus(log, topics, lambda each: f"{prefix}.{each}" if prefix else each, say)
 
 
 def listed_hosts(path: Path | None) -> list[ListedHost]:

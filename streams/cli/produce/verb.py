@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.interrupts import ended_by_sigterm
+from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -165,11 +165,7 @@ def persistence() -> Persistent:
     """Producers outlast a broker that is away: what happened meanwhile is said when it is back."""
     from streams.cli.produce.publishing import Persistent
 
-    return Persistent(_tell, time.monotonic, time.sleep)
-
-
-def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    return Persistent(say, time.monotonic, time.sleep)
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
@@ -203,7 +199,7 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
                 if plan.nodes and not plan.once:
                     persistent(driver.report)
                     if plan.instances != 0:
-                        wait_until_carried(target, persistent, _tell, time.monotonic)
+                        wait_until_carried(target, persistent, say, time.monotonic)
                     driver.begin()
                 persistent(driver.step)
                 while not plan.fulfilled(driver):
@@ -213,5 +209,5 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
                     progress.add(driver.tally.instances - before)
         finally:
             progress.close()
-            print(driver.tally, file=sys.stderr)
+            say(str(driver.tally))
     return Exit.DONE

@@ -46,3 +46,9 @@ def test_a_directory_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Pat
     assert export(tmp_path / "file") == 1
 
     assert f"{tmp_path}/file: the schemas cannot be written" in capsys.readouterr().err
+
+
+def test_a_name_with_control_characters_moves_nobodys_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export(tmp_path / "red \x1b[31m") == 0
+
+    assert capsys.readouterr().err == f"{len(schemas())} schemas written to {tmp_path}/red \\x1b[31m\n"
