@@ -24,7 +24,7 @@ def ledger_id_of(log: Readable) -> str:
             return opened.ledger_id
     if (chunk := newest_chunk(log, 0)) is not None:
         return chunk.ledger_id
-    return str(getattr(log, "ledger_id", ""))
+    return log.ledger_id
 
 
 def check_cut(log: Readable, cut: Cut, topics: Collection[str] | None = None) -> None:

@@ -35,6 +35,11 @@ class RecordsDamaged(Exception):  # noqa: N818 - as in `streams.log.base`: an er
 class Readable(Protocol):
     """A log as a fold reads it: the reading half of `streams.log.base.Log`, which every log keeps."""
 
+    @property
+    def ledger_id(self) -> str:
+        """Which ledger this log carries; empty if it does not say it."""
+        ...
+
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of each topic."""
         ...

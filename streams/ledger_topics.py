@@ -208,7 +208,7 @@ def expected(there: Collection[str], names: Collection[str]) -> list[str]:
 
 def _ledger_id(log: Log, fallback: str) -> str:
     """One id for all partitions: the log's own where it has one."""
-    return str(getattr(log, "ledger_id", "") or fallback)
+    return log.ledger_id or fallback
 
 
 def _opening(ledger_id: str, partition: int, partitions: int) -> Message:

@@ -20,14 +20,14 @@ from streams.cli.printed import units
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.history import identified
+from streams.cli.reading.history import archived
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import check_there
 from streams.cli.snapshot import ensure_snapshot
 from streams.clock import wall_clock_ms
-from streams.log.archive import ArchivedLog, IdentifiedLog, archive
-from streams.log.base import Partition
+from streams.log.archive import archive
+from streams.log.base import Log, Partition
 from streams.reconciler import CARRIERS, SOURCES
 
 COLUMNS = [
@@ -56,11 +56,10 @@ def archive_verb(
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
     answer, folder = Answer(columns=COLUMNS, items=()), Path(directory)
     show.check(answer)
-    with opened(log, makes=folder) as source, ArchivedLog(identified(source), folder) as history:
-        whole = identified(source)
-        check_there(whole, CLAIMS)
-        limits = _limits(whole, below)
-        wanted = {partition: offset for partition, offset in limits.items() if offset > whole.start(*partition)}
+    with opened(log, makes=folder) as source, archived(source, folder) as history:
+        check_there(source, CLAIMS)
+        limits = _limits(source, below)
+        wanted = {partition: offset for partition, offset in limits.items() if offset > source.start(*partition)}
         verified = dict(limits)
         state = cache(partial(state_at, history, from_the_first=True, pending=False))
         with Progress("verify", None) as progress:
@@ -68,16 +67,16 @@ def archive_verb(
                 if partition.topic == CLAIMS:
                     verified[partition] = ensure_snapshot(history, partition.number, offset, progress.add, state)
         claims = [partition for partition in limits if partition.topic == CLAIMS]
-        moved = archive(whole, folder, wanted, verified=verified.__getitem__, whole=claims)
+        moved = archive(source, folder, wanted, verified=verified.__getitem__, whole=claims)
         items = [
-            {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": whole.start(*partition)}
+            {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": source.start(*partition)}
             for partition in limits
         ]
     show.write(structs.replace(answer, items=items))
     return Exit.DONE
 
 
-def _limits(log: IdentifiedLog, below: str) -> dict[Partition, int]:
+def _limits(log: Log, below: str) -> dict[Partition, int]:
     """The offset below which each partition's records may leave."""
     topics = log.topics()
     at = past_moment(below, wall_clock_ms())

@@ -120,7 +120,7 @@ def _source(log: str | None) -> Iterator[tuple[Log, bool]]:
 
 def _refuse_part(source: Log, log: str | None) -> None:
     """Raises UsageProblem for lines that may be a part of a ledger: nobody would see of the copy that it is one."""
-    if not getattr(source, "ledger_id", ""):
+    if not source.ledger_id:
         raise UsageProblem(
             f"{named_log(log)}: expected a first line, as `claimlog copy FILE.jsonl` writes it, with how many partitions there are and how "
             "far they go; without it this may be a part of a ledger"
@@ -141,7 +141,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
         topics = [TopicSpec(name, count) for name, count in source.topics().items() if name in COPIED]
         try:
             with partial.open("wb") as lines:
-                write_jsonl(_counted(records, copied), lines, topics, getattr(source, "ledger_id", ""), ends)
+                write_jsonl(_counted(records, copied), lines, topics, source.ledger_id, ends)
                 lines.flush()
                 os.fsync(lines.fileno())
             _refuse_to_replace(path)

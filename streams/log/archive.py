@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from streams.log.alone import alone
@@ -31,15 +31,6 @@ _NAME = re.compile("[0-9]+-[0-9]+")
 Progress = Callable[[Partition, int, int], None]
 
 
-class IdentifiedLog(Log, Protocol):
-    """A log that tells which ledger it carries, so that no archive of another one is read with it."""
-
-    @property
-    def ledger_id(self) -> str:
-        """Made with the log, and never the same twice."""
-        ...
-
-
 class SnapshotMissing(LogError):  # noqa: N818 - see streams.log.base
     """History may only leave the log below a verified snapshot."""
 
@@ -53,7 +44,7 @@ class ArchiveGap(LogError):  # noqa: N818 - see streams.log.base
 
 
 def archive(
-    log: IdentifiedLog,
+    log: Log,
     directory: Path,
     below: Mapping[Partition, int],
     *,
@@ -105,7 +96,7 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _check_whole(log: IdentifiedLog, directory: Path, partition: Partition) -> None:
+def _check_whole(log: Log, directory: Path, partition: Partition) -> None:
     """Raises ArchiveGap unless the folder holds all that has left the log."""
     start = log.start(*partition)
     held = _leading_to(directory, partition, start)
@@ -118,9 +109,7 @@ def _check_whole(log: IdentifiedLog, directory: Path, partition: Partition) -> N
         )
 
 
-def _write_files(
-    log: IdentifiedLog, directory: Path, partition: Partition, before: int, records_max: int, progress: Progress | None
-) -> None:
+def _write_files(log: Log, directory: Path, partition: Partition, before: int, records_max: int, progress: Progress | None) -> None:
     folder = _folder(directory, partition)
     folder.mkdir(parents=True, exist_ok=True)
     at = log.start(*partition)
@@ -165,7 +154,7 @@ def _batches(log: Log, partition: Partition, at: int, end: int) -> Iterator[list
         yield records
 
 
-def _check_same(log: IdentifiedLog, path: Path, partition: Partition, at: int, end: int) -> None:
+def _check_same(log: Log, path: Path, partition: Partition, at: int, end: int) -> None:
     """Raises LogDamaged if a file does not hold what the log has from `at` to `end`, as where the log was restored from an older copy."""
     with ArchiveFile(path) as file:
         _check_owner(file, log.ledger_id, partition)
@@ -236,13 +225,13 @@ _AS_THE_LOGS = frozenset({"path", "may_write", "begin", "verify"})
 class ArchivedLog:
     """A log whose archived history can be read: `start` is where the archive starts. Everything else goes to the log itself."""
 
-    def __init__(self, log: IdentifiedLog, directory: Path) -> None:
+    def __init__(self, log: Log, directory: Path) -> None:
         self._log, self._directory = log, directory
         self._opened: dict[Path, ArchiveFile] = {}
 
     @property
     def ledger_id(self) -> str:
-        """As the log's."""
+        """As the log's: no archive of another ledger is read with it."""
         return self._log.ledger_id
 
     def __getattr__(self, name: str) -> Any:

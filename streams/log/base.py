@@ -161,6 +161,11 @@ class Lease(Protocol):
 class Log(Protocol):
     """See the module's docstring. One instance belongs to one thread; open another for another thread or process."""
 
+    @property
+    def ledger_id(self) -> str:
+        """Which ledger this log carries: made with the log, and never the same twice. Empty for lines of JSON that do not say it."""
+        ...
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Make the topics that are missing. Raises TopicMismatch if one exists with another number of partitions."""
         ...

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from streams.cli.problems import UsageProblem
-from streams.log.archive import ArchivedLog, IdentifiedLog
+from streams.log.archive import ArchivedLog
 from streams.log.base import Log
 
 ArchiveFlag = Annotated[Path | None, Parameter(name="--archive", show_default=False, help="Folder with the history that left the log.")]
@@ -20,11 +20,11 @@ def with_archive(log: Log, directory: Path | None) -> Log:
         return log
     if not directory.is_dir():
         raise UsageProblem(f"--archive {directory}: there is no such folder; pass the one that `claimlog archive` wrote to")
-    return ArchivedLog(identified(log), directory)
+    return archived(log, directory)
 
 
-def identified(log: Log) -> IdentifiedLog:
-    """The log as one that knows which ledger it carries. Raises UsageProblem if it does not."""
-    if not getattr(log, "ledger_id", ""):
+def archived(log: Log, directory: Path) -> ArchivedLog:
+    """The log, with what history there is in `directory` before it. Raises UsageProblem if it does not say which ledger it carries."""
+    if not log.ledger_id:
         raise UsageProblem("this kind of log does not say which ledger it carries, so no archive can belong to it")
-    return cast("IdentifiedLog", log)
+    return ArchivedLog(log, directory)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
@@ -111,9 +111,9 @@ def opened(
 def _with_history(log: Log, directory: Path) -> Log:
     from streams.log.archive import ArchivedLog
 
-    if not directory.is_dir() or not getattr(log, "ledger_id", ""):
+    if not directory.is_dir() or not log.ledger_id:
         raise UsageProblem(f"{ARCHIVE}={directory}: expected the folder that `claimlog archive` wrote to, and a log on SQLite or Kafka")
-    return ArchivedLog(cast("Any", log), directory)
+    return ArchivedLog(log, directory)
 
 
 def _check_path(path: str) -> None:

@@ -242,6 +242,7 @@ class Holed:
         self._log, self._holes = log, holes
         self._met = log.end(SNAPSHOTS, 0)
         self.topics, self.start, self.end, self.ends, self.at_time = log.topics, log.start, log.end, log.ends, log.at_time
+        self.ledger_id = log.ledger_id
 
     def read(self, topic: str, partition: int, offset: int, records_max: int = 1000, bytes_max: int = 8 << 20) -> Sequence[Recorded]:
         """See `Log`."""
