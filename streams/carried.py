@@ -11,7 +11,8 @@ from typing import Final
 from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import CLAIMS
-from streams.log.base import Log, Record
+from streams.log.base import Log, Partition, Record
+from streams.log.reading import backwards
 from streams.reconciler import reconcile
 
 BATCH_RECORDS: Final = 5_000
@@ -25,15 +26,13 @@ def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[
     An older one than there is does no harm: from there on some are carried again, which changes nothing.
     """
     found: dict[str, tuple[int, Record]] = {}
-    upper = claims_end
     lowest = max(log.start(CLAIMS, partition), claims_end - LOOK_BACK_RECORDS)
-    while upper > lowest and len(found) < len(sources):
-        lower = max(lowest, upper - BATCH_RECORDS)
-        for record in reversed(list(between(log, CLAIMS, partition, lower, upper, BATCH_RECORDS))):
-            topic, offset = _source_of(record)
-            if topic in sources and topic not in found and offset >= 0:
-                found[topic] = offset, record
-        upper = lower
+    for record in backwards(log, Partition(CLAIMS, partition), lowest, claims_end, BATCH_RECORDS) if sources else ():
+        topic, offset = _source_of(record)
+        if topic in sources and topic not in found and offset >= 0:
+            found[topic] = offset, record
+            if len(found) == len(sources):
+                break
     return found
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from projections.reading import between
 from schemas.codec import Unreadable
 from schemas.topics import DEAD_LETTERS
 from streams.dead_letters import DeadLetter, hash_of, read_letter
 from streams.log.base import Log, Partition
+from streams.log.reading import topic_records
 
-BATCH_RECORDS: Final = 1_000
 LOOK_BACK_RECORDS: Final = 100_000
 """So far back is looked; what has its letter before that gets another, and people see the same letter twice."""
 
@@ -39,13 +38,10 @@ def letters_of(log: Log, topic: str) -> dict[int, dict[int, str]]:
 
 
 def _letters(log: Log) -> Iterator[DeadLetter]:
-    for number in range(log.topics().get(DEAD_LETTERS, 0)):
-        end = log.end(DEAD_LETTERS, number)
-        start = max(log.start(DEAD_LETTERS, number), end - LOOK_BACK_RECORDS)
-        for record in between(log, DEAD_LETTERS, number, start, end, BATCH_RECORDS):
-            letter = read_letter(record)
-            if not isinstance(letter, Unreadable):
-                yield letter
+    for record in topic_records(log, DEAD_LETTERS, LOOK_BACK_RECORDS):
+        letter = read_letter(record)
+        if not isinstance(letter, Unreadable):
+            yield letter
 
 
 class Letters:

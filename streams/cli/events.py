@@ -28,12 +28,13 @@ from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import READ_RECORDS, Range, begins_late, count_of, cut_of, records_of
+from streams.cli.reading.records import Range, begins_late, count_of, cut_of, records_of
 from streams.cli.reading.there import missing, missing_text
 from streams.cli.watching import check_grows
 from streams.clock import wall_clock_ms
 from streams.dead_letters import read_letter
-from streams.log.base import Log, LogUnreachable, Partition, Record, is_stand_in
+from streams.log.base import Log, LogUnreachable, Record, is_stand_in
+from streams.log.reading import READ_RECORDS, places
 
 TOPICS_SHOWN = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS, DEAD_LETTERS)
 """Topics of facts; rows, snapshots and digests are shown when asked for by `--topic`."""
@@ -232,7 +233,7 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
     """
     within = Range(since, None)
     within.check(log, topics)
-    offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in _places(log, topics)}
+    offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places(log, *topics)}
     is_away = False
     while True:
         found: list[Record] = []
@@ -245,7 +246,7 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
             if not found:
                 log.wait(offsets, WAIT_SECONDS)
                 # Topics that are made while somebody waits for them (`topics apply`) are read from their first record.
-                offsets = {place: log.start(*place) for place in _places(log, topics)} | offsets
+                offsets = {place: log.start(*place) for place in places(log, *topics)} | offsets
             is_away = False
         except LogUnreachable as problem:
             if not is_away:
@@ -253,8 +254,3 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
             is_away = True
             time.sleep(WAIT_SECONDS)
         yield sorted(found, key=lambda record: record.time_ms)
-
-
-def _places(log: Log, topics: tuple[str, ...]) -> list[Partition]:
-    there = log.topics()
-    return [Partition(topic, number) for topic in topics for number in range(there.get(topic, 0))]

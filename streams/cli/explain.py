@@ -48,6 +48,7 @@ from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
+from streams.log.reading import places
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix
 from streams.scheduling.overlay import count
@@ -153,8 +154,8 @@ def _now(log: Log, request: PlacementRequested, at: Moment | None) -> Now:
         del ledger, observed
         laid.extend(outcome for outcome in step.outcomes if outcome.request_id == request.request_id)
 
-    for number in range(log.topics().get(CLAIMS, 0)):
-        check_claims_at_hand(log, number, 0)  # Before the long work of loading what is there.
+    for place in places(log, CLAIMS):
+        check_claims_at_hand(log, place.number, 0)  # Before the long work of loading what is there.
     state = state_at(log, at, each_laid=collect)
     ends = {place.partition: place.next_offset for place in state.cut.places if place.topic == CLAIMS}
     fates: dict[str, list[ClaimOutcome]] = {}

@@ -29,13 +29,13 @@ from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import Answer as Found
 from streams.cli.reading.answers import asked, awaited, decided_at
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.relief import relief_lines
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
 from streams.log.base import Log, LogUnreachable, Position
+from streams.log.reading import READ_RECORDS
 from streams.operator import ask
 
 PLACED = [

@@ -33,11 +33,11 @@ from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.reading.there import check_there
 from streams.log.base import Log, OffsetOutOfRange
+from streams.log.reading import READ_RECORDS
 from streams.placement.checks import unfit
 from streams.scheduling.ask import seed_of
 from streams.scheduling.explain import CannotRerun, engine_of, spelled_out

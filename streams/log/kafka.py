@@ -154,7 +154,7 @@ class KafkaLog:
         numbers = self._route(messages)
         offsets = self._sender.append(messages, numbers, times_ms)
         if UNKNOWN in offsets and times_ms is None:
-            offsets = found(self.read, self.start, self.end, messages, numbers, offsets)
+            offsets = found(self, messages, numbers, offsets)
         for message, number, offset in zip(messages, numbers, offsets, strict=True):
             place = Partition(message.topic, number)
             self._ends[place] = max(offset + 1, self._ends.get(place, 0))

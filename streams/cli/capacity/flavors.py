@@ -31,9 +31,9 @@ from streams.cli.given.asking import from_text
 from streams.cli.given.documents import file_text, read_json, read_toml
 from streams.cli.given.units_in import amount_gib, amount_mib
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
+from streams.log.reading import READ_RECORDS
 
 LOOKED_BACK = 20_000
 """So many of the last records of each partition of requests are looked at for flavors."""

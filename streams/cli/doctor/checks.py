@@ -27,6 +27,7 @@ from streams.cli.reading.state import State
 from streams.few import few
 from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
+from streams.log.reading import places
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
 from streams.topology import WATCHED_TOPICS
@@ -223,8 +224,7 @@ def snapshots(log: Log, *, quick: bool) -> Check:
     if damaged:
         fix = "`claimlog snapshot write` writes new ones from the ledger and drops what is damaged"
         return Check("fail", "snapshots", "; ".join(damaged), fix)
-    starts = {number: log.start(CLAIMS, number) for number in range(log.topics().get(CLAIMS, 0))}
-    gone = [f"{CLAIMS}/{number}@{start}" for number, start in starts.items() if start > newest.get(number, -1) + 1]
+    gone = [f"{place}@{start}" for place in places(log, CLAIMS) if (start := log.start(*place)) > newest.get(place.number, -1) + 1]
     if gone:
         fix = "set CLAIMLOG_ARCHIVE; without an archive start a worker that has its tables again: it writes one"
         return Check("fail", "snapshots", f"none includes what left the log below {', '.join(gone)}, so nobody can begin there", fix)
@@ -247,7 +247,7 @@ def _published(log: Log, name: str, published: Mapping[int, int], behind_max: in
 
 def dead_letters(log: Log) -> Check:
     """Messages that count for nothing."""
-    count = sum(log.end(DEAD_LETTERS, number) - log.start(DEAD_LETTERS, number) for number in range(log.topics().get(DEAD_LETTERS, 0)))
+    count = sum(log.end(*place) - log.start(*place) for place in places(log, DEAD_LETTERS))
     if not count:
         return Check("ok", "dead letters", "none")
     return Check("warn", "dead letters", f"{units.counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
@@ -329,7 +329,7 @@ def installed(sqlite: str) -> Iterator[Check]:
 
 def _last_of(log: Log, topic: str) -> Iterator[Record]:
     """The last record of each partition that has one."""
-    for number in range(log.topics().get(topic, 0)):
-        end = log.end(topic, number)
-        if end > log.start(topic, number):
-            yield from log.read(topic, number, end - 1, 1)
+    for place in places(log, topic):
+        end = log.end(*place)
+        if end > log.start(*place):
+            yield from log.read(*place, end - 1, 1)

@@ -14,6 +14,7 @@ from streams.engines import WATCHERS
 from streams.few import few
 from streams.log.base import Log, Partition
 from streams.log.kafka_settings import REPLICAS
+from streams.log.reading import places
 from streams.reconciler import CARRIERS
 from streams.scheduler import GROUP as SCHEDULERS
 
@@ -59,7 +60,7 @@ def of_cluster(log: Log) -> Iterator[Check]:
     yield members("workers", workers, "start some: `claimlog run --only processor`; until then nothing is carried or published")
     yield members("schedulers on", schedulers, "start some: `claimlog run --only scheduler`; until then no request is answered")
     for group, topic in ((workers, STREAM_PARTITIONS), (schedulers, REQUESTS)):
-        yield from nobodys(group, [Partition(topic, number) for number in range(log.topics().get(topic, 0))])
+        yield from nobodys(group, places(log, topic))
     yield from namesakes(schedulers)
     yield from strangers(places_kept)
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from schemas.topics import AUDITS
 from streams.cli.doctor.checks import Check
-from streams.cli.reading.records import partition_records
 from streams.log.base import Log
+from streams.log.reading import topic_records
 
 TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
@@ -31,16 +31,15 @@ def producers(log: Log) -> Iterator[Check]:
     """Nodes that two processes report at once; nothing where there are none."""
     last: dict[tuple[bytes, str], int] = {}
     falls: dict[tuple[bytes, str], int] = {}
-    for number in range(log.topics().get(AUDITS, 0)):
-        for record in partition_records(log, AUDITS, number, TAIL_RECORDS):
-            try:
-                stamp = msgspec.json.decode(record.value, type=_Stamp)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue  # a dead letter
-            who = (record.key, stamp.producer)
-            if stamp.epoch < last.get(who, stamp.epoch):
-                falls[who] = falls.get(who, 0) + 1
-            last[who] = stamp.epoch
+    for record in topic_records(log, AUDITS, TAIL_RECORDS):
+        try:
+            stamp = msgspec.json.decode(record.value, type=_Stamp)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue  # a dead letter
+        who = (record.key, stamp.producer)
+        if stamp.epoch < last.get(who, stamp.epoch):
+            falls[who] = falls.get(who, 0) + 1
+        last[who] = stamp.epoch
     doubled = sorted({key.decode(errors="replace") for (key, _), times in falls.items() if times >= FALLS_MIN})
     if doubled:
         named = ", ".join(doubled[:3]) + (" …" if len(doubled) > 3 else "")

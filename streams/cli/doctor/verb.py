@@ -29,6 +29,7 @@ from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
 from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.log.reading import places
 
 RIGHT = "ask as a user that may, or give this one the right"
 COLUMNS = [
@@ -125,8 +126,7 @@ def _has_failed(check: Check) -> bool:
 def _folded(log: Log) -> Iterator[Check]:
     """What takes a fold of the whole ledger, or of what came after its snapshots where history has been archived, as it should be."""
     watch = checks.DigestWatch(log)
-    starts = {number: log.start(CLAIMS, number) for number in range(log.topics().get(CLAIMS, 0))}
-    late = ", ".join(f"{CLAIMS}/{number}@{start}" for number, start in starts.items() if start > 0)
+    late = ", ".join(f"{place}@{start}" for place in places(log, CLAIMS) if (start := log.start(*place)) > 0)
     try:
         state = state_at(log, each=None if late else watch)
     except (ProjectionError, OffsetOutOfRange, AnswerIncomplete, TopicMismatch) as problem:

@@ -25,6 +25,7 @@ from schemas.topics import AUDITS, LIFECYCLE, REQUESTS, RESULTS
 from streams.cli.produce.publishing import message
 from streams.clock import Clock
 from streams.log.base import Log, Message, Partition, Record
+from streams.log.reading import topic_records
 
 BATCH_MESSAGES = 1_000
 """One append of the log: a transaction that others wait for some milliseconds at most."""
@@ -228,16 +229,15 @@ def _keys(log: Log, placements: Placements) -> Iterator[str]:
 def _left_running(log: Log, fleet: Fleet) -> Collection[Guest]:
     """The guests of the fleet's nodes that arrived and did not leave, as the life-cycle events on the log say."""
     found: dict[tuple[str, str], Guest] = {}
-    for number in range(log.topics()[LIFECYCLE]):
-        for record in between(log, LIFECYCLE, number, log.start(LIFECYCLE, number), log.end(LIFECYCLE, number), BATCH_MESSAGES):
-            event = decode(LIFECYCLE, record.value)
-            if not isinstance(event, LifecycleEvent) or event.node_id not in fleet.kinds or event.producer != PRODUCER:
-                continue
-            place = event.node_id, event.instance.instance_id
-            if isinstance(event, InstanceDeparted | InstanceDeleted):
-                found.pop(place, None)
-            else:
-                found[place] = _guest(event, found.get(place))
+    for record in topic_records(log, LIFECYCLE):
+        event = decode(LIFECYCLE, record.value)
+        if not isinstance(event, LifecycleEvent) or event.node_id not in fleet.kinds or event.producer != PRODUCER:
+            continue
+        place = event.node_id, event.instance.instance_id
+        if isinstance(event, InstanceDeparted | InstanceDeleted):
+            found.pop(place, None)
+        else:
+            found[place] = _guest(event, found.get(place))
     return found.values()
 
 

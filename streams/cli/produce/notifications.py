@@ -25,9 +25,9 @@ from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
-from streams.cli.reading.records import partition_records
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, Partition, Record, read_at_hand
+from streams.log.reading import topic_records
 
 BATCH_RECORDS = 500
 CE_SOURCE = f"claimlog/{PRODUCER}"
@@ -234,7 +234,7 @@ def told_before(log: Log) -> Before:
     """Read what this producer said from the whole of the life-cycle topic."""
     before = Before({}, {})
     mark = b'"producer":' + msgspec.json.encode(PRODUCER)
-    for record in _all(log, LIFECYCLE):
+    for record in topic_records(log, LIFECYCLE):
         if mark not in record.value:
             continue
         event = decode_keyed(LIFECYCLE, record.key, record.value)
@@ -250,7 +250,7 @@ def told_before(log: Log) -> Before:
 
 def letters_before(log: Log) -> set[Letter]:
     """The dead letters that are there."""
-    return {Letter(record.key, dict(record.headers).get(HASH_HEADER, b"")) for record in _all(log, DEAD_LETTERS)}
+    return {Letter(record.key, dict(record.headers).get(HASH_HEADER, b"")) for record in topic_records(log, DEAD_LETTERS)}
 
 
 def swaps(texts: Iterable[str]) -> Mapping[str, int]:
@@ -265,8 +265,3 @@ def swaps(texts: Iterable[str]) -> Mapping[str, int]:
             raise UsageProblem(f"--swap-mib {text!r}: expected at most {SWAP_MIB_MAX} MiB")
         table[name] = int(swap_mib)
     return table
-
-
-def _all(log: Log, topic: str) -> Iterator[Record]:
-    for number in range(log.topics()[topic]):
-        yield from partition_records(log, topic, number)

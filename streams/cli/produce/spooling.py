@@ -20,9 +20,9 @@ from producers.source import Said
 from producers.spool import Kept, SpoolFull, forward
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import last_epoch, message
-from streams.cli.reading.records import partition_records
 from streams.ledger_topics import open_ledger
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.reading import partition_records
 from streams.log.sqlite import SqliteLog
 
 SPOOLED, EPOCHS = "spooled", "epochs"

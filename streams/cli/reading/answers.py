@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
-from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.given.timegrammar import Moment
-from streams.cli.reading.records import READ_RECORDS, Range, begins_late, partition_records
+from streams.cli.reading.records import Range, begins_late
 from streams.log.base import Log, Partition, Position, Record
+from streams.log.reading import backwards, partition_records, places, topic_records
 
 # Longer sleeps overflow the clocks of some systems; it only sleeps again.
 WAIT_SECONDS_MAX = 3600.0
@@ -158,22 +158,13 @@ def decided_at(log: Log, answer: Answer) -> Cut:
 
 def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:
     """Starts of schedulers, the last one first, without those appended later than `by_ms`. Read from behind: there are few, among many."""
-    numbers = range(log.topics().get(RESULTS, 0))
-    ends = [log.end(RESULTS, number) if by_ms is None else log.at_time(RESULTS, number, by_ms + 1) for number in numbers]
-    partitions = [_newest_first(log, number, end) for number, end in zip(numbers, ends, strict=True)]
+    ends = {place: log.end(*place) if by_ms is None else log.at_time(*place, by_ms + 1) for place in places(log, RESULTS)}
+    partitions = [backwards(log, place, log.start(*place), end) for place, end in ends.items()]
     for record in heapq.merge(*partitions, key=lambda record: -record.time_ms):
         if b"scheduler-started" in record.value:
             event = decode_keyed(RESULTS, record.key, record.value)
             if isinstance(event, SchedulerStarted):
                 yield Start(event, record.position)
-
-
-def _newest_first(log: Log, number: int, end: int) -> Iterator[Record]:
-    start = log.start(RESULTS, number)
-    while end > start:
-        first = max(end - READ_RECORDS, start)
-        yield from reversed(list(between(log, RESULTS, number, first, end, READ_RECORDS)))
-        end = first
 
 
 def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
@@ -186,7 +177,4 @@ def _keyed(log: Log, topic: str, key: bytes) -> Iterator[Record]:
 
 def _containing(log: Log, topic: str, text: bytes) -> Iterator[Record]:
     """The records of a topic whose bytes contain `text`: few are decoded then."""
-    for number in range(log.topics().get(topic, 0)):
-        for record in partition_records(log, topic, number):
-            if text in record.value:
-                yield record
+    return (record for record in topic_records(log, topic) if text in record.value)

@@ -13,8 +13,9 @@ from schemas.claims import ClaimRequested
 from schemas.codec import decode_keyed
 from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.printed.progress import Progress
-from streams.cli.reading.records import READ_RECORDS, check_claims_at_hand
+from streams.cli.reading.records import check_claims_at_hand
 from streams.log.base import Log, Record
+from streams.log.reading import READ_RECORDS
 
 
 class Naming:

@@ -8,8 +8,9 @@ from schemas.topics import AUDITS, CLAIMS, FINDINGS, LIFECYCLE, REQUESTS, RESULT
 from streams.cli.given.timegrammar import Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.naming import Naming
-from streams.cli.reading.records import READ_RECORDS, Range, begins_late, records_of
+from streams.cli.reading.records import Range, begins_late, records_of
 from streams.log.base import Log
+from streams.log.reading import READ_RECORDS
 
 NAMING = (REQUESTS, AUDITS, LIFECYCLE, CLAIMS, VERDICTS, FINDINGS, RESULTS)
 """Topics whose records name nodes, instances and requests."""

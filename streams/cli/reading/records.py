@@ -15,8 +15,8 @@ from schemas.topics import CLAIMS, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import Log, LogDamaged, Record
+from streams.log.reading import partition_records, places
 
-READ_RECORDS = 2_000
 ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
 
 
@@ -25,12 +25,6 @@ def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
     if offset < (start := log.start(CLAIMS, partition)):
         needed = f"{CLAIMS}/{partition}: records from {offset} on are needed"
         raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {ARCHIVED}")
-
-
-def partition_records(log: Log, topic: str, partition: int, last: int | None = None) -> Iterator[Record]:
-    """All records of a partition that are at hand now, or the `last` so many."""
-    start, end = log.start(topic, partition), log.end(topic, partition)
-    return between(log, topic, partition, start if last is None else max(start, end - last), end, READ_RECORDS)
 
 
 class Range(NamedTuple):
@@ -87,9 +81,11 @@ class Range(NamedTuple):
 
 def _has_left(log: Log, topics: Sequence[str]) -> bool:
     """Whether some of these topics begin late. What leaves the log is that of all of them up to one moment, and `claims` knows which."""
-    there = log.topics()
-    ever = [topic for topic in topics if TOPICS[topic].kept == "ever"]
-    return any(log.start(topic, number) > 0 for topic in ever for number in range(there.get(topic, 0)))
+    return any(log.start(*place) > 0 for place in places(log, *_kept_for_ever(topics)))
+
+
+def _kept_for_ever(topics: Sequence[str]) -> list[str]:
+    return [topic for topic in topics if TOPICS[topic].kept == "ever"]
 
 
 def _check_none_left_since(log: Log, time_ms: int) -> None:
@@ -108,23 +104,19 @@ def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
     Raises as `Range.check`.
     """
     within.check(log, topics)
-    there = log.topics()
-    ends = {(topic, number): within.ends(log, topic, number) for topic in topics for number in range(there.get(topic, 0))}
-    return Cut.of(ends, ledger_id_of(log))
+    return Cut.of({place: within.ends(log, *place) for place in places(log, *topics)}, ledger_id_of(log))
 
 
 def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
     """What to say of topics that are kept for ever and begin, as far as is at hand, where the range does: there may be more before."""
     if isinstance(within.since, Cut):
         return []  # A cut among what has left is refused.
-    there = log.topics()
-    places = [(topic, number) for topic in topics if TOPICS[topic].kept == "ever" for number in range(there.get(topic, 0))]
-    starts = {place: log.start(*place) for place in places}
+    starts = {place: log.start(*place) for place in places(log, *_kept_for_ever(topics))}
     late = [place for place, start in starts.items() if 0 < start == within.starts(log, *place)]
     if late and isinstance(within.since, Instant):
         lacking = _may_lack_since(log, within.since.time_ms)
-        late = [(topic, number) for topic, number in late if (number in lacking if topic == CLAIMS else lacking)]
-    said = ", ".join(f"{topic}/{number}@{starts[topic, number]}" for topic, number in late)
+        late = [place for place in late if (place.number in lacking if place.topic == CLAIMS else lacking)]
+    said = ", ".join(f"{place}@{starts[place]}" for place in late)
     return [f"at hand are records from {said} on only; {ARCHIVED}"] if late else []
 
 
@@ -176,9 +168,7 @@ def _before(moment: Moment | None, topic: str, partition: int, offset: int, time
 
 def count_of(log: Log, topics: Sequence[str], within: Range) -> int:
     """How many records `records_of` has at most: offsets that no record has any more, or that stand for none, count as well."""
-    there = log.topics()
-    places = [(topic, number) for topic in topics for number in range(there.get(topic, 0))]
-    return sum([max(within.ends(log, *place) - within.starts(log, *place), 0) for place in places])
+    return sum([max(within.ends(log, *place) - within.starts(log, *place), 0) for place in places(log, *topics)])
 
 
 def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> Iterator[Record]:
@@ -187,11 +177,6 @@ def records_of(log: Log, topics: Sequence[str], within: Range, batch: int) -> It
     Topics that the log does not have are passed over. Raises UsageProblem, WrongCut, HistoryMissing, OffsetOutOfRange, LogDamaged.
     """
     within.check(log, topics)
-    there = log.topics()
-    streams = [
-        between(log, topic, partition, within.starts(log, topic, partition), within.ends(log, topic, partition), batch)
-        for topic in topics
-        for partition in range(there.get(topic, 0))
-    ]
+    streams = [between(log, *place, within.starts(log, *place), within.ends(log, *place), batch) for place in places(log, *topics)]
     ranks = {topic: rank for rank, topic in enumerate(topics)}
     yield from merge(*streams, key=lambda record: (record.time_ms, ranks[record.topic], record.partition, record.offset))

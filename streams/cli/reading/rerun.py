@@ -17,9 +17,9 @@ from schemas.topics import CLAIMS
 from streams.cli.given.node_names import unknown_node
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import policy_text
-from streams.cli.reading.records import READ_RECORDS
 from streams.cli.reading.state_at import state_at
 from streams.log.base import Log, OffsetOutOfRange
+from streams.log.reading import READ_RECORDS
 from streams.scheduling.custom_error import CustomError
 from streams.scheduling.explain import CannotRerun, Laid, asked_again, named_in_log, rerun_on
 from streams.scheduling.fleet import Fleet

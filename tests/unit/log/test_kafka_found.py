@@ -24,7 +24,7 @@ def log_with(*texts: str) -> MemoryLog:
 def test_what_the_brokers_said_is_kept_and_the_rest_is_looked_for_before_it() -> None:
     log = log_with("before", "mine", "of others", "mine too", "of others", "known")
 
-    offsets = found(log.read, log.start, log.end, said("mine", "mine too", "known"), [0, 0, 0], [UNKNOWN, UNKNOWN, 5])
+    offsets = found(log, said("mine", "mine too", "known"), [0, 0, 0], [UNKNOWN, UNKNOWN, 5])
 
     assert offsets == [1, 3, 5]
 
@@ -32,7 +32,7 @@ def test_what_the_brokers_said_is_kept_and_the_rest_is_looked_for_before_it() ->
 def test_what_was_appended_twice_stands_twice_in_its_order() -> None:
     log = log_with("a", "b", "a", "b", "of others")
 
-    offsets = found(log.read, log.start, log.end, said("a", "b", "a", "b"), [0] * 4, [UNKNOWN] * 4)
+    offsets = found(log, said("a", "b", "a", "b"), [0] * 4, [UNKNOWN] * 4)
 
     assert offsets == [0, 1, 2, 3]
 
@@ -40,20 +40,20 @@ def test_what_was_appended_twice_stands_twice_in_its_order() -> None:
 def test_it_is_found_though_others_wrote_much_behind_it() -> None:
     log = log_with("before", "mine", *(f"of others {number}" for number in range(3 * BATCH_RECORDS)))
 
-    assert found(log.read, log.start, log.end, said("mine"), [0], [UNKNOWN]) == [1]
+    assert found(log, said("mine"), [0], [UNKNOWN]) == [1]
 
 
 def test_where_history_was_archived_it_is_looked_for_in_what_is_left() -> None:
     log = log_with(*(f"archived {number}" for number in range(20)), "mine", "of others")
     log.truncate("one", 0, 20)
 
-    assert found(log.read, log.start, log.end, said("mine"), [0], [UNKNOWN]) == [20]
+    assert found(log, said("mine"), [0], [UNKNOWN]) == [20]
     with pytest.raises(LogUnreachable, match="append the same bytes again"):
-        found(log.read, log.start, log.end, said("archived 19"), [0], [UNKNOWN])
+        found(log, said("archived 19"), [0], [UNKNOWN])
 
 
 def test_what_is_not_found_is_to_be_appended_again() -> None:
     log = log_with("of others")
 
     with pytest.raises(LogUnreachable, match="append the same bytes again"):
-        found(log.read, log.start, log.end, said("mine"), [0], [UNKNOWN])
+        found(log, said("mine"), [0], [UNKNOWN])
