@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from projections.causes import Causes, when_ms
 from projections.differences import Difference, Look, by_age, counted_apart, devices_apart
-from projections.node import NO_TOTAL, Amounts, Claim, Node
+from projections.node import NO_TOTAL, Amounts, Claim, Node, amounts_of
 from projections.wording import amounts_text, deltas_text
+from schemas.few import few
 from schemas.findings import Cause
 from schemas.resources import RESOURCES, Resources
 from schemas.units import AMOUNT_MAX
@@ -263,7 +264,7 @@ def _stale(look: Look, difference: Difference) -> Description:
     causes.life(instance_id)
     causes.now(summary=f"{instance_id} is not shown on {node.node_id}")
     counted = _counted(look, instance_id)
-    amounts = amounts_text([getattr(counted, resource) for resource in RESOURCES])
+    amounts = amounts_text(amounts_of(counted))
     who, mend = "the life cycle", "`claimlog leaks --heal --yes` says that it departed"
     fix = f"claimlog leaks --heal --yes --kind stale-instance --node {quote(node.node_id)}"
     if owner is not None:
@@ -333,8 +334,7 @@ def _came_text(look: Look) -> str:
     node, offset = look.node, look.step.offset
     came = [(instance_id, shown.amounts) for instance_id, shown in node.shown.items() if shown.offset == offset]
     came.sort(key=lambda each: ([-(amount or 0) for amount in each[1]], each[0]))
-    told = [f"{instance_id} seen with {amounts_text(amounts)}" for instance_id, amounts in came[:_CAME_MAX]]
-    return ", ".join(told) + (f" and {len(came) - _CAME_MAX} more" if len(came) > _CAME_MAX else "")
+    return few([f"{instance_id} seen with {amounts_text(amounts)}" for instance_id, amounts in came], _CAME_MAX)
 
 
 def _totals_text(node: Node) -> str:

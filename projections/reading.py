@@ -65,6 +65,9 @@ class Readable(Protocol):
         ...
 
 
+ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
+"""What to do about records that have left the log."""
+
 Record_co = TypeVar("Record_co", bound=Recorded, covariant=True)
 
 

@@ -11,6 +11,7 @@ from projections.node import amounts_of, observed_amounts
 from schemas import claims as say
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.codec import event_type
+from schemas.few import few
 from schemas.findings import Finding
 from schemas.lifecycle import LifecycleEvent
 from schemas.requests import PlacementCancelled, PlacementRequested
@@ -122,8 +123,7 @@ def record_text(event: Any, instance_id: str = "") -> str:
             return f"a dry run: it would be placed{' on ' if chosen else ''}{chosen}; nothing is claimed"
         case InstancesPlaced():
             placements = [placement for placement in event.placements if instance_id in {"", placement.instance_id}]
-            nodes = ", ".join(placement.node_id for placement in placements[:3])
-            return f"placed on {nodes}" + (f" and {len(placements) - 3} more" if len(placements) > 3 else "")
+            return f"placed on {few([placement.node_id for placement in placements])}"
         case PlacementFailed():
             return f"not placed: {event.reason}{': ' + event.message if event.message else ''}"
         case Finding():

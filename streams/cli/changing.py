@@ -13,11 +13,14 @@ from msgspec.structs import replace
 
 from projections.cut import Cut
 from projections.ledger import Ledger
+from schemas.resources import RESOURCES
 from schemas.results import SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.fleet import file as fleet_file
 from streams.cli.given.asking import Given, Many
 from streams.cli.given.documents import file_text, policy_named
+from streams.cli.printed.amounts import TITLES
+from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import newest_start, not_at_hand
 from streams.cli.reading.state_at import state_at
@@ -26,7 +29,7 @@ from streams.scheduling.loading import PolicyError, from_text
 from streams.scheduling.policy import DEFAULT, POLICIES, Policy
 from streams.scheduling.what_if import Changes, NodesLike
 
-RESOURCE_NAMES = {"vcpus": "vcpus", "pcpus": "pcpus", "memory": "memory_mib", "disk": "disk_mib"}
+RESOURCE_NAMES = {TITLES[resource]: resource for resource in RESOURCES}
 NODES_ADDED_MAX = 100_000
 
 
@@ -77,7 +80,7 @@ class Changing:
         said = [f"{text.partition('=')[0]} ratio {text.partition('=')[2]}" for text in self.ratio]
         said += [f"{self.fleet} applied"] if self.fleet else []
         said += [f"{name} drained" for name in self.drain] + [f"{name} enabled" for name in self.enable]
-        said += [f"{each.count} {'node' if each.count == 1 else 'nodes'} like {each.like} added" for each in map(_added, self.add)]
+        said += [f"{counted(each.count, 'node')} like {each.like} added" for each in map(_added, self.add)]
         return said + ([f"by policy {self.by}"] if self.by else [])
 
     def policy(self, log: Log, by_ms: int | None = None, trusted: Collection[str] = ()) -> ChosenBy:

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
 )
 from msgspec import Struct
 
+from schemas.few import few
 from schemas.topics import CLAIMS, STREAM_PARTITIONS, TOPICS
-from streams.few import few
 from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error

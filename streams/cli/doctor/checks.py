@@ -18,13 +18,13 @@ from projections.rules import SKEW_MS
 from projections.snapshots import damaged_at, newest_chunk
 from schemas.claims import PartitionOpened
 from schemas.codec import decode, decode_keyed
+from schemas.few import few
 from schemas.findings import LeakConfirmed
 from schemas.results import NodeResources
 from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES, REQUESTS, RESULTS, SNAPSHOTS, TOPICS
 from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
-from streams.few import few
 from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.log.reading import places

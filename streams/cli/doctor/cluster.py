@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from schemas.few import few
 from schemas.topics import REQUESTS, STREAM_PARTITIONS
 from streams.cli.doctor.checks import Check
 from streams.cli.printed.units import counted
 from streams.cli.topics import TIMES_OF_BROKERS, TIMES_OF_WRITERS, Missing, differences, of_mirrors
 from streams.engines import WATCHERS
-from streams.few import few
 from streams.log.base import Log, Partition
 from streams.log.kafka_settings import REPLICAS
 from streams.log.reading import places

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
-from projections.reading import ProjectionError
+from projections.reading import ARCHIVED, ProjectionError
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check
@@ -23,7 +23,6 @@ from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable

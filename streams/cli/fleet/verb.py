@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 from msgspec import structs, to_builtins
 
 from projections.node import Node
+from schemas.few import few
 from schemas.units import mib_text
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.fleet.file import Change, FleetFile, all_reserved, changes, is_pattern, read, settings, unknown_names, wanted
@@ -23,7 +24,6 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.writing import check_readable, new_stamp
-from streams.few import few
 from streams.log.base import Message
 from streams.operator import configure
 
@@ -136,5 +136,5 @@ def _unheard_of(node_id: str) -> Node:
 
 def _summary(changed: int, nodes: int, *, dry_run: bool) -> str:
     if not changed:
-        return f"nothing to change on {nodes} {'node' if nodes == 1 else 'nodes'}"
+        return f"nothing to change on {units.counted(nodes, 'node')}"
     return f"{changed} of {nodes} nodes {'would change; nothing was written (--dry-run)' if dry_run else 'changed'}"

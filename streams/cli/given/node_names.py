@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from schemas.few import few
 from streams.cli.problems import UsageProblem
-from streams.few import few
 
 NAMED_MAX = 10
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 from cyclopts import App, Parameter
 from msgspec.structs import asdict
 
+from projections.node import amounts_of
 from projections.wording import amounts_text
 from schemas.findings import Finding, FindingKind, LeakConfirmed, LeakSuspected
 from schemas.resources import RESOURCES
@@ -200,11 +201,11 @@ def explained(finding: OpenRecord, as_of_ms: int) -> str:
     since = f"since {units.moment(finding.since_ms)} ({units.age(finding.since_ms, as_of_ms)})"
     lines = [
         f"{finding.kind} on {finding.node_id}{': ' + about if about else ''}",
-        f"  {state_of(finding)}, {since}, holds {amounts_text(getattr(finding.held, resource) for resource in RESOURCES)}",
+        f"  {state_of(finding)}, {since}, holds {amounts_text(amounts_of(finding.held))}",
     ]
     if finding.instance_id and finding.claim_id:
         lines.append(f"  instance  {finding.instance_id}")
-    counted = [getattr(finding.counted, resource) for resource in RESOURCES]
+    counted = amounts_of(finding.counted)
     lines.append(f"  counted   {amounts_text(counted)} that no audit lists" if any(counted) else "")
     lines.append(f"  devices   {', '.join(finding.devices)}" if finding.devices else "")
     lines.append(f"  {finding.note}" if finding.note else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from projections.node import amounts_of
 from schemas.findings import Finding
 from schemas.resources import RESOURCES, Resources
 
@@ -16,9 +17,8 @@ def held_by(findings: Sequence[Finding]) -> list[int]:
     largest: dict[tuple[str, str], list[int]] = {}
     for finding in findings:
         if finding.kind != "negative-free":
-            amounts = [getattr(finding.held, resource) for resource in RESOURCES]
             about = (finding.node_id, finding.claim_id or finding.instance_id)
-            largest[about] = [max(pair) for pair in zip(largest.get(about, [0, 0, 0, 0]), amounts, strict=True)]
+            largest[about] = [max(pair) for pair in zip(largest.get(about, [0, 0, 0, 0]), amounts_of(finding.held), strict=True)]
     return [sum(amounts[r] for amounts in largest.values()) for r in range(len(RESOURCES))]
 
 

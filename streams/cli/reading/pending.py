@@ -8,14 +8,13 @@ from typing import TextIO
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.reading import HistoryMissing, between
+from projections.reading import ARCHIVED, HistoryMissing, between
 from schemas.codec import Unreadable
 from schemas.envelope import from_headers
 from schemas.topics import CLAIMS
 from streams.carried import last_carried, next_carried
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.printed import units
-from streams.cli.reading.records import ARCHIVED
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.log.base import Log, Record, is_stand_in
 from streams.reconciler import reconcile

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
-from projections.reading import HistoryMissing, between
+from projections.reading import ARCHIVED, HistoryMissing, between
 from projections.replay import check_at_hand
 from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, TOPICS
@@ -16,8 +16,6 @@ from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import Log, LogDamaged, Record
 from streams.log.reading import partition_records, places
-
-ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
 
 
 def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:

@@ -19,6 +19,7 @@ from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
 from streams.cli.printed.output import Answer, Column
 from streams.cli.printed.printable import printable
+from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, notifications
 from streams.cli.reading.open_log import opened
@@ -162,7 +163,7 @@ def _told(counts: Counter[str], unreadable: Sequence[str], nodes: Iterable[Given
     """What it comes to, on stderr."""
     total = sum(counts.values())
     lines = [
-        f"{total} {'request' if total == 1 else 'requests'}"
+        f"{counted(total, 'request')}"
         + ("" if total else ": the scheduler's notifications (scheduler.select_destinations) are not among what could be read")
     ]
     lines += [f"  {counts[verdict]:>6}  {verdict:<12} {SAYS[verdict]}" for verdict in SAYS if counts[verdict]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.few import few
+from schemas.few import few
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import host_of
 from streams.scheduling.options import Options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.few import few
+from schemas.few import few
 
 
 def test_the_first_few_are_named_and_the_others_counted() -> None:
