@@ -166,38 +166,38 @@ class Fleet:
             raise ValueError(f"guest {instance_id} is on {self.guests[instance_id].node_id} already; migrate it, or destroy it first")
         guest = Guest(instance_id=instance_id, node_id=node_id, resources=resources, name=name, project_id=project_id, claim_id=claim_id)
         self._put(guest)
-        return self._said(node_id, (InstanceArrived, InstanceStarted), guest, time_ms, silently, claim_id)
+        return self._said(node_id, (InstanceArrived, InstanceStarted), guest, time_ms, claim_id=claim_id, silently=silently)
 
     def adopt(self, guest: Guest) -> None:
         """A guest runs there already, of an earlier run. Nothing happened, so nothing is said: `resync` tells of it as of all others."""
         self._put(guest)
 
-    def stop(self, instance_id: str, time_ms: int, *, silently: bool = False) -> Events:
+    def stop(self, instance_id: str, time_ms: int) -> Events:
         """It no longer runs but stays defined."""
-        return self._power(instance_id, "stopped", InstanceStopped, time_ms, silently=silently)
+        return self._power(instance_id, "stopped", InstanceStopped, time_ms)
 
-    def pause(self, instance_id: str, time_ms: int, *, silently: bool = False) -> Events:
+    def pause(self, instance_id: str, time_ms: int) -> Events:
         """It is paused."""
-        return self._power(instance_id, "paused", InstancePaused, time_ms, silently=silently)
+        return self._power(instance_id, "paused", InstancePaused, time_ms)
 
-    def start(self, instance_id: str, time_ms: int, *, silently: bool = False) -> Events:
+    def start(self, instance_id: str, time_ms: int) -> Events:
         """It runs again."""
-        return self._power(instance_id, "running", InstanceStarted, time_ms, silently=silently)
+        return self._power(instance_id, "running", InstanceStarted, time_ms)
 
     def resize(self, instance_id: str, resources: Resources, time_ms: int, *, silently: bool = False) -> Events:
         """It has another size from now on, on the same node."""
         guest = structs.replace(self.guests[instance_id], resources=resources)
         self._put(guest)
-        return self._said(guest.node_id, (InstanceResized,), guest, time_ms, silently)
+        return self._said(guest.node_id, (InstanceResized,), guest, time_ms, silently=silently)
 
-    def migrate(self, instance_id: str, node_id: str, time_ms: int, *, claim_id: str | None = None, silently: bool = False) -> Events:
+    def migrate(self, instance_id: str, node_id: str, time_ms: int, *, claim_id: str | None = None) -> Events:
         """It leaves its node and arrives on another, running as before."""
         old = self.guests[instance_id]
         new = structs.replace(old, node_id=node_id, claim_id=claim_id)
         self._remove(old)
         self._put(new)
-        left = self._said(old.node_id, (InstanceDeparted,), old, time_ms, silently)
-        return left + self._said(node_id, (InstanceArrived,), new, time_ms, silently, claim_id)
+        left = self._said(old.node_id, (InstanceDeparted,), old, time_ms)
+        return left + self._said(node_id, (InstanceArrived,), new, time_ms, claim_id=claim_id)
 
     def destroy(self, instance_id: str, time_ms: int, *, deleted: bool = True, silently: bool = False) -> Events:
         """It is gone from its node; `deleted` adds the owner's final word.
@@ -207,15 +207,22 @@ class Fleet:
         guest = self.guests[instance_id]
         self._remove(guest)
         kinds = (InstanceDeparted, InstanceDeleted) if deleted else (InstanceDeparted,)
-        return self._said(guest.node_id, kinds, guest, time_ms, silently, guest.claim_id)
+        return self._said(guest.node_id, kinds, guest, time_ms, claim_id=guest.claim_id, silently=silently)
 
-    def _power(self, instance_id: str, state: PowerState, kind: type[LifecycleEvent], time_ms: int, *, silently: bool) -> Events:
+    def _power(self, instance_id: str, state: PowerState, kind: type[LifecycleEvent], time_ms: int) -> Events:
         guest = structs.replace(self.guests[instance_id], power_state=state)
         self._put(guest)
-        return self._said(guest.node_id, (kind,), guest, time_ms, silently)
+        return self._said(guest.node_id, (kind,), guest, time_ms)
 
     def _said(
-        self, node_id: str, kinds: tuple[type[LifecycleEvent], ...], guest: Guest, time_ms: int, silently: bool, claim_id: str | None = None
+        self,
+        node_id: str,
+        kinds: tuple[type[LifecycleEvent], ...],
+        guest: Guest,
+        time_ms: int,
+        *,
+        claim_id: str | None = None,
+        silently: bool = False,
     ) -> Events:
         if silently:
             return ()

@@ -37,6 +37,19 @@ class Published(Struct, frozen=True):
         return f"{self.digest.process} (claimlog {self.digest.version or 'unknown'}, rules {self.digest.rules_version})"
 
 
+def digest_of(ledger: Ledger, process: str, version: str) -> LedgerDigest:
+    """What a process says of a ledger as it stands, by its last record; `version` is that of claimlog."""
+    return LedgerDigest(
+        ledger_id=ledger.ledger_id or "?",
+        partition=ledger.partition,
+        process=process,
+        offset=ledger.next_offset - 1,
+        digest=ledger.digest.hex(),
+        rules_version=ledger.rules_version,
+        version=version,
+    )
+
+
 def read_digests(log: Readable, partition: int, at: int | None = None) -> Iterator[Published]:
     """Every digest of a partition of the ledger from the offset `at` of `ledger-digests` on; what else lies there says nothing."""
     if partition >= log.topics().get(DIGESTS, 0):

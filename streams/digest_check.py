@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from projections.digests import FoldedAgain, Published, read_digests
+from projections.digests import FoldedAgain, Published, digest_of, read_digests
 from projections.ledger import Ledger
 from projections.reading import HistoryMissing, ProjectionError, WrongDigest
 from schemas.codec import encode, event_type, key_of
 from schemas.envelope import Envelope, to_headers
-from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.log.base import Log, Message, Partition, partition_count
@@ -36,15 +35,7 @@ OFFSETS_KEPT: Final = 64
 def digest_message(ledger: Ledger, process: str, version: str) -> Message:
     """The digest of a ledger as it stands, to be appended to `ledger-digests`."""
     origin = f"{CLAIMS}/{ledger.partition}@{ledger.next_offset - 1}"
-    event = LedgerDigest(
-        ledger_id=ledger.ledger_id or "?",
-        partition=ledger.partition,
-        process=process,
-        offset=ledger.next_offset - 1,
-        digest=ledger.digest.hex(),
-        rules_version=ledger.rules_version,
-        version=version,
-    )
+    event = digest_of(ledger, process, version)
     kind = event_type(event)
     envelope = Envelope(event_id=f"{origin}/{kind}/{process}", event_type=kind, source=f"claimlog/{process}", causation_id=origin)
     return Message(DIGESTS, key_of(event) or b"", encode(event), to_headers(envelope), ledger.partition)

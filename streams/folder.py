@@ -15,8 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from projections import companions
+from projections.digests import digest_of
 from projections.doubles import DoubleClaims
-from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.reading import OffsetGap
 from projections.rows import node_resources
@@ -25,7 +25,7 @@ from projections.snapshots import chunks_of, newest_offset
 from projections.table import TableDamaged, TableError
 from schemas import topics
 from schemas.findings import LeakConfirmed
-from schemas.results import LedgerDigest, SnapshotChunk
+from schemas.results import SnapshotChunk
 from streams.clock import ClockMs, LogTime, wall_clock_ms
 from streams.derived import derived, verdict
 from streams.fold import AHEAD_RECORDS, Batch, Fold
@@ -288,7 +288,7 @@ class Folder:
         if step.dead is not None:
             batch.dead.append((record, step.dead))
         if record.offset % DIGEST_EVERY == 0:
-            messages.append(derived(topics.DIGESTS, self._digest(fold.ledger)))
+            messages.append(derived(topics.DIGESTS, digest_of(fold.ledger, self._process, self.metrics.version)))
 
     def _silences(self, fold: Fold) -> int:
         """With everything folded, say which nodes have gone silent; now and then, as reading the clock is enough of a cost."""
@@ -300,17 +300,6 @@ class Folder:
             self._log.append(messages)
         fold.silences_ms, fold.has_looked = now_ms, True
         return len(messages)
-
-    def _digest(self, ledger: Ledger) -> LedgerDigest:
-        return LedgerDigest(
-            ledger_id=ledger.ledger_id or "?",
-            partition=ledger.partition,
-            process=self._process,
-            offset=ledger.next_offset - 1,
-            digest=ledger.digest.hex(),
-            rules_version=ledger.rules_version,
-            version=self.metrics.version,
-        )
 
     def _rows(self, fold: Fold, touched: set[str]) -> list[Message]:
         rows = [
