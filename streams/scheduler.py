@@ -21,7 +21,7 @@ from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms
 from streams.engines import not_told, rewound
-from streams.log.base import Log, Partition, Record
+from streams.log.base import Log, Partition, Record, may_write
 from streams.outbox import Outbox
 from streams.placement.filing import FILED_PER_TURN, file_away, said
 from streams.placement.history import begun, epoch_of
@@ -372,8 +372,7 @@ def _may_say_answered(log: Log, tell: Callable[[str], None]) -> bool:
     """Whether what is filed away can be said. The topic is younger than some ledgers, and so is the right to write it."""
     if ANSWERED not in log.topics():
         return False
-    may_write: Callable[[str], bool] | None = getattr(log, "may_write", None)
-    if may_write is None or may_write(ANSWERED):
+    if may_write(log, ANSWERED):
         return True
     tell(f"{ANSWERED}: this user may not write it, so each start reads all results; who may do what to which topic: docs/kafka.md")
     return False

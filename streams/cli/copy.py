@@ -26,7 +26,7 @@ from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log, opened
 from streams.log.alone import alone
-from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec
+from streams.log.base import Log, LogCutShort, LogError, LogFull, Partition, Record, TopicSpec, file_of
 from streams.log.jsonl import write_jsonl
 from streams.log.kafka_settings import without_secrets
 from streams.log.wake import wake_file
@@ -99,7 +99,7 @@ def _alone(copy: Log, name: str) -> AbstractContextManager[None]:
 
     A cluster has no such lock; `mirror` finds there what two have written, and nobody reads it as a ledger.
     """
-    path = getattr(copy, "path", None)
+    path = file_of(copy)
     if path is None:
         return nullcontext()
     return alone(wake_file(path), LogError(f"{name}: another process copies to it; wait until it has ended, then copy again"))

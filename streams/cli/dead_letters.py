@@ -28,7 +28,7 @@ from streams.cli.reading.there import check_there
 from streams.cli.writing import check_writable
 from streams.clock import wall_clock_ms
 from streams.dead_letters import DeadLetter, read_letter, redrive
-from streams.log.base import Log, Message, Partition, Record, TopicMismatch
+from streams.log.base import Log, Message, Partition, Record, TopicMismatch, may_write
 from streams.log.partitioner import route
 from streams.topology import DERIVED_TOPICS
 
@@ -227,8 +227,7 @@ class _Redriven:
 
     def _is_allowed(self, topic: str) -> bool:
         if topic not in self._may_write:
-            may_write: Callable[[str], bool] | None = getattr(self._log, "may_write", None)
-            self._may_write[topic] = may_write is None or may_write(topic)
+            self._may_write[topic] = may_write(self._log, topic)
         return self._may_write[topic]
 
     def _append(self, pending: Sequence[_Due]) -> None:

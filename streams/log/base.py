@@ -12,7 +12,8 @@ Everything else in claimlog is a fold over what this contract hands out, so it s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -242,6 +243,18 @@ class Log(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None: ...
+
+
+def may_write(log: Log, topic: str) -> bool:
+    """Whether this user may write a topic; only a log that many share knows of any who may not."""
+    asked: Callable[[str], bool] | None = getattr(log, "may_write", None)
+    return asked is None or asked(topic)
+
+
+def file_of(log: Log) -> Path | None:
+    """The file of an embedded log; None for one that is elsewhere, or in memory."""
+    path: Path | None = getattr(log, "path", None)
+    return path
 
 
 def partition_count(log: Log, topic: str) -> int:

@@ -27,7 +27,7 @@ from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch
+from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch, file_of
 from streams.log.reading import places
 
 RIGHT = "ask as a user that may, or give this one the right"
@@ -78,7 +78,7 @@ def doctor(
 
 def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from _allowed("brokers", lambda: of_brokers(log))
-    if (path := getattr(log, "path", None)) is not None:
+    if (path := file_of(log)) is not None:
         yield checks.room(path, disk_usage(path.parent).free)
     if not quick:
         with Progress("check", _records(log)) as progress:
