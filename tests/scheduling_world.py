@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from projections.ledger import Ledger
 from projections.placements import Placements
 from schemas.claims import ClaimItem, ClaimRequested, GroupHomeProposed, NodeConfigured, NodeObserved, NodeStatus
-from schemas.codec import encode, key_of
+from schemas.codec import decode, encode, key_of
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementCancelled, PlacementRequested
 from schemas.resources import RESOURCES
@@ -31,6 +31,8 @@ from streams.scheduling.policy import Policy
 
 START_MS = 1_700_000_000_000
 TTL_MS = 600_000
+TURNS_MAX = 200
+"""Within which schedulers come to rest: the longest stories here take a tenth."""
 
 
 class Killed(Exception):  # noqa: N818 - what happened to the process
@@ -93,8 +95,8 @@ class World(Struct):
         return Scheduler(log or self.log, name, clocks=Clocks(self.clock.wall, self.clock.boot), **options)
 
     def records(self, topic: str, partition: int) -> Iterator[Record]:
-        """All of a partition: a read may hand out fewer than there are."""
-        at, end = 0, self.log.end(topic, partition)
+        """All that a partition still has: a read may hand out fewer than there are."""
+        at, end = self.log.start(topic, partition), self.log.end(topic, partition)
         while at < end:
             found = self.log.read(topic, partition, at)
             yield from found
@@ -141,6 +143,28 @@ def world(claims: int = 2, requests: int = 2) -> World:
     clock = Clock()
     topics = [TopicSpec(CLAIMS, claims), *(TopicSpec(topic, requests) for topic in (REQUESTS, RESULTS, ANSWERED))]
     return World(MemoryLog(topics, clock.wall), clock)
+
+
+def hosts(*names: str, claims: int = 2, **totals: int) -> World:
+    """A log in memory with these nodes, which answers requests in one partition."""
+    here = world(claims=claims, requests=1)
+    for name in names:
+        here.host(name, **totals)
+    return here
+
+
+def settle(*schedulers: Scheduler) -> None:
+    """Turns until nobody has anything to do; raises AssertionError where that does not come."""
+    for _ in range(TURNS_MAX):
+        if not sum(scheduler.turn() for scheduler in schedulers):
+            return
+    raise AssertionError(f"the schedulers do not come to rest within {TURNS_MAX} turns")
+
+
+def said(here: World, topic: str, *types: type) -> list[Any]:
+    """The records of these types in a topic, partition by partition."""
+    records = [record for number in sorted(here.log.ends(topic)) for record in here.records(topic, number)]
+    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
 
 
 def rival(claim: ClaimRequested, number: int = 1) -> ClaimRequested:

@@ -21,7 +21,7 @@ from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
 from tests.conformance.ledger_areas import options_in
 from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, listed, options_of, renamed, room_of
-from tests.scheduling_world import world
+from tests.scheduling_world import settle, world
 
 Vector = dict[str, Any]
 ERRORS = {MetricMissing: "ComputeHostMetricNotFound"}
@@ -129,8 +129,7 @@ def _scheduled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     here.host("n1", vcpus=given["hosts_selected"])
     here.request("request", vcpus=1, count=given["num_instances"])
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
     (partition,) = here.log.ends(RESULTS)
     answers = [decode(RESULTS, record.value) for record in here.log.read(RESULTS, partition, 0)]
     failed = [answer for answer in answers if isinstance(answer, PlacementFailed)]

@@ -8,7 +8,7 @@ from benchmarks.bench_conflicts import run
 from schemas.claims import ClaimRequested
 from schemas.codec import decode
 from streams.scheduling.policy import PACK
-from tests.scheduling_world import At, world
+from tests.scheduling_world import At, settle, world
 
 SCHEDULERS, RATE, LAG_MS, GUESTS_PER_NODE, ASKED = 4, 1000, 2, 6, 700
 
@@ -40,8 +40,7 @@ def test_schedulers_that_see_nothing_of_each_other_choose_different_ones_of_equa
         here.host(f"n{number:03}")
     crew = [here.scheduler(f"s{number}", log=At(here.log, lambda *_: None, owns_all=True)) for number in range(4)]
     for scheduler in crew:
-        while scheduler.turn():
-            pass
+        settle(scheduler)
     here.request("r")
 
     # All four decide on the same fold; each one's claims come after the others have decided.

@@ -31,7 +31,7 @@ from streams.scheduling.what_if import Basis, Changes, NodesLike, Outcome, chang
 from tests.cli_log import FleetLog
 from tests.properties.test_engine_is_reference import POLICIES as SMALL
 from tests.properties.test_engine_is_reference import Cloud
-from tests.scheduling_world import World, world
+from tests.scheduling_world import World, settle, world
 
 FEW = Options(max_instances_per_host=5, max_io_ops_per_host=4)
 COUNTING = (
@@ -197,10 +197,9 @@ def test_what_if_decides_as_the_plain_scan_does_by_the_engine_that_auto_chooses(
     assert [structs.replace(decision, engine="reference") for decision in by_default.decisions] == plain.decisions
 
 
-def settle(here: World) -> None:
+def answer_all(here: World) -> None:
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
     scheduler.close()
 
 
@@ -220,10 +219,10 @@ def test_what_if_something_were_otherwise_is_what_a_scheduler_does_once_it_is(se
         here.host(name, **totals[name])
     for number in range(rng.randrange(5)):
         here.request(f"r{number}", **asked_of(rng))
-        settle(here)
+        answer_all(here)
         if rng.random() < 0.75:  # Homes of groups are left empty, too.
             here.cancel(f"r{number}")
-            settle(here)
+            answer_all(here)
     drained, like, ratio_milli = rng.sample(names, rng.randrange(nodes)), rng.choice(names), rng.choice((500, 1000, 1337, None))
     added = rng.randrange(2)
     folded = here.ledgers()
@@ -238,7 +237,7 @@ def test_what_if_something_were_otherwise_is_what_a_scheduler_does_once_it_is(se
         here.say(CLAIMS, NodeConfigured(node_id=name, record_id=f"ratio {name}", fields=fields))
     request, fleet = here.request("asked", **asked_of(rng)), Fleet(folded)
     outcome = decide(request, lambda index, _before: Basis(fleet, seed_of("s", "asked", index, 1)), DEFAULT)
-    settle(here)
+    answer_all(here)
 
     nodes_by_claim = {named.claim_id.split("/")[1]: named.node_id for named in here.answer("asked").named}
     expected = [decision.chosen for decision in outcome.decisions] if outcome.placed == request.count else []

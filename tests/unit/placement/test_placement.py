@@ -21,29 +21,9 @@ from streams.scheduler import COMMIT_EVERY_MS, EAGER_MS, GROUP, Scheduler
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest, text
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, rival, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, hosts, rival, said, settle, wrongs
 
 LIKELY_TURNS = 12
-
-
-def hosts(*names: str, claims: int = 2, **totals: int) -> World:
-    here = world(claims=claims, requests=1)
-    for name in names:
-        here.host(name, **totals)
-    return here
-
-
-def settle(*schedulers: Scheduler) -> None:
-    """Turns until nobody has anything to do."""
-    for _ in range(LIKELY_TURNS):
-        if not sum(scheduler.turn() for scheduler in schedulers):
-            return
-    raise AssertionError("the schedulers do not come to rest")
-
-
-def said(here: World, topic: str, *types: type) -> list[Any]:
-    records = [record for number in sorted(here.log.ends(topic)) for record in here.log.read(topic, number, 0, 100_000, 1 << 30)]
-    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
 
 
 def held(here: World) -> set[str]:

@@ -20,8 +20,8 @@ from streams.scheduler import Clocks, Scheduler
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, rival, wrongs
-from tests.unit.placement.test_placement import Deaf, held, hosts, nothing, said, settle
+from tests.scheduling_world import START_MS, TTL_MS, At, World, hosts, rival, said, settle, wrongs
+from tests.unit.placement.test_placement import Deaf, held, nothing
 
 HOUR_MS = 3_600_000
 

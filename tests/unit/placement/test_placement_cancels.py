@@ -9,8 +9,8 @@ from schemas.claims import ClaimReleased
 from schemas.results import PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.scheduler import COMMIT_EVERY_MS, GROUP
-from tests.scheduling_world import At
-from tests.unit.placement.test_placement import Deaf, held, hosts, nothing, said, settle
+from tests.scheduling_world import At, hosts, said, settle
+from tests.unit.placement.test_placement import Deaf, held, nothing
 from tests.unit.placement.test_placement_filing import placed_long_ago
 
 

@@ -14,8 +14,8 @@ from streams.log.base import Lease, Message
 from streams.placement.doubles import PATIENCE_MS, REMEMBERED, Doubles
 from streams.scheduler import Scheduler
 from streams.scheduling.fleet import Fleet
-from tests.scheduling_world import At, World, world, wrongs
-from tests.unit.placement.test_placement import LIKELY_TURNS, hosts, nothing, said, settle
+from tests.scheduling_world import At, World, hosts, said, settle, world, wrongs
+from tests.unit.placement.test_placement import LIKELY_TURNS, nothing
 
 APART = ServerGroup(group_id="apart", policy="anti-affinity")
 

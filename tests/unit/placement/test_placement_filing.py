@@ -11,7 +11,7 @@ from projections import filed
 from projections.ledger import Ledger
 from projections.placements import Named
 from schemas.claims import ClaimReleased
-from schemas.codec import decode, encode
+from schemas.codec import encode
 from schemas.requests import PlacementCancelled
 from schemas.results import InstancesPlaced, PlacementFailed, RequestsAnswered
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
@@ -22,7 +22,7 @@ from streams.placement.filing import KEPT_MS, file_away, known
 from streams.placement.history import begun
 from streams.placement.work import Desk
 from streams.scheduler import COMMIT_EVERY_MS, GROUP, Scheduler
-from tests.scheduling_world import World, world, wrongs
+from tests.scheduling_world import World, said, settle, world, wrongs
 
 LONG_MS = KEPT_MS + COMMIT_EVERY_MS
 
@@ -51,11 +51,6 @@ def two_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filed, "SAID_REQUESTS", 2)
 
 
-def settle(scheduler: Scheduler) -> None:
-    while scheduler.turn():
-        pass
-
-
 def long_ago(here: World, scheduler: Scheduler) -> None:
     """What was answered until now was answered long ago, and somebody asks again."""
     settle(scheduler)
@@ -81,10 +76,6 @@ def placed_long_ago(*requests: str) -> tuple[World, Scheduler]:
     scheduler = here.scheduler("first")
     long_ago(here, scheduler)
     return here, scheduler
-
-
-def said(here: World, topic: str, kind: type) -> list[Any]:
-    return [event for record in here.records(topic, 0) if isinstance(event := decode(topic, record.value), kind)]
 
 
 def again(here: World, request_id: str) -> None:

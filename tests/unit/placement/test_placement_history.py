@@ -10,13 +10,11 @@ from msgspec import structs
 from projections import filed
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, NodeObserved
-from schemas.codec import decode
 from schemas.inventory import Hypervisor
 from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
-from streams.scheduler import Scheduler
-from tests.scheduling_world import START_MS, World, world
+from tests.scheduling_world import START_MS, World, said, settle, world
 
 HOUR_MS = 3_600_000
 
@@ -32,11 +30,6 @@ class Forgotten:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
-
-
-def settle(scheduler: Scheduler) -> None:
-    while scheduler.turn():
-        pass
 
 
 def answered(*requests: str) -> World:
@@ -57,11 +50,6 @@ def lose(here: World, topic: str, left: int = 0) -> int:
     start = here.log.end(topic, 0) - left
     here.log.truncate(topic, 0, start)
     return start
-
-
-def said(here: World, topic: str, kind: type) -> list[Any]:
-    records = here.log.read(topic, 0, here.log.start(topic, 0), 100_000)
-    return [event for record in records if isinstance(event := decode(topic, record.value), kind)]
 
 
 def test_what_may_have_been_answered_is_not_answered_again_where_neither_offset_nor_results_are_left() -> None:

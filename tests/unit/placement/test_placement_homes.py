@@ -22,29 +22,10 @@ from streams.placement.placer import ATTEMPTS_MAX
 from streams.scheduler import Scheduler
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.policy import DEFAULT, PACK
-from tests.scheduling_world import At, World, groups_wrong, rerun, world, wrongs
+from tests.scheduling_world import At, World, groups_wrong, hosts, rerun, said, settle, world, wrongs
 
 TOGETHER = ServerGroup(group_id="g", policy="affinity")
 ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])
-
-
-def hosts(*names: str, claims: int = 3, **totals: int) -> World:
-    here = world(claims=claims, requests=1)
-    for name in names:
-        here.host(name, **totals)
-    return here
-
-
-def settle(*schedulers: Scheduler) -> None:
-    for _ in range(60):
-        if not sum(scheduler.turn() for scheduler in schedulers):
-            return
-    raise AssertionError("the schedulers do not come to rest")
-
-
-def said(here: World, topic: str, *types: type) -> list[Any]:
-    records = [record for number in sorted(here.log.ends(topic)) for record in here.log.read(topic, number, 0, 100_000, 1 << 30)]
-    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
 
 
 def places(here: World) -> dict[str, set[str]]:
@@ -62,7 +43,7 @@ def home(here: World, group_id: str = "g") -> tuple[int, str]:
 
 @ENGINES
 def test_the_first_member_waits_for_its_home_and_names_its_epoch(engine_name: str) -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     here.request("r", group=TOGETHER)
 
     settle(here.scheduler(engine_name=engine_name))
@@ -76,7 +57,7 @@ def test_the_first_member_waits_for_its_home_and_names_its_epoch(engine_name: st
 
 @ENGINES
 def test_how_a_home_was_chosen_is_evidence_of_who_proposed_it_and_comes_out_again(engine_name: str) -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     scheduler = here.scheduler(engine_name=engine_name)
     request = here.request("r", group=TOGETHER, count=2)
     settle(scheduler)
@@ -95,7 +76,7 @@ def test_how_a_home_was_chosen_is_evidence_of_who_proposed_it_and_comes_out_agai
 
 @ENGINES
 def test_later_members_go_home_though_the_policy_spreads(engine_name: str) -> None:
-    here = hosts(*[f"n{number}" for number in range(6)])
+    here = hosts(*[f"n{number}" for number in range(6)], claims=3)
     scheduler = here.scheduler(engine_name=engine_name)
     for number in range(5):
         here.request(f"r{number}", group=TOGETHER)
@@ -110,7 +91,7 @@ def test_later_members_go_home_though_the_policy_spreads(engine_name: str) -> No
 
 @ENGINES
 def test_several_members_at_once_get_a_home_that_takes_them_all(engine_name: str) -> None:
-    here = hosts("n1", "n2", "n3", vcpus=2, memory_mib=100_000)
+    here = hosts("n1", "n2", "n3", vcpus=2, memory_mib=100_000, claims=3)
     here.host("roomy", vcpus=6, memory_mib=8192)
     here.request("r", group=TOGETHER, count=5)
     here.request("too many", group=structs.replace(TOGETHER, group_id="h"), count=7)
@@ -150,7 +131,7 @@ def test_members_at_once_have_a_home_where_one_after_the_other_fits(dry_run: boo
 
 
 def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:
-    here = hosts("n1", "n2", vcpus=2)
+    here = hosts("n1", "n2", vcpus=2, claims=3)
     request = here.request("r", group=TOGETHER, count=3)
     settle(here.scheduler())
     (failed,) = said(here, RESULTS, PlacementFailed)
@@ -164,7 +145,7 @@ def test_why_no_node_takes_all_members_can_be_asked_again_later() -> None:
 
 @ENGINES
 def test_a_home_with_members_that_is_full_is_an_answer_and_stays_the_home(engine_name: str) -> None:
-    here = hosts("n1", "n2", vcpus=2)
+    here = hosts("n1", "n2", vcpus=2, claims=3)
     here.request("r1", vcpus=2, group=TOGETHER)
     here.request("r2", vcpus=1, group=TOGETHER)
 
@@ -178,7 +159,7 @@ def test_a_home_with_members_that_is_full_is_an_answer_and_stays_the_home(engine
 
 @ENGINES
 def test_a_home_without_members_that_cannot_take_them_moves(engine_name: str) -> None:
-    here = hosts("n1", "n2")
+    here = hosts("n1", "n2", claims=3)
     scheduler = here.scheduler(engine_name=engine_name)
     here.request("r1", group=TOGETHER)
     settle(scheduler)
@@ -199,7 +180,7 @@ def test_a_home_without_members_that_cannot_take_them_moves(engine_name: str) ->
 
 
 def test_a_home_that_died_with_members_is_left_when_the_operator_closes_it() -> None:
-    here = hosts("n1", "n2")
+    here = hosts("n1", "n2", claims=3)
     scheduler = here.scheduler()
     here.request("r1", group=TOGETHER)
     settle(scheduler)
@@ -218,7 +199,7 @@ def test_a_home_that_died_with_members_is_left_when_the_operator_closes_it() -> 
 
 
 def test_where_nothing_fits_the_empty_home_moves_once_at_most_and_the_request_fails() -> None:
-    here = hosts("n1", "n2", vcpus=2)
+    here = hosts("n1", "n2", vcpus=2, claims=3)
     scheduler = here.scheduler()
     here.request("r1", group=TOGETHER)
     settle(scheduler)
@@ -233,7 +214,7 @@ def test_where_nothing_fits_the_empty_home_moves_once_at_most_and_the_request_fa
 
 
 def test_two_schedulers_that_propose_at_the_same_moment_meet_in_one_home() -> None:
-    here = hosts(*[f"n{number}" for number in range(8)])
+    here = hosts(*[f"n{number}" for number in range(8)], claims=3)
     met: list[bool] = []
 
     def meet(when: str, messages: Sequence[Message]) -> None:
@@ -305,7 +286,7 @@ def _of_partition(name: str, partition: int) -> str:
 
 
 def test_a_claim_under_an_epoch_that_was_closed_meanwhile_is_refused_and_goes_to_the_next_home() -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     closed: list[str] = []
 
     def close(when: str, messages: Sequence[Message]) -> None:
@@ -327,7 +308,7 @@ def test_a_claim_under_an_epoch_that_was_closed_meanwhile_is_refused_and_goes_to
 
 
 def test_a_group_that_never_keeps_a_home_is_refused_in_the_end() -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
 
     def close(when: str, messages: Sequence[Message]) -> None:
         for message in messages if when == "after" else ():
@@ -344,7 +325,7 @@ def test_a_group_that_never_keeps_a_home_is_refused_in_the_end() -> None:
 
 
 def test_force_does_not_split_a_group() -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     scheduler = here.scheduler()
     here.request("first", group=TOGETHER, forced_nodes=("n2",))
     settle(scheduler)
@@ -358,7 +339,7 @@ def test_force_does_not_split_a_group() -> None:
 
 
 def test_a_policy_that_cannot_keep_a_group_together_says_so() -> None:
-    here = hosts("n1")
+    here = hosts("n1", claims=3)
     policy = structs.replace(DEFAULT, filters=("ComputeFilter",))
     here.request("r", group=TOGETHER)
     here.request("soft", group=structs.replace(TOGETHER, policy="soft-affinity"))
@@ -371,7 +352,7 @@ def test_a_policy_that_cannot_keep_a_group_together_says_so() -> None:
 
 
 def test_a_dry_run_of_a_group_shows_one_node_and_leaves_no_home() -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     here.request("r", group=TOGETHER, count=3, dry_run=True)
 
     settle(here.scheduler())
@@ -384,7 +365,7 @@ def test_a_dry_run_of_a_group_shows_one_node_and_leaves_no_home() -> None:
 @ENGINES
 @pytest.mark.parametrize("most", [1, 2])
 def test_members_that_stay_apart_are_at_most_as_many_on_a_node_as_the_group_says(engine_name: str, most: int) -> None:
-    here = hosts("n1", "n2", "n3")
+    here = hosts("n1", "n2", "n3", claims=3)
     here.request("r", group=ServerGroup(group_id="g", policy="anti-affinity", max_per_node=most), count=3 * most)
     here.request("one more", group=ServerGroup(group_id="g", policy="anti-affinity", max_per_node=most))
 
@@ -398,7 +379,7 @@ def test_members_that_stay_apart_are_at_most_as_many_on_a_node_as_the_group_says
 
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
 def test_a_soft_policy_refuses_nobody(policy: Any) -> None:
-    here = hosts("n1", "n2", vcpus=2)
+    here = hosts("n1", "n2", vcpus=2, claims=3)
     here.request("r", group=ServerGroup(group_id="g", policy=policy), count=4)
 
     settle(here.scheduler())
@@ -428,7 +409,7 @@ def left_empty(here: World, scheduler: Scheduler) -> str:
 
 def test_a_home_that_could_not_be_closed_is_closed_for_a_later_request() -> None:
     """A member moves in before the close lands, and leaves later on."""
-    here = hosts("n1", "n2")
+    here = hosts("n1", "n2", claims=3)
     moved: list[bool] = []
 
     def move_in(when: str, messages: Sequence[Message]) -> None:
@@ -454,7 +435,7 @@ def test_a_home_that_could_not_be_closed_is_closed_for_a_later_request() -> None
 
 
 def test_a_dry_run_that_finds_no_room_at_an_empty_home_does_not_move_it() -> None:
-    here = hosts("n1", "n2")
+    here = hosts("n1", "n2", claims=3)
     scheduler = here.scheduler()
     there = left_empty(here, scheduler)
     here.request("dry", vcpus=6, group=TOGETHER, dry_run=True)
@@ -466,7 +447,7 @@ def test_a_dry_run_that_finds_no_room_at_an_empty_home_does_not_move_it() -> Non
 
 
 def test_a_request_moves_no_home_that_it_proposed_itself() -> None:
-    here = hosts("n1", "n2")
+    here = hosts("n1", "n2", claims=3)
 
     def disable(when: str, messages: Sequence[Message]) -> None:
         for message in messages if when == "before" else ():

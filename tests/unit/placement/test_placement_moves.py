@@ -9,19 +9,17 @@ import pytest
 
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved
-from schemas.codec import decode
 from schemas.inventory import HugePages, Hypervisor, NumaCell
 from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
-from streams.scheduler import Scheduler
-from streams.scheduling.explain import spelled_out
+from streams.scheduling.explain import rerun, spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine
-from tests.scheduling_world import START_MS, TTL_MS, At, World, rerun, world, wrongs
+from tests.scheduling_world import START_MS, TTL_MS, At, World, rerun, said, settle, world, wrongs
 from tests.unit.placement.test_placement_filing import long_ago
 from tests.unit.scheduling.test_explain import claimed
 
@@ -37,13 +35,6 @@ def fleet(*names: str, **totals: int) -> World:
     settle(here.scheduler())
     event(here, "n1", "started", vcpus=4, memory_mib=4096)
     return here
-
-
-def settle(*schedulers: Scheduler) -> None:
-    for _ in range(30):
-        if not sum(scheduler.turn() for scheduler in schedulers):
-            return
-    raise AssertionError("the schedulers do not come to rest")
 
 
 def event(here: World, node_id: str, change: Any, *, vcpus: int = 0, memory_mib: int = 0, after_ms: int = 10_000) -> None:
@@ -64,11 +55,6 @@ def event(here: World, node_id: str, change: Any, *, vcpus: int = 0, memory_mib:
             instance=report,
         ),
     )
-
-
-def said(here: World, topic: str, *types: type) -> list[Any]:
-    records = [record for number in sorted(here.log.ends(topic)) for record in here.log.read(topic, number, 0, 100_000, 1 << 30)]
-    return [event for record in records if isinstance(event := decode(topic, record.value), types)]
 
 
 def used(here: World) -> dict[str, int]:

@@ -23,7 +23,7 @@ from streams.scheduling.loading import from_text
 from streams.scheduling.overlay import InFlight, count, with_one, without
 from streams.scheduling.policy import DEFAULT, PACK, Policy
 from streams.scheduling.select import ENGINES
-from tests.scheduling_world import At, World, rerun, world
+from tests.scheduling_world import At, World, rerun, settle, world
 
 
 def claimed(here: World) -> dict[str, ClaimItem]:
@@ -137,8 +137,7 @@ def test_what_was_put_back_is_not_looked_for_in_the_log() -> None:
     here.host("n1", vcpus=100)
     request = here.request("r", count=3)
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
     overlays = [each.overlay for each in spelled_out(request, record.decisions)]
@@ -167,8 +166,7 @@ def test_what_found_nothing_after_a_conflict_is_made_again_though_what_lay_over_
                 here.say(CLAIMS, ClaimRequested(request_id="other", owner="o", basis=basis, ttl_ms=600_000, items=(item,)))
 
     scheduler = here.scheduler(log=At(here.log, slip_in), policy=policy)
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     (failed,) = [record for record in results(here) if isinstance(record, PlacementFailed)]
     items, numbers = claimed(here), {request.instance(index): index for index in range(5)}
@@ -235,8 +233,7 @@ def one_decision() -> tuple[World, PlacementRequested, Decision]:
     here.host("n2", vcpus=1)
     request = here.request("r", vcpus=2)
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
     (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
     return here, request, record.decisions[0]
 
@@ -256,8 +253,7 @@ def test_what_a_result_had_no_room_for_is_no_difference() -> None:
         here.host(f"n{number:02}", vcpus=100, memory_mib=100_000)
     request = here.request("r", count=1000)
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     (record,) = [record for record in results(here) if isinstance(record, InstancesPlaced)]
     decisions = spelled_out(request, record.decisions)
@@ -274,8 +270,7 @@ def test_the_decision_that_found_nothing_keeps_its_evidence_however_large_its_re
         here.host(f"{number:02}-{'n' * 240}", vcpus=24, memory_mib=100_000)
     request = here.request("r", count=1000)
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     (record,) = [record for record in results(here) if isinstance(record, PlacementFailed)]
     *before, last = spelled_out(request, record.decisions)

@@ -9,7 +9,7 @@ from schemas.requests import ServerGroup
 from schemas.topics import CLAIMS
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.gathering import Gathering
-from tests.scheduling_world import World, world
+from tests.scheduling_world import World, settle, world
 
 
 def there(here: World) -> Fleet:
@@ -23,8 +23,7 @@ def test_a_node_with_members_is_in_it_until_the_last_of_them_has_gone() -> None:
     empty, scheduler = there(here), here.scheduler()
     for name in ("r1", "r2"):
         here.request(name, group=ServerGroup(group_id="g", policy="anti-affinity"))
-    while scheduler.turn():
-        pass
+    settle(scheduler)
     full = Fleet(here.ledgers())
     rooms = list(full.rooms())
     index = Gathering()

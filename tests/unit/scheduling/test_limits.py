@@ -17,8 +17,7 @@ from streams.scheduling.limits import claimed, least
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Policy, digest
 from streams.scheduling.reference import reference_select
-from tests.scheduling_world import World, world
-from tests.unit.placement.test_placement import settle
+from tests.scheduling_world import World, settle, world
 
 BY_AGGREGATE = Policy(filters=("ComputeFilter", "AggregateRamFilter", "NumInstancesFilter"), options=Options(max_instances_per_host=9))
 

@@ -11,7 +11,7 @@ from schemas.requests import ServerGroup
 from schemas.results import Decision, InstancesPlaced, Weight
 from schemas.topics import RESULTS
 from streams.scheduling.policy import PACK, POLICIES, SPREAD, Policy
-from tests.scheduling_world import World, rerun
+from tests.scheduling_world import World, hosts, rerun, said, settle
 from tests.unit.placement.test_placement import hosts, said, settle
 from tests.unit.scheduling.test_explain import claimed
 

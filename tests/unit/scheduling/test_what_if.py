@@ -16,7 +16,7 @@ from streams.scheduling.fleet import Fleet
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, FILTERS_DEFAULT, Policy
 from streams.scheduling.what_if import Basis, CannotChange, Changes, NodesLike, Outcome, change, counted, decide
-from tests.scheduling_world import World, world
+from tests.scheduling_world import World, settle, world
 from tests.unit.scheduling.test_explain import results
 
 TOGETHER = ServerGroup(group_id="g", policy="affinity")
@@ -146,8 +146,7 @@ def test_a_group_leaves_an_empty_home_that_does_not_take_it_as_under_a_scheduler
     outcome = decide(request, lambda index, _before: Basis(fleet, index), DEFAULT)
     fits = capacity(Fleet(folded), request, DEFAULT).fits
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     answer = here.answer("r")
     assert answer.placed == (outcome.placed == count) == (count <= (fits or 0))
@@ -159,8 +158,7 @@ def test_a_group_stays_at_a_home_where_its_members_are_and_a_dry_run_at_an_empty
     scheduler = here.scheduler()
     empty = here.ledgers()
     here.request("r", group=TOGETHER)
-    while scheduler.turn():
-        pass
+    settle(scheduler)
     request = PlacementRequested(request_id="q", flavor=Flavor(vcpus=1), count=2, group=TOGETHER)
 
     def placed(folded: list[Ledger], request: PlacementRequested) -> int:
@@ -187,8 +185,7 @@ def test_a_group_stays_together_where_a_home_of_it_was_closed_once(*, moved_on: 
 
     outcome = decide(request, lambda index, _before: Basis(fleet, index), DEFAULT)
     scheduler = here.scheduler()
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     assert [decision.chosen for decision in outcome.decisions] == ["n3"] * 5
     assert [named.node_id for named in here.answer("r").named] == ["n3"] * 5
@@ -213,8 +210,7 @@ def test_members_who_would_do_together_but_not_each_by_itself_are_refused_as_by_
 
     outcome = decide(asked, lambda index, _: Basis(fleet, index), policy)
     scheduler = here.scheduler(policy=policy)
-    while scheduler.turn():
-        pass
+    settle(scheduler)
 
     (said,) = [event for event in results(here) if isinstance(event, PlacementFailed)]
     assert (said.reason, outcome.placed) == ("no-valid-node", 0)

@@ -22,12 +22,7 @@ from streams.placement.messages import Sender
 from streams.scheduler import ACT_MS_MAX, COMMIT_EVERY_MS, DECISIONS_MAX, DECISIONS_MIN, GROUP, Clocks, Scheduler
 from streams.scheduling.policy import NOVA, Policy
 from streams.scheduling.profiles.engine import ProfileEngine
-from tests.scheduling_world import At, World, world
-
-
-def settle(scheduler: Scheduler) -> None:
-    while scheduler.turn():
-        pass
+from tests.scheduling_world import At, World, settle, world
 
 
 def test_it_goes_on_from_ledgers_that_it_is_given() -> None:
