@@ -6,7 +6,9 @@ Claims are written as the reconciler and a scheduler would write them. Times are
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from streams.ledger_topics import open_ledger
 from streams.log.base import Message
 from streams.log.sqlite import SqliteLog
 from streams.scheduler import Clocks, Scheduler
+from streams.scheduling.loading import from_toml
 
 START_MS = 1_763_716_147_000
 """When the first record was appended: 2025-11-21T09:09:07Z."""
@@ -140,9 +143,30 @@ class FleetLog:
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
 
+    def asked(self, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str, **options: Any) -> None:
+        """`claimlog place FLAGS` as this request, answered by a scheduler with these options."""
+        assert self.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
+        self.schedule(**options)
+
+    def decided_by_code(self, capsys: pytest.CaptureFixture[str], own: Path, *flags: str) -> None:
+        """Request r1, decided by the policy of `code_of_its_own` in a process that has gone."""
+        self.asked(capsys, "r1", *flags, policy=from_toml(own.read_text(), source="own"))
+        del sys.modules[own.parent.name]
+
     def schedule(self, turns: int = 6, owner: str = "s1", **options: Any) -> None:
         """A scheduler comes up, with these options of its own, takes its turns until nothing is left, and goes."""
         scheduler = Scheduler(self.log, owner, clocks=Clocks(wall_ms=lambda: self.now_ms, boot_ms=lambda: self.now_ms), **options)
         for _ in range(turns):
             scheduler.turn()
         scheduler.close()
+
+
+@contextmanager
+def code_of_its_own(folder: Path, code: str, policy: str) -> Iterator[Path]:
+    """A policy in a file, and its code in the module that it names as MODULE: so named for the folder, as what is imported once stays."""
+    (folder / f"{folder.name}.py").write_text(code)
+    own = folder / "own.toml"
+    own.write_text(policy.replace("MODULE", folder.name))
+    sys.path.insert(0, str(folder))
+    yield own
+    sys.path.remove(str(folder))

@@ -20,6 +20,12 @@ from tests.kafka_broker import bootstrap
 PATIENCE_SECONDS = 90.0
 """A worker starts in 2 s and is missed after 6 on a machine that has nothing else to do; this one has."""
 
+SESSION_SECONDS = 6.0
+"""How long the partitions of a process that was killed wait for others: the least that brokers allow."""
+
+UNMISSED = ("--audit-interval", "3600")
+"""Of a worker whose nodes are audited once and must not be missed before an hour."""
+
 
 class SharedSite(Struct):
     """Processes, folders and what is said of them are those of `site`; the log is on Kafka."""
@@ -57,7 +63,7 @@ class SharedSite(Struct):
 
     def scheduler(self, name: str, *options: str, claimlog: Sequence[str] = CLAIMLOG) -> Process:
         """A scheduler."""
-        command = [*claimlog, "run", "--only", "scheduler", "--log", self.spec, "--name", name, "--lease-timeout", "6"]
+        command = [*claimlog, "run", "--only", "scheduler", "--log", self.spec, "--name", name, "--lease-timeout", str(SESSION_SECONDS)]
         return self.site.start(name, [*command, *options])
 
     def verb(self, *arguments: str, claimlog: Sequence[str] = CLAIMLOG) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,8 @@ from tests.faults.checkers import everything_wrong, limits, records
 from tests.faults.cloud import KINDS, Cloud, data
 from tests.faults.harness import SOAKS, until, until_known
 from tests.faults.history import Recorded, at_rest, history_wrong, read_history
-from tests.faults.kafka_site import SESSION_SECONDS, KafkaSite, kafka_site
+from tests.faults.kafka_site import KafkaSite, kafka_site
+from tests.faults.shared_site import SESSION_SECONDS
 
 VMS = 10_000
 """Each comes and goes: 20,000 events of the trace."""

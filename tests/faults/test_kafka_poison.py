@@ -19,12 +19,10 @@ from streams.scheduler import Scheduler
 from tests.faults.checkers import counting, dead_letters, everything_wrong, folded, rows_wrong, seen, verdicts_wrong
 from tests.faults.harness import until, until_known
 from tests.faults.poisoning import NODES, all_was_thrown, enough_were_placed, questions_unanswered, readers_apart, settle, throw
-from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
+from tests.faults.shared_site import PATIENCE_SECONDS, UNMISSED, SharedSite, shared_site
 
 WORKERS = ("left", "right")
 SCHEDULERS = ("s0", "s1")
-UNMISSED = ("--audit-interval", "3600")
-"""Nodes are audited once here, and not missed."""
 
 
 def with_a_fleet(log: Log, seed: int) -> Fleet:

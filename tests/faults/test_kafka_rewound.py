@@ -35,10 +35,9 @@ from streams.log.kafka import KafkaLog
 from tests.faults import checkers
 from tests.faults.harness import Process, until
 from tests.faults.kafka_site import kafka_site
-from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
+from tests.faults.shared_site import PATIENCE_SECONDS, UNMISSED, SharedSite, shared_site
 from tests.kafka_broker import free_ports
 
-UNMISSED = ("--audit-interval", "3600")
 DISCARDED = re.compile(r"^claimlog_states_discarded_total (\d+)", re.MULTILINE)
 
 

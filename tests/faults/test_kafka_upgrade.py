@@ -27,14 +27,13 @@ from streams.cli.produce.publishing import message
 from streams.log.base import Log
 from tests.faults import checkers, wheels
 from tests.faults.harness import Process, until, until_known
-from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
+from tests.faults.shared_site import PATIENCE_SECONDS, UNMISSED, SharedSite, shared_site
 
 NEXT = max(RULES_KNOWN) + 1
 UPGRADE = (
     f"the log moves to rules version {NEXT}, this claimlog knows {sorted(RULES_KNOWN)}; "
     "upgrade claimlog on this machine and start it again: it goes on from here"
 )
-UNMISSED = ("--audit-interval", "3600")
 
 
 def both(folder: Path) -> tuple[list[str], list[str], str]:

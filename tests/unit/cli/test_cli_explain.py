@@ -18,29 +18,21 @@ from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
-from streams.scheduling.loading import from_toml
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
 from streams.scheduling.policy import text as text_of
-from tests.cli_log import PARTITIONS, FleetLog
+from tests.cli_log import PARTITIONS, FleetLog, code_of_its_own
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> FleetLog:
-    fleet = FleetLog(tmp_path)
-    fleet.audit("c01", {}, memory_mib=8192)
-    fleet.audit("c02", {}, memory_mib=4096)
+def fleet(fleet: FleetLog) -> FleetLog:
+    """c03 beside them has 16 GiB."""
     fleet.audit("c03", {}, memory_mib=16_384)
     return fleet
 
 
-def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
-    assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
-    fleet.schedule()
-
-
 def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+    fleet.asked(capsys, "r1", "--memory", "6GiB", "--count", "2")
     fleet.audit("c01", {"late": 4096}, memory_mib=8192)
 
     said = fleet.run(capsys, "explain", "r1")
@@ -54,7 +46,7 @@ def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fl
 
 
 def test_the_only_node_left_is_not_weighed_and_the_answer_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "12GiB")
+    fleet.asked(capsys, "r1", "--memory", "12GiB")
 
     said = fleet.run(capsys, "explain", "r1")
 
@@ -63,7 +55,7 @@ def test_the_only_node_left_is_not_weighed_and_the_answer_says_so(fleet: FleetLo
 
 def test_what_a_weigher_made_of_a_large_node_is_shown_to_the_last_digit(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.audit("c04", {}, memory_mib=1_048_577)
-    asked(fleet, capsys, "r1", "--memory", "1GiB")
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
 
     assert "  c04  " in (told := fleet.run(capsys, "explain", "r1").out)
     assert "RAMWeigher 1048577 (" in told
@@ -100,7 +92,7 @@ def test_a_decision_by_a_policy_that_was_written_with_fewer_fields_is_made_again
         (tmp_path / name).mkdir()
     new = FleetLog(tmp_path / "new")
     new.audit("c01", {}, memory_mib=8192)
-    asked(new, capsys, "r1", "--memory", "6GiB")
+    new.asked(capsys, "r1", "--memory", "6GiB")
     fleet = of_an_older_version(new, tmp_path / "old")
 
     explained, played = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "what-if", "r1")
@@ -114,7 +106,7 @@ def test_a_refusal_exits_4_and_names_the_leak_that_would_make_room(fleet: FleetL
     fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
     fleet.now_ms += 60_000
     fleet.audit("c03", {}, memory_mib=16_384)
-    asked(fleet, capsys, "r1", "--memory", "12GiB")
+    fleet.asked(capsys, "r1", "--memory", "12GiB")
 
     said = fleet.run(capsys, "explain", "r1")
 
@@ -134,8 +126,8 @@ def test_where_more_than_amounts_is_in_the_way_the_node_that_fewest_filters_reje
 ) -> None:
     (tmp_path / "r2.json").write_text('{"flavor": {"vcpus": 4, "extra_specs": {"hw:cpu_policy": "gold"}}}')
     assert fleet.run(capsys, "node", "disable", "c03", "--reason", "fan").code == 0
-    asked(fleet, capsys, "r1", "--memory", "2GiB", "--trait", "CUSTOM_GOLD")
-    asked(fleet, capsys, "r2", str(tmp_path / "r2.json"))
+    fleet.asked(capsys, "r1", "--memory", "2GiB", "--trait", "CUSTOM_GOLD")
+    fleet.asked(capsys, "r2", str(tmp_path / "r2.json"))
 
     said, played = fleet.run(capsys, "explain", "r1"), fleet.run(capsys, "what-if", "r1")
     (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
@@ -150,7 +142,7 @@ def test_where_more_than_amounts_is_in_the_way_the_node_that_fewest_filters_reje
 
 
 def test_the_cut_of_an_answer_gives_the_same_answer_again(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "placed", "--memory", "1GiB")
+    fleet.asked(capsys, "placed", "--memory", "1GiB")
     fleet.audit("c02", {})
 
     first = fleet.run(capsys, "explain", "placed", "-o", "json")
@@ -165,7 +157,7 @@ def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog,
     cut, before_ms = fleet.run(capsys, "leaks", "-o", "json").json["cut"], fleet.now_ms
     fleet.now_ms += 60_000
     fleet.audit("c04")
-    asked(fleet, capsys, "r1", "--memory", "1GiB")
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
     after_ms = fleet.now_ms
 
     early = [fleet.run(capsys, "explain", "r1", "--at", moment) for moment in (cut, str(before_ms))]
@@ -181,9 +173,9 @@ def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLo
     fleet.audit("c03", {"i1": 7168}, memory_mib=16_384)
     fleet.now_ms += 60_000
     fleet.audit("c03", {}, memory_mib=16_384)
-    asked(fleet, capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
-    asked(fleet, capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
-    asked(fleet, capsys, "of CPUs", "--vcpus", "10", "--memory", "1GiB", "--count", "4")
+    fleet.asked(capsys, "apart", "--memory", "12GiB", "--count", "2", "--group", "g")
+    fleet.asked(capsys, "together", "--memory", "6GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+    fleet.asked(capsys, "of CPUs", "--vcpus", "10", "--memory", "1GiB", "--count", "4")
 
     apart, together, of_cpus = (fleet.run(capsys, "explain", request).out for request in ("apart", "together", "of CPUs"))
 
@@ -198,8 +190,8 @@ def test_of_several_instances_a_leak_is_said_to_make_room_for_one(fleet: FleetLo
 def test_of_an_affinity_group_the_choice_of_its_home_is_told_before_its_members(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked(fleet, capsys, "first", "--memory", "3GiB", "--count", "2", "--group", "h", "--policy", "affinity")
-    asked(fleet, capsys, "later", "--memory", "1GiB", "--group", "h", "--policy", "affinity")
+    fleet.asked(capsys, "first", "--memory", "3GiB", "--count", "2", "--group", "h", "--policy", "affinity")
+    fleet.asked(capsys, "later", "--memory", "1GiB", "--group", "h", "--policy", "affinity")
 
     first, later = (fleet.run(capsys, "explain", request).out for request in ("first", "later"))
     member = fleet.run(capsys, "explain", instance_id("first", 1), "-o", "json").json
@@ -227,7 +219,7 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
     fleet.now_ms += 60_000
     fleet.audit("c01", {}, memory_mib=8192)
     fleet.audit("c03", {}, memory_mib=9216)
-    asked(fleet, capsys, "r1", "--memory", "5GiB", "--avoid", "c03")
+    fleet.asked(capsys, "r1", "--memory", "5GiB", "--avoid", "c03")
 
     (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
 
@@ -296,8 +288,7 @@ def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: Fle
 def test_a_request_that_is_invalid_is_no_question_of_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     """255 characters make a request, and with more behind them no name of a claim."""
     name = "y" * 255
-    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", name, "--wait", "0s").code == 0
-    fleet.schedule()
+    fleet.asked(capsys, name, "--memory", "1GiB")
 
     placed, said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", name), fleet.run(capsys, "explain", name, "-o", "json")
 
@@ -338,7 +329,7 @@ def test_a_node_that_is_smaller_than_the_instance_is_not_said_to_want_less_than_
     settings = tmp_path / "fleet.toml"
     settings.write_text("[nodes.c01]\nmemory_mib = { ratio = 2 }\n")
     assert fleet.run(capsys, "fleet", "apply", str(settings)).code == 0
-    asked(fleet, capsys, "r1", "--memory", "1600")
+    fleet.asked(capsys, "r1", "--memory", "1600")
 
     said, item = fleet.run(capsys, "explain", "r1").out, fleet.run(capsys, "explain", "r1", "-o", "json").json["items"][0]
     played = fleet.run(capsys, "what-if", "r1").out
@@ -358,8 +349,7 @@ def test_the_closest_node_is_not_said_to_be_too_small_under_a_policy_that_does_n
     settings = tmp_path / "fleet.toml"
     settings.write_text("[nodes.c01]\nmemory_mib = { ratio = 2 }\n")
     assert fleet.run(capsys, "fleet", "apply", str(settings)).code == 0
-    assert fleet.run(capsys, "place", "--memory", "1600", "--vcpus", "5", "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule(policy=Policy(filters=("ComputeFilter",)))
+    fleet.asked(capsys, "r1", "--memory", "1600", "--vcpus", "5", policy=Policy(filters=("ComputeFilter",)))
 
     said = fleet.run(capsys, "explain", "r1").out
 
@@ -367,7 +357,7 @@ def test_the_closest_node_is_not_said_to_be_too_small_under_a_policy_that_does_n
 
 
 def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+    fleet.asked(capsys, "r1", "--memory", "6GiB", "--count", "2")
 
     said = fleet.run(capsys, "explain", instance_id("r1", 1), "-o", "json")
 
@@ -381,7 +371,7 @@ def test_an_instance_is_explained_by_its_request(fleet: FleetLog, capsys: pytest
 
 
 def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17")
+    fleet.asked(capsys, "r1", "--memory", "6GiB", "--vcpus", "17")
 
     said = fleet.run(capsys, "explain", "r1", "--node", "c02", "-o", "json")
 
@@ -393,7 +383,7 @@ def test_one_node_is_asked_of_every_filter(fleet: FleetLog, capsys: pytest.Captu
 
 
 def test_a_node_that_was_not_known_then_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    fleet.asked(capsys, "r1", "--memory", "6GiB")
 
     said = fleet.run(capsys, "explain", "r1", "--node", "c99")
 
@@ -418,7 +408,7 @@ def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: 
 
 
 def test_a_request_that_has_left_the_log_is_not_called_one_that_never_was(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB")
+    fleet.asked(capsys, "r1", "--memory", "6GiB")
     number = fleet.log.partition(REQUESTS, b"r1")
     fleet.log.truncate(RESULTS, number, fleet.log.end(RESULTS, number))
     unanswered = [fleet.run(capsys, verb, "r1") for verb in ("explain", "cancel")]
@@ -433,7 +423,7 @@ def test_a_request_that_has_left_the_log_is_not_called_one_that_never_was(fleet:
 
 
 def test_every_node_has_every_filter_that_rejects_it_in_wide_and_json(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB", "--vcpus", "17", "--avoid", "c03")
+    fleet.asked(capsys, "r1", "--memory", "6GiB", "--vcpus", "17", "--avoid", "c03")
 
     wide = fleet.run(capsys, "explain", "r1", "-o", "wide").out
     (item,) = fleet.run(capsys, "explain", "r1", "-o", "json").json["items"]
@@ -500,7 +490,7 @@ def test_what_a_large_result_had_no_room_for_is_shown_as_it_comes_out_again(
     fleet = FleetLog(tmp_path)
     for number in range(20):
         fleet.audit(f"{number:02}-{'n' * 240}", {}, memory_mib=512 if number < too_small else 65_536)
-    asked(fleet, capsys, "large", "--memory", "1GiB", "--count", "1000")
+    fleet.asked(capsys, "large", "--memory", "1GiB", "--count", "1000")
     (record,) = [each for number in fleet.log.ends(RESULTS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"large"]
     result = decode(RESULTS, record.value)
     assert isinstance(result, InstancesPlaced)
@@ -567,8 +557,7 @@ def test_an_engine_that_does_not_look_at_all_nodes_says_so(tmp_path: Path, capsy
 def test_a_request_that_changed_hands_says_that_its_node_was_held_and_stays_there_when_asked_again(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule(turns=1, owner="leaves")
+    fleet.asked(capsys, "r1", "--memory", "1GiB", turns=1, owner="leaves")
     (held,) = fleet.run(capsys, "claims", "list", "-o", "json").json["items"]
     fleet.schedule()
     there = held["node_id"]
@@ -600,39 +589,28 @@ class EmptyFilter:
         return not host_state.instances
 """
 OWN = """
-filters = ["loud_racks:not_in_a_loud_rack", "loud_racks.EmptyFilter", "RamFilter"]
+filters = ["MODULE:not_in_a_loud_rack", "MODULE.EmptyFilter", "RamFilter"]
 
 [[weighers]]
 weigher = "RAMWeigher"
 
 [[weighers]]
-weigher = "loud_racks:cool"
+weigher = "MODULE:cool"
 multiplier = 5
 """
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
-    """A policy with code of its own, in a file; its module has the name of its test, since what is imported once stays."""
-    (tmp_path / f"{tmp_path.name}.py").write_text(LOUD)
     (tmp_path / "c02.heat").write_text("2.0")
-    (tmp_path / "own.toml").write_text(OWN.replace("loud_racks", tmp_path.name))
-    sys.path.insert(0, str(tmp_path))
-    yield tmp_path / "own.toml"
-    sys.path.remove(str(tmp_path))
-
-
-def decided_by_code(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path, *flags: str) -> None:
-    """Request r1, decided by that policy in a process that has gone."""
-    assert fleet.run(capsys, "place", *flags, "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule(policy=from_toml(own.read_text(), source="own"))
-    del sys.modules[own.parent.name]
+    with code_of_its_own(tmp_path, LOUD, OWN) as path:
+        yield path
 
 
 def test_code_that_the_recorded_policy_names_is_not_run_on_the_word_of_the_log(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
 ) -> None:
-    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB")
     own.with_name("other.toml").write_text('filters = ["json:loads"]')
 
     said = [fleet.run(capsys, "explain", "r1", *by) for by in ((), ("--by", "pack"), ("--by", str(own.with_name("other.toml"))))]
@@ -650,7 +628,7 @@ def test_code_that_the_recorded_policy_names_is_not_run_on_the_word_of_the_log(
 def test_code_that_the_recorded_policy_names_is_run_if_by_names_it_too(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
 ) -> None:
-    decided_by_code(fleet, capsys, own, "--memory", "1GiB", "--count", "2")
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB", "--count", "2")
     own.with_name("other.toml").write_text("alternates_max = 0\n" + own.read_text())
 
     told = fleet.run(capsys, "explain", "r1", "--by", str(own), "--node", "c03")
@@ -667,7 +645,7 @@ def test_code_that_the_recorded_policy_names_is_run_if_by_names_it_too(
 
 
 def test_a_by_that_cannot_be_used_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
-    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB")
 
     said = fleet.run(capsys, "explain", "r1", "--by", "nobody")
 
@@ -678,7 +656,7 @@ def test_a_by_that_cannot_be_used_is_refused(fleet: FleetLog, capsys: pytest.Cap
 def test_code_that_fails_when_it_is_run_again_leaves_what_was_recorded(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
 ) -> None:
-    decided_by_code(fleet, capsys, own, "--memory", "1GiB")
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB")
     own.with_name("c02.heat").unlink()
 
     said = fleet.run(capsys, "explain", "r1", "--by", str(own))

@@ -25,15 +25,6 @@ from streams.scheduler import Scheduler
 from tests.cli_log import PARTITIONS, FleetLog
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetLog:
-    """c01 has 8 GiB and 16 vCPUs, c02 half of the memory."""
-    fleet = FleetLog(tmp_path)
-    fleet.audit("c01", {}, memory_mib=8192)
-    fleet.audit("c02", {}, memory_mib=4096)
-    return fleet
-
-
 @contextmanager
 def scheduling(fleet: FleetLog) -> Iterator[None]:
     """A scheduler on a log of its own, in a thread, as long as the block lasts."""

@@ -17,28 +17,14 @@ from schemas.ids import instance_id
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import RESULTS
 from streams.cli.main import run
-from streams.scheduling.loading import from_toml
 from streams.scheduling.policy import DEFAULT, PACK, Policy, digest, text
-from tests.cli_log import FleetLog
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetLog:
-    fleet = FleetLog(tmp_path)
-    fleet.audit("c01", {}, memory_mib=8192)
-    fleet.audit("c02", {}, memory_mib=4096)
-    return fleet
+from tests.cli_log import FleetLog, code_of_its_own
 
 
 def test_a_node_cannot_be_drained_and_enabled_at_once(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     said = fleet.run(capsys, "what-if", "--memory", "1GiB", "--drain", "c01", "--enable", "c01")
 
     assert (said.code, said.err) == (2, "claimlog: --drain c01 and --enable c01: a node is one or the other\n")
-
-
-def asked(fleet: FleetLog, capsys: pytest.CaptureFixture[str], request_id: str, *flags: str) -> None:
-    assert fleet.run(capsys, "place", *flags, "--request", request_id, "--wait", "0s").code == 0
-    fleet.schedule()
 
 
 def chosen(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str | None]]:
@@ -48,7 +34,7 @@ def chosen(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *arguments: str)
 
 
 def test_a_refused_request_would_be_placed_with_another_ratio_or_a_node_more(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB", "--count", "2")
+    fleet.asked(capsys, "r1", "--memory", "6GiB", "--count", "2")
 
     assert fleet.run(capsys, "explain", "r1").code == 4
     assert chosen(fleet, capsys, "r1") == (4, ["c01", ""], ["c01", ""])
@@ -86,7 +72,7 @@ def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, 
     whole, other = FleetLog(tmp_path), FleetLog(tmp_path / "other")
     for fleet in (whole, other):
         fleet.audit("c01", {}, memory_mib=8192)
-    asked(whole, capsys, "r", "--memory", "2GiB", "--count", "3")
+    whole.asked(capsys, "r", "--memory", "2GiB", "--count", "3")
     assert other.run(capsys, "place", "--memory", "2GiB", "--count", "3", "--request", "r", "--wait", "0s").code == 0
     for number in whole.log.ends(RESULTS):
         for record in whole.log.read(RESULTS, number, 0):
@@ -100,8 +86,8 @@ def test_a_result_that_lacks_a_decision_is_followed_up_to_there(tmp_path: Path, 
 def test_it_is_decided_where_its_scheduler_stood_unless_another_moment_is_named(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked(fleet, capsys, "r1", "--memory", "6GiB")
-    asked(fleet, capsys, "r2", "--memory", "5GiB")
+    fleet.asked(capsys, "r1", "--memory", "6GiB")
+    fleet.asked(capsys, "r2", "--memory", "5GiB")
     fleet.audit("c03", {}, memory_mib=8192)
 
     assert chosen(fleet, capsys, "r1") == (0, ["c01"], ["c01"])
@@ -162,8 +148,7 @@ def test_a_fleet_file_of_today_may_name_nodes_that_came_after_the_moment_that_is
 ) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", {}, memory_mib=1000)
-    assert fleet.run(capsys, "place", "--memory", "1600", "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule()
+    fleet.asked(capsys, "r1", "--memory", "1600")
     before = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
     fleet.audit("c02", {}, memory_mib=1000)
     file = tmp_path / "fleet.toml"
@@ -250,27 +235,20 @@ def test_another_policy_is_tried_where_that_of_the_scheduler_names_code_of_its_o
     assert tried.json["items"][0]["unchanged"] is None
 
 
+SMALL = "def small(ask, room):\n    return -room.memory_mib_total\n"
+OWN = '[[weighers]]\nweigher = "MODULE:small"\n'
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
-    """A policy with code of its own, in a file; its module has the name of its test, since what is imported once stays."""
-    (tmp_path / f"{tmp_path.name}.py").write_text("def small(ask, room):\n    return -room.memory_mib_total\n")
-    (tmp_path / "own.toml").write_text(f'[[weighers]]\nweigher = "{tmp_path.name}:small"\n')
-    sys.path.insert(0, str(tmp_path))
-    yield tmp_path / "own.toml"
-    sys.path.remove(str(tmp_path))
-
-
-def decided_by_code(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
-    """Request r1, decided by that policy in a process that has gone."""
-    assert fleet.run(capsys, "place", "--memory", "1GiB", "--count", "2", "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule(policy=from_toml(own.read_text(), source="own"))
-    del sys.modules[own.parent.name]
+    with code_of_its_own(tmp_path, SMALL, OWN) as path:
+        yield path
 
 
 def test_a_policy_that_by_names_vouches_for_the_code_that_the_recorded_one_names_too(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path
 ) -> None:
-    decided_by_code(fleet, capsys, own)
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB", "--count", "2")
     heavier = own.with_name("heavier.toml")
     heavier.write_text(own.read_text() + "multiplier = -1\n")
 
@@ -286,7 +264,7 @@ def test_a_policy_that_by_names_vouches_for_the_code_that_the_recorded_one_names
 
 
 def test_code_that_only_the_log_names_is_not_run(fleet: FleetLog, capsys: pytest.CaptureFixture[str], own: Path) -> None:
-    decided_by_code(fleet, capsys, own)
+    fleet.decided_by_code(capsys, own, "--memory", "1GiB", "--count", "2")
 
     said = [fleet.run(capsys, "what-if", "r1", *flags) for flags in ((), ("--by", "pack"))]
     present = chosen(fleet, capsys, "--memory", "1GiB", "--by", "pack")
@@ -301,8 +279,7 @@ def test_code_that_only_the_log_names_is_not_run(fleet: FleetLog, capsys: pytest
 
 def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.now_ms += 60_000
-    assert fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1", "--wait", "0s").code == 0
-    fleet.schedule(owner="packs", policy=PACK)
+    fleet.asked(capsys, "r1", "--memory", "1GiB", owner="packs", policy=PACK)
     cut = fleet.run(capsys, "explain", "r1", "-o", "json").json["cut"]
 
     said = fleet.run(capsys, "what-if", "r1", "--at", cut, "-o", "json").json
@@ -328,7 +305,7 @@ def test_at_the_cut_of_an_answer_the_scheduler_that_gave_it_had_started(fleet: F
     ],
 )
 def test_a_wrong_command_line_exits_2(fleet: FleetLog, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
-    asked(fleet, capsys, "r1", "--memory", "1GiB")
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
 
     said = fleet.run(capsys, "what-if", *arguments)
 
@@ -364,7 +341,7 @@ def test_what_a_scheduler_refuses_whatever_nodes_there_are_is_placed_nowhere(
 
 
 def test_of_an_instance_its_request_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(fleet, capsys, "r1", "--memory", "1GiB", "--count", "2")
+    fleet.asked(capsys, "r1", "--memory", "1GiB", "--count", "2")
 
     said = fleet.run(capsys, "what-if", instance_id("r1", 1))
 
@@ -381,7 +358,7 @@ def test_an_affinity_group_goes_where_something_else_would_have_sent_it_though_i
         fleet.audit(name, {}, memory_mib=memory_mib)
     ask = ("--memory", "1GiB", "--count", "2", "--group", "g", "--policy", "affinity")
     fresh = chosen(fleet, capsys, *ask, "--by", "pack")[1]
-    asked(fleet, capsys, "web", *ask)
+    fleet.asked(capsys, "web", *ask)
 
     again, packed, drained = (chosen(fleet, capsys, "web", *flags) for flags in ((), ("--by", "pack"), ("--drain", "big")))
 
@@ -390,6 +367,6 @@ def test_an_affinity_group_goes_where_something_else_would_have_sent_it_though_i
     assert packed == (0, ["small", "small"], ["big", "big"])
     assert drained == (0, ["mid", "mid"], ["big", "big"])
 
-    asked(fleet, capsys, "more", *ask)
+    fleet.asked(capsys, "more", *ask)
 
     assert chosen(fleet, capsys, "more", "--by", "pack")[1] == ["big", "big"], "that its group lives there is not of its own making"
