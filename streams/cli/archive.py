@@ -17,7 +17,7 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.history import archived
@@ -54,8 +54,8 @@ def archive_verb(
     """
     if not directory:
         raise UsageProblem("DIRECTORY '': expected the folder where the files go; the present one is .")
-    answer, folder = Answer(columns=COLUMNS, items=()), Path(directory)
-    show.check(answer)
+    report, folder = Report(columns=COLUMNS, items=()), Path(directory)
+    show.check(report)
     with opened(log, makes=folder) as source, archived(source, folder) as history:
         check_there(source, CLAIMS)
         limits = _limits(source, below)
@@ -72,7 +72,7 @@ def archive_verb(
             {"topic": partition.topic, "partition": partition.number, "moved": moved.get(partition, 0), "start": source.start(*partition)}
             for partition in limits
         ]
-    show.write(structs.replace(answer, items=items))
+    show.write(structs.replace(report, items=items))
     return Exit.DONE
 
 

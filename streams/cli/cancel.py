@@ -12,7 +12,7 @@ from schemas.topics import REQUESTS, RESULTS
 from streams.cli.flags import LogFlag
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import Answer, Asked, asked, awaited, not_at_hand
+from streams.cli.reading.answers import RecordedResult, RequestHistory, awaited, not_at_hand, request_history
 from streams.cli.reading.open_log import opened
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
@@ -51,9 +51,9 @@ def cancel(
     return 0
 
 
-def _known(log: Log, request: str) -> Asked:
+def _known(log: Log, request: str) -> RequestHistory:
     """A request that the log has something of. Raises UsageProblem, AnswerIncomplete."""
-    found = asked(log, request)
+    found = request_history(log, request)
     if not found.is_known:
         gone, said = not_at_hand(log, REQUESTS, RESULTS), f"request {request!r} is not known on this log"
         if gone:
@@ -62,7 +62,7 @@ def _known(log: Log, request: str) -> Asked:
     return found
 
 
-def _became(before: Answer | None, counting: Answer | None, gone: str) -> str:
+def _became(before: RecordedResult | None, counting: RecordedResult | None, gone: str) -> str:
     """What a cancel finds or does, by the result that counted before it and the one that counts now."""
     if counting is None and gone:
         return f"has no answer at hand, so it is given up if it has none, and claims that nobody uses yet are given back{gone}"

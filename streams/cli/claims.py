@@ -21,7 +21,7 @@ from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.node.verb import claim_item
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -88,7 +88,7 @@ def list_(
         for item in items
         if state == "held" or item["state"] in wanted
     ]
-    show.write(Answer(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE))
+    show.write(Report(columns=COLUMNS, items=items, cut=folded.cut, like=_LIKE))
     for subject in (Subject("instance", instance or ""), Subject("request", request or "")):
         if subject.name and not claims:
             # Whether the name is known at all only the whole log says, and nothing held is an answer without it.

@@ -20,7 +20,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.interrupts import ends_tidily
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -70,7 +70,7 @@ def copy_verb(
     """
     if not target:
         raise UsageProblem(f"TARGET '': expected {TARGETS}")
-    show.check(Answer(columns=COLUMNS, items=()))
+    show.check(Report(columns=COLUMNS, items=()))
     if named_log(log) == "-":
         raise UsageProblem("--log -: lines that are piped may be cut short anywhere; write them to a FILE.jsonl, and copy that")
     if target.endswith(".jsonl") and not target.startswith(("sqlite:", "kafka:")):
@@ -90,7 +90,7 @@ def copy_verb(
             {"topic": place.topic, "partition": place.number, "copied": count, "end": destination.end(*place)}
             for place, count in copied.items()
         ]
-    show.write(Answer(columns=COLUMNS, items=items))
+    show.write(Report(columns=COLUMNS, items=items))
     return Exit.INCOMPLETE if lacks else Exit.DONE
 
 
@@ -156,7 +156,7 @@ def _exported(path: Path, log: str | None, show: Show) -> int:
                 partial.unlink()
     places = [Partition(spec.name, number) for spec in topics for number in range(spec.partitions)]
     items = [{"topic": each.topic, "partition": each.number, "copied": copied[each], "end": copied[each]} for each in places]
-    show.write(Answer(columns=COLUMNS, items=items))
+    show.write(Report(columns=COLUMNS, items=items))
     return Exit.DONE
 
 

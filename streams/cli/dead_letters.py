@@ -18,7 +18,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, MomentFlag, Show
 from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import open_log, opened
@@ -81,7 +81,7 @@ def list_(
             for record in records_of(source, (DEAD_LETTERS,), Range(within.since, cut), BATCH_RECORDS)
             if (item := _item(record)) and topic in {None, item["topic"]} and kind in {None, item["kind"]}
         ]
-    show.write(Answer(columns=COLUMNS, items=items, cut=cut, like=_LIKE))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut, like=_LIKE))
     return 0
 
 
@@ -100,7 +100,7 @@ def show_(letter: LetterName, /, *, log: LogFlag = None, show: Show = SHOW) -> i
             print(printable(f"{name:<10} {units.moment(value) if name == 'time_ms' else value}"))
         return 0
     columns = [Column(name=name) for name in item]
-    show.write(Answer(columns=columns, items=[item], cut=None))
+    show.write(Report(columns=columns, items=[item], cut=None))
     return 0
 
 

@@ -17,7 +17,7 @@ from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -68,8 +68,8 @@ def diff(*names: NodeNames, at: AtFlag = (), why: WhyFlag = False, log: LogFlag 
     found = [change for change in changes.found if change.node_id in chosen]
     items = list(_items(chosen, before, after, found, last, why=why))
     summary = {"from": {"cut": str(first.cut)}, "to": {"cut": str(last.cut)}}
-    answer = Answer(columns=columns(), items=items, cut=last.cut, summary=summary, like=_item("change", "", "", {}))
-    show.write(answer)
+    report = Report(columns=columns(), items=items, cut=last.cut, summary=summary, like=_item("change", "", "", {}))
+    show.write(report)
     differs = any(item["kind"] == "change" and (not item["resource"] or any(item["delta"].values())) for item in items)
     return Exit.FINDINGS if differs else Exit.DONE
 

@@ -20,7 +20,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, BoundFlag, LogFlag, Show
 from streams.cli.given.moments import past_moment
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, write_on
+from streams.cli.printed.output import Column, Report, write_on
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.printed.stdout import check_heard
@@ -114,7 +114,7 @@ def events(
             if subject is not None and not first:
                 check_named(source, subject)
             items = chain(first, found)
-            show.write(Answer(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
+            show.write(Report(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
             said = [*begins_late(source, having, within), *([missing_text(lacks)] if lacks else ())]
             for each in said:
                 say(each)
@@ -219,7 +219,7 @@ def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: 
         items = [record_item(record) for record in batch if chosen(record)]
         if items:
             write_on(
-                Answer(columns=COLUMNS, items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr
+                Report(columns=COLUMNS, items=items, mixed=MIXED), msgspec.structs.replace(style, headers=headers), sys.stdout, sys.stderr
             )
             sys.stdout.flush()
             headers = False

@@ -34,11 +34,10 @@ from streams.cli.printed.funnel import (
     weight_lines,
     without_lines,
 )
-from streams.cli.printed.output import Answer, Column, item_of
+from streams.cli.printed.output import Column, Report, item_of
 from streams.cli.printed.printable import printable, say, teller
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import Answer as Counting
-from streams.cli.reading.answers import Asked, asked, decided_at, not_at_hand, request_of_instance
+from streams.cli.reading.answers import RecordedResult, RequestHistory, decided_at, not_at_hand, request_history, request_of_instance
 from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import check_claims_at_hand
@@ -128,18 +127,18 @@ def explain(
             summary = _summary(found, request, counting) | {"decided_on": str(decided_at(source, counting))}
             summary["home"] = next((item for item in items if not item["attempt"]), None)
             instances = [item for item in items if item["attempt"]]
-            show.write(Answer(columns=COLUMNS, items=instances, cut=now.state.cut, summary=summary))
+            show.write(Report(columns=COLUMNS, items=instances, cut=now.state.cut, summary=summary))
     return exit_of_failed(result.reason) if isinstance(result, PlacementFailed) and result.reason != "cancelled" else Exit.DONE
 
 
-def _check_decided(counting: Counting, at: Moment | None) -> None:
+def _check_decided(counting: RecordedResult, at: Moment | None) -> None:
     """Raises AnswerIncomplete for a moment before the request was answered: it says nothing of what came later."""
     if at is not None and not (counting.time_ms <= at.time_ms if isinstance(at, Instant) else _holds(at, counting)):
         said = f"request {counting.result.request_id} had no answer yet then: it was answered at {units.moment(counting.time_ms)}"
         raise AnswerIncomplete(f"{said} ({counting.position}); ask for a later --at")
 
 
-def _holds(cut: Cut, counting: Counting) -> bool:
+def _holds(cut: Cut, counting: RecordedResult) -> bool:
     """Whether a cut has the result and all that it was decided on, as far as it has these topics at all."""
     needed = [(RESULTS, counting.position.partition, counting.position.offset + 1)]
     needed += [(CLAIMS, number, end) for decision in counting.result.decisions for number, end in enumerate(decision.cut)]
@@ -164,19 +163,19 @@ def _now(log: Log, request: PlacementRequested, at: Moment | None) -> Now:
     return Now(request, state, fates)
 
 
-def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Counting, str]:
+def _found(log: Log, subject: str) -> tuple[RequestHistory, PlacementRequested, RecordedResult, str]:
     """The request of a subject, its counting result, and the instance if it was named. Raises UsageProblem, AnswerIncomplete."""
-    found, instance_id = asked(log, subject), ""
+    found, instance_id = request_history(log, subject), ""
     if not found.is_known:
         request_id = request_of_instance(log, subject)
         if request_id is None:
             gone = not_at_hand(log, REQUESTS, RESULTS)
             said = f"{subject!r} is no request and no instance of one on this log"
             raise AnswerIncomplete(said + gone) if gone else UsageProblem(f"{said}; try `claimlog timeline {quote(subject)}`")
-        found, instance_id = asked(log, request_id), subject
+        found, instance_id = request_history(log, request_id), subject
     counting = found.counting
     if counting is None:
-        late = f"; {len(found.answers)} came too late to count" if found.answers else ""
+        late = f"; {len(found.results)} came too late to count" if found.results else ""
         late += not_at_hand(log, RESULTS) or "; is a scheduler on this log?"
         raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}")
     if found.request is None:
@@ -185,7 +184,12 @@ def _found(log: Log, subject: str) -> tuple[Asked, PlacementRequested, Counting,
 
 
 def _told(
-    found: Asked, request: PlacementRequested, counting: Counting, decided: list[tuple[Decision, Again]], now: Now, telling: Telling
+    found: RequestHistory,
+    request: PlacementRequested,
+    counting: RecordedResult,
+    decided: list[tuple[Decision, Again]],
+    now: Now,
+    telling: Telling,
 ) -> list[str]:
     result = counting.result
     lines = [
@@ -198,7 +202,7 @@ def _told(
     else:
         lines.append(f"failed   {counting.position}  {took}: {result.reason}" + (f" ({result.message})" if result.message else ""))
     lines += [f"cancel   {position}" for position in found.cancels]
-    others = [answer for answer in found.answers if answer is not counting]
+    others = [result for result in found.results if result is not counting]
     lines += [f"also     {other.position} does not count: {'too late' if other.late else 'not the first'}" for other in others]
     if not decided and isinstance(result, InstancesPlaced):
         lines.append("no decision is recorded for it: the evidence of large requests is kept for the first instances only")
@@ -289,7 +293,7 @@ def _line(line: Line) -> dict[str, Any]:
     return {"node_id": line.node_id, "rejected": rejected}
 
 
-def _summary(found: Asked, request: PlacementRequested, counting: Counting) -> dict[str, Any]:
+def _summary(found: RequestHistory, request: PlacementRequested, counting: RecordedResult) -> dict[str, Any]:
     result = counting.result
     said: dict[str, Any] = {
         "request_id": request.request_id,

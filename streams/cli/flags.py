@@ -5,7 +5,7 @@ A verb takes those it needs:
     def nodes(*, log: LogFlag = None, at: MomentFlag = "now", show: Show = SHOW) -> int:
         with opened(log) as ledger:
             ...
-            show.write(Answer(...))
+            show.write(Report(...))
 
 and they are parsed, described and refused alike everywhere.
 """
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from streams.cli.given.timegrammar import GRAMMAR
 from streams.cli.given.units_in import of_seconds
-from streams.cli.printed.output import Answer, Format, Style, check_asked, write
+from streams.cli.printed.output import Format, Report, Style, check_asked, write
 from streams.cli.printed.stdout import is_terminal
 
 LogFlag = Annotated[
@@ -71,13 +71,13 @@ class Show:
         colour = is_terminal(out) and not os.environ.get("NO_COLOR")
         return Style(format=self.output, columns=self.column, sort=self.sort, headers=self.headers, colour=colour)
 
-    def write(self, answer: Answer) -> None:
+    def write(self, report: Report) -> None:
         """Print the answer, as `output.write` does. Raises UsageProblem for a column that is not there."""
-        write(answer, self.style(sys.stdout), sys.stdout, sys.stderr)
+        write(report, self.style(sys.stdout), sys.stdout, sys.stderr)
 
-    def check(self, answer: Answer) -> None:
+    def check(self, report: Report) -> None:
         """Raises UsageProblem for a column that the answer will not have; for who writes before there is one."""
-        check_asked(answer, self.style(sys.stdout))
+        check_asked(report, self.style(sys.stdout))
 
 
 SHOW = Show()

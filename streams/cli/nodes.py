@@ -12,7 +12,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import NodeNames, matching
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Answer, Column, plain
+from streams.cli.printed.output import Column, Report, plain
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
@@ -34,7 +34,7 @@ def nodes(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
         state = state_at(source, moment_of(at))
     chosen = matching(state.node_ids(), names)
     items = [node_item(row, state.as_of_ms) for row in state.rows(chosen).values()]
-    show.write(Answer(columns=columns(), items=items, cut=state.cut))
+    show.write(Report(columns=columns(), items=items, cut=state.cut))
     return 0
 
 

@@ -23,11 +23,10 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
 from streams.cli.printed.funnel import decision_item, funnel_lines, miss_line, request_text
-from streams.cli.printed.output import Answer, Column, item_of
+from streams.cli.printed.output import Column, Report, item_of
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.answers import Answer as Found
-from streams.cli.reading.answers import asked, awaited, decided_at
+from streams.cli.reading.answers import RecordedResult, awaited, decided_at, request_history
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.relief import relief_lines
 from streams.cli.reading.rerun import Reruns
@@ -90,7 +89,7 @@ def place(
 
 def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: Show, *, fresh: bool) -> int:
     """Publish and wait. An id that is not `fresh` may have been answered before, so its answer is looked for from the start."""
-    show.check(Answer(columns=PLACED, items=(), like=_LIKE) if wait_ms else Answer(columns=ASKED, items=()))
+    show.check(Report(columns=PLACED, items=(), like=_LIKE) if wait_ms else Report(columns=ASKED, items=()))
     with opened(spec, for_work=True) as log:
         check_writable(log)
         check_topics(log)
@@ -114,7 +113,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
             if show.in_words:
                 print(printable(request.request_id))
             else:
-                show.write(Answer(columns=ASKED, items=[{"request_id": request.request_id, "position": str(position)}]))
+                show.write(Report(columns=ASKED, items=[{"request_id": request.request_id, "position": str(position)}]))
             return 0
         found = awaited(log, request.request_id, number, since, wait_ms)
         if found is None:
@@ -134,7 +133,7 @@ def _placed(request: PlacementRequested, wait_ms: int, spec: str | None, show: S
 
 def _was_asked(log: Log, request: PlacementRequested) -> bool:
     """Whether this is asked again. Raises UsageProblem for an id that stands for another request: the answer would be that one's."""
-    found = asked(log, request.request_id)
+    found = request_history(log, request.request_id)
     if found.request is not None:
         _refuse_differing(request, found.request, found.position)
     return found.request is not None
@@ -160,11 +159,11 @@ def _refuse_differing(request: PlacementRequested, before: PlacementRequested, p
     )
 
 
-def _say_placed(log: Log, found: Found, result: InstancesPlaced, show: Show) -> int:
-    answer = Answer(
+def _say_placed(log: Log, found: RecordedResult, result: InstancesPlaced, show: Show) -> int:
+    report = Report(
         columns=PLACED, items=[*map(item_of, result.placements)], cut=decided_at(log, found), summary=_summary(found), like=_LIKE
     )
-    show.write(answer)
+    show.write(report)
     _say_kept(log, result.kept)
     say(f"placed at {found.position} by {result.owner}")
     return 0
@@ -189,24 +188,24 @@ def _say_kept(log: Log, kept: Sequence[Placement]) -> None:
         say(f"once the move is confirmed: `{'; '.join(release_command(each, 'migrated') for each in all_there)}`")
 
 
-def _say_would(log: Log, count: int, found: Found, result: InstancesPlaced, show: Show) -> int:
+def _say_would(log: Log, count: int, found: RecordedResult, result: InstancesPlaced, show: Show) -> int:
     """Of a dry run the nodes that were chosen: nothing is claimed, so there are no claims to name."""
     items = [{"instance_id": each.instance_id, "node_id": each.chosen, "claim_id": "", "partition": None} for each in result.decisions]
     summary = {**_summary(found), "outcome": "dry-run"}
-    answer = Answer(columns=PLACED, items=items, cut=decided_at(log, found), summary=summary, like=_LIKE)
-    show.write(answer)
+    report = Report(columns=PLACED, items=items, cut=decided_at(log, found), summary=summary, like=_LIKE)
+    show.write(report)
     told = "" if len(items) == count else f" (of {count} instances the first {len(items)} are told)"
     say(f"dry run: it would be placed so{told}, nothing is claimed; {found.position} by {result.owner}")
     return 0
 
 
-def _say_failed(log: Log, request: PlacementRequested, found: Found, result: PlacementFailed, show: Show) -> int:
+def _say_failed(log: Log, request: PlacementRequested, found: RecordedResult, result: PlacementFailed, show: Show) -> int:
     """The reasons, and what the leaks on the nearest node hold."""
     code = exit_of_failed(result.reason)
     if not show.in_words:
         items = [decision_item(decision) for decision in result.decisions if decision.attempt]
-        answer = Answer(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
-        show.write(answer)
+        report = Report(columns=FAILED, items=items, cut=decided_at(log, found), summary=_summary(found), like=_LIKE)
+        show.write(report)
         return code
     for line in failed_lines(log, request, result):
         print(printable(line))
@@ -229,7 +228,7 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
     return lines + relief_lines(state_at(log), request, policy, miss.node_id if miss is not None else "")
 
 
-def _summary(found: Found) -> dict[str, Any]:
+def _summary(found: RecordedResult) -> dict[str, Any]:
     """What happened, for the JSON document."""
     result = found.result
     said = {"request_id": result.request_id, "owner": result.owner, "position": str(found.position), "time_ms": found.time_ms}

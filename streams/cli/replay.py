@@ -17,7 +17,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.timegrammar import Instant
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -82,7 +82,7 @@ def replay_verb(
         tell(f"a replay folds {CLAIMS} alone: what the cut includes of {', '.join(left_out)} is no part of it")
     items = [_item(partition) for partition in found]
     summary = None if checks is None else _summary(checks)
-    show.write(Answer(columns=COLUMNS, items=items, cut=cut, summary=summary))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut, summary=summary))
     if checks is None:
         return Exit.DONE
     _say(checks)

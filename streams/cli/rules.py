@@ -24,7 +24,7 @@ from schemas.topics import CLAIMS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -69,7 +69,7 @@ def rules(*, log: LogFlag = None, show: Show = SHOW) -> int:
     items: list[dict[str, Any]] = [
         {"partition": each.place, "rules_version": each.rules_version, "known": each.unknown is None, "says": _says(each)} for each in found
     ]
-    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut))
     say(f"this claimlog knows {_versions()}")
     versions = {each.rules_version for each in found}
     if len(versions) > 1:

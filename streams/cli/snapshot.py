@@ -23,7 +23,7 @@ from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -86,7 +86,7 @@ def list_(
         damaged = [number for number in ends if damaged_at(source, number)]
         starts = {number: source.start(CLAIMS, number) for number in ends}
     items = [_item(entry, ends[entry.partition], says) for entry, says in zip(found, said, strict=True)]
-    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut))
     concern = [entry.is_complete and entry.offset + 1 >= starts[entry.partition] for entry in found]
     bad = any(says not in {USABLE, VERIFIED} for says, counts in zip(said, concern, strict=True) if counts)
     return Exit.FINDINGS if bad or damaged else Exit.DONE

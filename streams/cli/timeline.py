@@ -23,7 +23,7 @@ from streams.cli.given.moments import past_moment
 from streams.cli.given.timegrammar import Moment
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES, amount_text
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.naming import Naming, claimed_by, firsts_naming
@@ -68,7 +68,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         within = Range(start, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
-    show.write(Answer(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
+    show.write(Report(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))
     if lacks:
         say(missing_text(lacks))
     if not about.entries:

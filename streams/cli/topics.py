@@ -14,7 +14,7 @@ from schemas.topics import CLAIMS, REQUESTS, TOPICS
 from streams.cli.exits import Exit
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import whole
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened, with_settings
@@ -99,7 +99,7 @@ def apply(
     for flag, number in (("--ledger-partitions", ledger_partitions), ("--request-partitions", request_partitions)):
         if number is not None and not 1 <= number <= PARTITIONS_MAX:
             raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
-    show.check(Answer(columns=COLUMNS, items=()))
+    show.check(Report(columns=COLUMNS, items=()))
     with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
         there = target.topics()
         check_partitions(there, "--ledger-partitions", ledger_partitions, CLAIMS)
@@ -144,7 +144,7 @@ def _told(log: Log, show: Show) -> int:
         }
         for topic in TOPICS.values()
     ]
-    show.write(Answer(columns=COLUMNS, items=items))
+    show.write(Report(columns=COLUMNS, items=items))
     mirrored = of_mirrors(compared)
     if mirrored:
         say(f"{', '.join(mirrored)}: {TIMES_OF_WRITERS}; {TIMES_OF_BROKERS}")

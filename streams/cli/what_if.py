@@ -28,10 +28,10 @@ from streams.cli.given.asking import ASKING, Asking, file_or_stdin, from_json
 from streams.cli.given.documents import code_vouched_for
 from streams.cli.printed import units
 from streams.cli.printed.funnel import closest_lines, decision_item, funnel_lines, matrix_lines, request_text, supply_lines
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.reading.answers import asked, not_at_hand, request_of_instance, started_by
+from streams.cli.reading.answers import not_at_hand, request_history, request_of_instance, started_by
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.rerun import Reruns
 from streams.cli.reading.state_at import moment_of, state_at
@@ -131,8 +131,8 @@ def what_if(
             print(printable(line))
         say(str(played.cut))
     else:
-        answer = Answer(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, told))
-        show.write(answer)
+        report = Report(columns=COLUMNS, items=_items(played), cut=played.cut, summary=_summary(request, played, told))
+        show.write(report)
     return Exit.DONE if played.outcome.placed == request.count else Exit.UNPLACEABLE
 
 
@@ -142,7 +142,7 @@ def _subject(log: Log, text: str, asking: Asking) -> Subject:
         return Subject(asking.request(OWNER))
     if text == "-" or text.endswith(".json") or Path(text).is_file():
         return _counted(Subject(from_json(text, None)), asking)
-    found = asked(log, text)
+    found = request_history(log, text)
     if found.request is None:
         gone = not_at_hand(log, REQUESTS)
         what = "its record is not at hand" if found.is_known else "it is not on this log, and no file of that name is here"

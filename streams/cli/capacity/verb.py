@@ -21,7 +21,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.asking import ASKING, Asking, file_or_stdin
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.answers import started_by
@@ -89,7 +89,7 @@ def capacity_verb(
         "policy_source": chosen.source,
         "nodes_known": len(fleet.rooms()),
     }
-    show.write(Answer(columns=_columns(zones if are_named else ()), items=items, cut=cut, summary=summary))
+    show.write(Report(columns=_columns(zones if are_named else ()), items=items, cut=cut, summary=summary))
     if show.for_people:
         if changing.told():
             say(f"if {', '.join(changing.told())}")

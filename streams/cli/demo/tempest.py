@@ -32,7 +32,7 @@ from schemas.units import GIB
 from streams.cli.exits import Exit
 from streams.cli.main import run
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, Style, write
+from streams.cli.printed.output import Column, Report, Style, write
 from streams.cli.printed.printable import say
 from streams.cli.produce.publishing import message
 from streams.cli.reading.state import State
@@ -253,7 +253,7 @@ def _unlike(state: State, left: Sequence[Left], sums: dict[str, int]) -> Iterato
 
 def _table(items: Sequence[dict[str, Any]], cut: Cut, *names: str) -> None:
     columns = [Column(name=name, title=TITLES.get(name, name.replace("_", " ")), shown=_shown, right=name not in LEFT) for name in names]
-    write(Answer(columns=columns, items=items, cut=cut), Style(), sys.stdout, io.StringIO())
+    write(Report(columns=columns, items=items, cut=cut), Style(), sys.stdout, io.StringIO())
 
 
 def _shown(value: object) -> str:

@@ -19,7 +19,7 @@ from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.producers import producers
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
@@ -70,7 +70,7 @@ def doctor(
         found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
         code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS
     items = [to_builtins(check) for check in found]
-    show.write(Answer(columns=COLUMNS, items=items, cut=cut))
+    show.write(Report(columns=COLUMNS, items=items, cut=cut))
     if code is Exit.DONE and any(check.status == "fail" for check in found):
         return Exit.FINDINGS
     return code

@@ -17,7 +17,7 @@ from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
 from streams.cli.printed.amounts import MEMORY, TITLES
-from streams.cli.printed.output import Answer, Column, plain
+from streams.cli.printed.output import Column, Report, plain
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -54,8 +54,8 @@ def apply(
     one in the file those are all there are, and nodes leave the others.
     """
     wants = _file(file)
-    answer = Answer(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
-    show.check(answer)
+    report = Report(columns=CHANGES, items=(), like=dict.fromkeys(Change.__struct_fields__))
+    show.check(report)
     with opened(log) as source:
         # Nodes that are reported but not carried yet are known as well. Where there are none, that is the ledger, folded once.
         everyone = state_at(source, views=False)
@@ -74,8 +74,8 @@ def apply(
                 reserved += all_reserved(node, fields)
         if messages and not dry_run:
             source.append(messages)
-    answer = structs.replace(answer, items=[to_builtins(change) for change in listed], cut=state.cut)
-    show.write(answer)
+    report = structs.replace(report, items=[to_builtins(change) for change in listed], cut=state.cut)
+    show.write(report)
     if reserved:
         say(f"more is reserved than there is, so nothing fits: {few(reserved, separator='; ')}")
     say(_summary(len(messages), len(nodes), dry_run=dry_run))
@@ -91,7 +91,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
     with opened(log) as source:
         state = state_at(source, moment_of(at), views=False)
     items = [settings(node) for node_id in matching(state.node_ids(), names) if (node := state.node(node_id)) is not None]
-    show.write(Answer(columns=_columns(), items=items, cut=state.cut))
+    show.write(Report(columns=_columns(), items=items, cut=state.cut))
     return 0
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say, teller
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import UsageProblem
@@ -39,8 +39,8 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     All are looked at anew before the first, and each after what was written on its node or for its instance, with all that hosts have
     reported by then. 0 if nothing is left to do, else 3.
     """
-    answer = Answer(columns=COLUMNS, items=(), like=_LIKE)
-    show.check(answer)
+    report = Report(columns=COLUMNS, items=(), like=_LIKE)
+    show.check(report)
     if yes:
         check_writable(log)
     done: list[tuple[Remedy, str, Position | None]] = []
@@ -66,7 +66,7 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
     for mends, action, place in done:
         left = place is not None and state.finding_again(mends.finding) is not None
         items.append(_item(mends, f"{action}; still open" if left else action, place))
-    show.write(structs.replace(answer, items=items, cut=state.cut))
+    show.write(structs.replace(report, items=items, cut=state.cut))
     if not yes and any(item["action"] == "would write" for item in items):
         say("nothing was written; --yes writes it")
     healed = all(item["action"] == "resolved" or (item["position"] and "still open" not in item["action"]) for item in items)

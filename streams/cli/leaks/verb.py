@@ -20,7 +20,7 @@ from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
 from streams.cli.leaks.views_apart import apart_lines, apart_on, apart_text
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column, in_order, item_of
+from streams.cli.printed.output import Column, Report, in_order, item_of
 from streams.cli.printed.printable import printable, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.apart import Apart, JobsFlag, Source, jobs_of
@@ -116,14 +116,14 @@ def leaks(
         return code
     items = [finding_item(finding, state.as_of_ms) for finding in found]
     totals = summary(found) | {"nodes_apart": sorted(views_apart)}
-    answer = Answer(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
+    report = Report(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
     if explain and show.for_people:
-        _explain(answer, dict(zip(map(id, items), found, strict=True)), state, show)
+        _explain(report, dict(zip(map(id, items), found, strict=True)), state, show)
         for name, differ in () if kind else views_apart.items():
             sys.stdout.write(apart_lines(state, name, differ))
         say(str(state.cut))
     else:
-        show.write(answer)
+        show.write(report)
     for sentence in told if show.for_people else ():
         say(sentence)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
@@ -132,7 +132,7 @@ def leaks(
 def _check_told(kinds: tuple[str, ...], explain: bool, show: Live) -> None:
     """Raises UsageProblem for what the answer would be told without."""
     if explain:
-        show.check(Answer(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
+        show.check(Report(columns=columns(), items=(), like=finding_item(_LIKE, 0)))
         if show.column and show.for_people:
             raise UsageProblem("--explain tells in words, which have no columns: leave out -c, or add -o jsonl")
     for name in kinds:
@@ -140,9 +140,9 @@ def _check_told(kinds: tuple[str, ...], explain: bool, show: Live) -> None:
             raise UsageProblem(f"there is no kind {name!r}; there are: {', '.join(KINDS)}")
 
 
-def _explain(answer: Answer, of_item: Mapping[int, OpenRecord], state: State, show: Live) -> None:
+def _explain(report: Report, of_item: Mapping[int, OpenRecord], state: State, show: Live) -> None:
     """Tell of each finding in words, in the order asked for; `of_item` has them by the identity of their items."""
-    items = in_order(answer, show.style(sys.stdout))
+    items = in_order(report, show.style(sys.stdout))
     sys.stdout.write("".join(explained(of_item[id(item)], state.as_of_ms) for item in items))
 
 

@@ -15,7 +15,7 @@ from schemas.topics import CLAIMS
 from streams.cli.flags import SHOW, LogFlag, Show
 from streams.cli.given.units_in import duration_ms
 from streams.cli.printed import units
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state import State
@@ -52,8 +52,8 @@ def retire(
     length_ms = duration_ms(unheard_for)
     if not length_ms:
         raise UsageProblem(f"--unheard-for {unheard_for}: every node is unheard of for no time; expected a time such as 7d")
-    answer = Answer(columns=COLUMNS, items=(), like=_said("", 0, 0, 0, ""))
-    output.check(answer)
+    report = Report(columns=COLUMNS, items=(), like=_said("", 0, 0, 0, ""))
+    output.check(report)
     with opened(log) as source:
         if yes:
             check_writable(source)
@@ -67,7 +67,7 @@ def retire(
                 if item["what"] == RETIRABLE:
                     appended(source, configure(item["node_id"], new_stamp(), status="withdrawn", reason=reason))
                     item["what"] = RETIRED
-    output.write(structs.replace(answer, items=items, cut=state.cut))
+    output.write(structs.replace(report, items=items, cut=state.cut))
     return 3 if any(item["what"] == RETIRABLE for item in items) else 0
 
 

@@ -21,7 +21,7 @@ from streams.cli.given.node_names import unknown_node
 from streams.cli.nodes import node_item
 from streams.cli.printed import units
 from streams.cli.printed.amounts import MEMORY, TITLES, amount_text
-from streams.cli.printed.output import Answer, Column, plain
+from streams.cli.printed.output import Column, Report, plain
 from streams.cli.printed.printable import printable, printable_lines, say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import opened
@@ -63,8 +63,8 @@ def show(name: NodeName, /, *, log: LogFlag = None, at: MomentFlag = "now", outp
         "instances_shown": [to_builtins(node.shown[instance_id].report) for instance_id in sorted(node.shown)],
         "findings": [to_builtins(finding) for finding in findings],
     }
-    answer = Answer(columns=[Column(name=name) for name in item], items=[item], cut=state.cut)
-    output.write(answer)
+    report = Report(columns=[Column(name=name) for name in item], items=[item], cut=state.cut)
+    output.write(report)
     return 0
 
 

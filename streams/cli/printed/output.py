@@ -70,7 +70,7 @@ class Column(Struct, frozen=True, kw_only=True):
         return self.shown(value_of(item, self.name)) if self.told is None else self.told(item)
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True):
     """What a verb found out: its items, the columns people see by default, the cut it is true for, and totals for the JSON document.
 
     `mixed` are keys whose values have other parts from item to item. `like` is an item with all that any of them would have: where there
@@ -110,53 +110,53 @@ def value_of(item: Item, name: str) -> Any:
     return value_of(inner, part) if isinstance(inner, Mapping) else None
 
 
-def write(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
-    """Print `answer` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
+def write(report: Report, style: Style, out: TextIO, err: TextIO) -> None:
+    """Print `report` to `out`; its cut goes to `err` unless it is in the document. Raises UsageProblem for a column that is not there.
 
     Who has read enough (`claimlog leaks | head -1`) is told no more, and what the answer means is still the exit code.
     """
     try:
-        write_on(answer, style, out, err)
+        write_on(report, style, out, err)
     except BrokenPipeError:
         hush_stdout()
 
 
-def write_on(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
+def write_on(report: Report, style: Style, out: TextIO, err: TextIO) -> None:
     """As `write`, but raises BrokenPipeError once nobody reads any more.
 
     Each item is printed as it comes, in tables with some thousand others; only `json`, one document, and what is sorted are kept in memory.
     """
-    items = iter(answer.items)
+    items = iter(report.items)
     first = list(islice(items, 1))
-    style = _checked(style, answer, first[0] if first else None)
+    style = _checked(style, report, first[0] if first else None)
     items = chain(first, items)
     if style.sort is not None:
         items = iter(_sorted(items, style.sort))
     items = _heard(items, out)
-    columns = _columns(answer.columns, style)
+    columns = _columns(report.columns, style)
     match style.format:
         case "json":
-            out.write(_document(answer, [_chosen(item, style.columns) for item in items], compact=style.compact))
+            out.write(_document(report, [_chosen(item, style.columns) for item in items], compact=style.compact))
         case "jsonl":
             out.writelines(msgspec.json.encode(_chosen(item, style.columns)).decode() + "\n" for item in items)
         case "value":
             out.writelines("\t".join(printable(_raw(value_of(item, column.name))) for column in columns) + "\n" for item in items)
         case "table" | "wide":
             out.writelines(_pieces(columns, items, style))
-    if answer.cut is not None and style.format != "json":
-        err.write(f"{answer.cut}\n")
+    if report.cut is not None and style.format != "json":
+        err.write(f"{report.cut}\n")
 
 
-def in_order(answer: Answer, style: Style) -> list[Item]:
+def in_order(report: Report, style: Style) -> list[Item]:
     """The items in the order in which `write` prints them, for who tells of each in words. Raises UsageProblem as that does."""
-    items = list(answer.items)
-    style = _checked(style, answer, items[0] if items else None)
+    items = list(report.items)
+    style = _checked(style, report, items[0] if items else None)
     return _sorted(items, style.sort) if style.sort is not None else items
 
 
-def check_asked(answer: Answer, style: Style) -> None:
-    """Raises UsageProblem for what is neither a column nor in an item like `answer.like`: for who writes before there is an answer."""
-    _checked(style, answer, answer.like or {})
+def check_asked(report: Report, style: Style) -> None:
+    """Raises UsageProblem for what is neither a column nor in an item like `report.like`: for who writes before there is an answer."""
+    _checked(style, report, report.like or {})
 
 
 def _heard(items: Iterable[Item], out: TextIO) -> Iterator[Item]:
@@ -197,24 +197,24 @@ def _paint(padded: list[list[str]], columns: Sequence[Column], items: Sequence[I
                 line[place] = f"{_RED}{line[place]}{_PLAIN}"
 
 
-def _document(answer: Answer, items: list[Item], *, compact: bool) -> str:
-    document: dict[str, Any] = {"cut": None if answer.cut is None else str(answer.cut)}
-    if answer.summary is not None:
-        document["summary"] = answer.summary
+def _document(report: Report, items: list[Item], *, compact: bool) -> str:
+    document: dict[str, Any] = {"cut": None if report.cut is None else str(report.cut)}
+    if report.summary is not None:
+        document["summary"] = report.summary
     document["items"] = items
     encoded = msgspec.json.encode(document)
     return (encoded if compact else msgspec.json.format(encoded, indent=2)).decode() + "\n"
 
 
-def _checked(style: Style, answer: Answer, first: Item | None) -> Style:
+def _checked(style: Style, report: Report, first: Item | None) -> Style:
     """The style with the names of its columns. Raises UsageProblem for one that is in none of the items."""
-    known = {**(answer.like or {}), **(first or {})}
-    style = _by_name(style, answer.columns, known)
-    if first is None and answer.like is None:
+    known = {**(report.like or {}), **(first or {})}
+    style = _by_name(style, report.columns, known)
+    if first is None and report.like is None:
         return style  # Of no item nobody knows what it would have.
     for name in [*style.columns, *([] if style.sort is None else [style.sort.removeprefix("-")])]:
-        there = [column.name for column in answer.columns]
-        if name not in {*there, *known} and not (name.partition(".")[0] in answer.mixed or _may_have(known, name)):
+        there = [column.name for column in report.columns]
+        if name not in {*there, *known} and not (name.partition(".")[0] in report.mixed or _may_have(known, name)):
             raise UsageProblem(f"there is no column {name!r}; there are: {', '.join(dict.fromkeys([*there, *known]))}")
     return style
 

@@ -33,7 +33,7 @@ class Start(NamedTuple):
     position: Position
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class RecordedResult(Struct, frozen=True, kw_only=True):
     """One result of a request and where it stands. `late`: it, or one before it, was appended after its `commit_by_ms`: it cannot count."""
 
     result: Result
@@ -42,7 +42,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     late: bool
 
 
-class Asked(Struct, kw_only=True):
+class RequestHistory(Struct, kw_only=True):
     """A request with everything the log has of it. `counting` is the result that counts, None before there is one."""
 
     request_id: str
@@ -50,22 +50,22 @@ class Asked(Struct, kw_only=True):
     position: Position | None = None
     time_ms: int = 0
     cancels: list[Position] = []
-    answers: list[Answer] = []
+    results: list[RecordedResult] = []
 
     @property
-    def counting(self) -> Answer | None:
+    def counting(self) -> RecordedResult | None:
         """The first result that was appended in time."""
-        return next((answer for answer in self.answers if not answer.late), None)
+        return next((result for result in self.results if not result.late), None)
 
     @property
     def is_known(self) -> bool:
         """Whether the log has anything of it."""
-        return bool(self.request or self.cancels or self.answers)
+        return bool(self.request or self.cancels or self.results)
 
 
-def asked(log: Log, request_id: str) -> Asked:
+def request_history(log: Log, request_id: str) -> RequestHistory:
     """A request by its id. What is not at hand (archived, a file without the topic) is missing from it."""
-    found = Asked(request_id=request_id)
+    found = RequestHistory(request_id=request_id)
     key = request_id.encode()
     for record in _keyed(log, REQUESTS, key):
         event = decode_keyed(REQUESTS, record.key, record.value)
@@ -73,28 +73,28 @@ def asked(log: Log, request_id: str) -> Asked:
             found.request, found.position, found.time_ms = event, record.position, record.time_ms
         elif isinstance(event, PlacementCancelled):
             found.cancels.append(record.position)
-    found.answers = [answer for record in _keyed(log, RESULTS, key) if (answer := answer_of(log, record)) is not None]
+    found.results = [result for record in _keyed(log, RESULTS, key) if (result := result_of(log, record)) is not None]
     return found
 
 
-def answer_of(log: Log, record: Record) -> Answer | None:
-    """What a record of `placement-results` answers; None if it answers nothing."""
+def result_of(log: Log, record: Record) -> RecordedResult | None:
+    """What a record of `placement-results` says of its request; None if it is no result of one."""
     event = decode_keyed(RESULTS, record.key, record.value)
     if not isinstance(event, InstancesPlaced | PlacementFailed):
         return None
     # No record is older than one before it, though the clock of the broker that stamped it may have been behind that one's.
     late = isinstance(event, InstancesPlaced) and log.at_time(RESULTS, record.partition, event.commit_by_ms + 1) <= record.offset
-    return Answer(result=event, position=record.position, time_ms=record.time_ms, late=late)
+    return RecordedResult(result=event, position=record.position, time_ms=record.time_ms, late=late)
 
 
-def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> Answer | None:
+def awaited(log: Log, request_id: str, number: int, since: int, wait_ms: int) -> RecordedResult | None:
     """The result that counts, as soon as it is in the log at or after the offset `since`; None if the time is up first."""
     key, at = request_id.encode(), since
     deadline_seconds = time.monotonic() + wait_ms / 1000
     while True:
         records = log.read(RESULTS, number, at)
         for record in records:
-            if record.key == key and (found := answer_of(log, record)) is not None and not found.late:
+            if record.key == key and (found := result_of(log, record)) is not None and not found.late:
                 return found
         if records:
             at = records[-1].offset + 1
@@ -149,11 +149,11 @@ def started_by(log: Log, at: Moment | None, as_of_ms: int) -> int | None:
     return max(as_of_ms, *(record.time_ms for number, offset in held for record in log.read(RESULTS, number, offset, 1)), 0)
 
 
-def decided_at(log: Log, answer: Answer) -> Cut:
+def decided_at(log: Log, recorded: RecordedResult) -> Cut:
     """What the last decision of a result on `log` was made on, and the result itself."""
-    decisions = answer.result.decisions
+    decisions = recorded.result.decisions
     places = {(CLAIMS, number): end for number, end in enumerate(decisions[-1].cut)} if decisions else {}
-    return Cut.of({**places, (RESULTS, answer.position.partition): answer.position.offset + 1}, ledger_id_of(log))
+    return Cut.of({**places, (RESULTS, recorded.position.partition): recorded.position.offset + 1}, ledger_id_of(log))
 
 
 def _starts(log: Log, by_ms: int | None = None) -> Iterator[Start]:

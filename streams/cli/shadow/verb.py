@@ -17,7 +17,7 @@ from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.given.documents import policy_named
 from streams.cli.printed import units
 from streams.cli.printed.funnel import miss_line, request_text
-from streams.cli.printed.output import Answer, Column
+from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable
 from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -93,7 +93,7 @@ def shadow(
     counts: Counter[str] = Counter(row.compared.verdict for row in rows)
     shown = [_item(row) for row in rows if all_ or row.compared.verdict not in ALIKE]
     summary = {"requests": len(rows), "verdicts": dict(counts), "unreadable": len(messages.unreadable)}
-    show.write(Answer(columns=COLUMNS, items=shown, cut=cut, summary=summary))
+    show.write(Report(columns=COLUMNS, items=shown, cut=cut, summary=summary))
     sys.stderr.write(_told(counts, messages.unreadable, nodes) + untested)
     if counts.keys() - ALIKE - {"unknown"}:
         return Exit.FINDINGS

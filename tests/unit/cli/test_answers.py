@@ -8,7 +8,7 @@ from projections.placements import Placements
 from schemas.codec import encode
 from schemas.results import InstancesPlaced, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
-from streams.cli.reading.answers import asked, awaited
+from streams.cli.reading.answers import awaited, request_history
 from streams.log.base import Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from tests.scheduling_world import START_MS, Clock
@@ -46,7 +46,7 @@ def test_a_result_behind_one_that_is_later_than_its_commit_by_does_not_count(ahe
     for record in log.read(RESULTS, 0, 0):
         schedulers.apply_result(record.offset, record.time_ms, record.key, record.value)
 
-    found, awaits = asked(log, "r").counting, awaited(log, "r", 0, since, 0)
+    found, awaits = request_history(log, "r").counting, awaited(log, "r", 0, since, 0)
 
     assert found is not None
     assert awaits == found

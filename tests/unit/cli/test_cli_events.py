@@ -17,7 +17,7 @@ from schemas.results import LedgerDigest
 from schemas.topics import CLAIMS, DIGESTS, REQUESTS
 from streams.cli import events
 from streams.cli.events import coming, record_item
-from streams.cli.printed.output import Answer, Style, write
+from streams.cli.printed.output import Report, Style, write
 from streams.ledger_topics import open_ledger
 from streams.log.base import LogUnreachable, Message, Record
 from streams.log.memory import MemoryLog
@@ -103,8 +103,8 @@ def test_events_are_printed_as_they_are_read(
         read.append(str(record.position))
         return record_item(record)
 
-    def first_only(answer: Answer, style: Style, out: TextIO, err: TextIO) -> None:
-        write(msgspec.structs.replace(answer, items=[next(iter(answer.items))]), style, out, err)
+    def first_only(report: Report, style: Style, out: TextIO, err: TextIO) -> None:
+        write(msgspec.structs.replace(report, items=[next(iter(report.items))]), style, out, err)
 
     monkeypatch.setattr(events, "record_item", counted)
     monkeypatch.setattr("streams.cli.flags.write", first_only)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from projections.cut import Cut
 from schemas.units import mib_text
 from streams.cli.printed import output
-from streams.cli.printed.output import Answer, Column, Item, Style, table, write
+from streams.cli.printed.output import Column, Item, Report, Style, table, write
 from streams.cli.problems import UsageProblem
 
 CUT = Cut.of({("claims", 0): 1841})
@@ -32,7 +32,7 @@ ITEMS: list[Item] = [
 
 def printed(style: Style, items: list[Item] | None = None, summary: Item | None = None) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    write(Answer(columns=COLUMNS, items=ITEMS if items is None else items, cut=CUT, summary=summary), style, out, err)
+    write(Report(columns=COLUMNS, items=ITEMS if items is None else items, cut=CUT, summary=summary), style, out, err)
     return out.getvalue(), err.getvalue()
 
 
@@ -86,10 +86,10 @@ def test_sorting_goes_by_value_and_nothing_comes_last(sort: str, nodes: list[str
 
 def test_numbers_in_texts_are_numbers_where_it_is_sorted_by_them() -> None:
     places = ["claims/0@9", "claims/10@1", "claims/0@10", "claims/2@5", "claims/0@007", "audits/3@1"]
-    answer = Answer(columns=[Column(name="position")], items=[{"position": place} for place in places])
+    report = Report(columns=[Column(name="position")], items=[{"position": place} for place in places])
     out = io.StringIO()
 
-    write(answer, Style(format="value", sort="position"), out, io.StringIO())
+    write(report, Style(format="value", sort="position"), out, io.StringIO())
 
     assert out.getvalue().split() == ["audits/3@1", "claims/0@007", "claims/0@9", "claims/0@10", "claims/2@5", "claims/10@1"]
 
@@ -117,7 +117,7 @@ def test_an_answer_without_an_end_is_printed_item_by_item() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(Answer(columns=COLUMNS, items=items()), Style(format="jsonl"), out, io.StringIO())
+        write(Report(columns=COLUMNS, items=items()), Style(format="jsonl"), out, io.StringIO())
 
     assert out.getvalue() == '{"node_id":"c0"}\n{"node_id":"c1"}\n{"node_id":"c2"}\n'
 
@@ -131,7 +131,7 @@ def test_a_long_table_comes_in_pieces_none_narrower_than_the_one_before(monkeypa
             shown.append(out.getvalue())
             yield {"node_id": node_id, "memory_mib_free": 1024, "zone": None}
 
-    write(Answer(columns=COLUMNS, items=items()), Style(), out, io.StringIO())
+    write(Report(columns=COLUMNS, items=items()), Style(), out, io.StringIO())
 
     assert (
         out.getvalue()
@@ -168,7 +168,7 @@ def test_a_dotted_column_names_a_part_of_a_value_in_every_format() -> None:
     out, err = io.StringIO(), io.StringIO()
 
     style = Style(format="value", columns=("node", "memory_mib.free"), sort="-memory_mib.free")
-    write(Answer(columns=[Column(name="node")], items=items), style, out, err)
+    write(Report(columns=[Column(name="node")], items=items), style, out, err)
 
     assert out.getvalue() == "a\t7\nb\t5\nc\t\n"
 
@@ -180,6 +180,6 @@ def test_a_column_may_be_named_by_what_stands_above_it_where_that_stands_above_o
     assert printed(by_heading, items=[])[0] == ""
     twice = [*COLUMNS, Column(name="disk_mib_free", title="free")]
     with pytest.raises(UsageProblem, match="there is no column 'free'; there are: node_id, memory_mib_free, zone, disk_mib_free, vcpus"):
-        write(Answer(columns=twice, items=ITEMS), by_heading, io.StringIO(), io.StringIO())
+        write(Report(columns=twice, items=ITEMS), by_heading, io.StringIO(), io.StringIO())
     named_so: list[Item] = [{"node_id": "c1", "node": "its own", "memory_mib_free": 1}]
     assert printed(Style(format="value", columns=("node",)), items=named_so)[0] == "its own\n"
