@@ -81,7 +81,7 @@ class Guest(Struct, frozen=True, kw_only=True):
         )
 
 
-class Fleet:
+class SimulatedFleet:
     """Nodes and guests. Every change returns the life-cycle events it causes, in order; times are wall-clock milliseconds."""
 
     def __init__(

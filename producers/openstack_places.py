@@ -47,7 +47,7 @@ class Place(Struct):
         return addition(self.own, self.move)
 
 
-class Standing(Struct):
+class InstanceStanding(Struct):
     """One instance after some of its facts, in their order."""
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class Standing(Struct):
     names: dict[Resources, str] = field(default_factory=dict)
     """The name of the flavor that was last said to be of a size."""
 
-    def copy(self) -> Standing:
+    def copy(self) -> InstanceStanding:
         """Another one to go on from."""
         places = {host: replace(place) for host, place in self.places.items()}
-        return Standing(places, self.newest, self.is_deleted, dict(self.exact), dict(self.names))
+        return InstanceStanding(places, self.newest, self.is_deleted, dict(self.exact), dict(self.names))
 
     def flavor_of(self, size: Resources) -> str:
         """The name of the flavor that the instance has where it takes so much; empty for both sizes together, on one host."""
@@ -73,9 +73,9 @@ class History:
     """The facts of one instance. Whatever order they are added in, `now` is the same once all of them are there."""
 
     def __init__(self) -> None:
-        self._base = Standing()
+        self._base = InstanceStanding()
         self._facts: list[InstanceFact] = []
-        self.now = Standing()
+        self.now = InstanceStanding()
 
     def is_too_late(self, fact: InstanceFact) -> bool:
         """Whether what came after the fact is no longer kept one by one, so that it cannot be put in order."""
@@ -109,7 +109,7 @@ class History:
         del self._facts[:count]
 
 
-def step(standing: Standing, fact: InstanceFact) -> None:
+def step(standing: InstanceStanding, fact: InstanceFact) -> None:
     """Fold the next fact of an instance. A deletion is final: no uuid of Nova's comes back."""
     standing.newest = fact
     if standing.is_deleted:
@@ -137,7 +137,7 @@ def is_moving(vm_state: str | None, task_state: str | None) -> bool:
     return vm_state == RESIZED or (vm_state in {ACTIVE, STOPPED} and (task_state in RESIZING or task_state in REBUILDING))
 
 
-def _size(standing: Standing, fact: InstanceFact) -> Resources:
+def _size(standing: InstanceStanding, fact: InstanceFact) -> Resources:
     """The instance's size. A legacy message says it without swap and dedicated CPUs; a versioned one of the same flavor said it better."""
     size = fact.size if fact.is_exact else standing.exact.get(fact.flavor_id, fact.size)
     if fact.is_exact and fact.flavor_id:
@@ -150,7 +150,7 @@ def _size(standing: Standing, fact: InstanceFact) -> Resources:
     return size
 
 
-def _stands(standing: Standing, fact: InstanceFact, size: Resources) -> None:
+def _stands(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> None:
     """The instance's record stands on a host: it takes room there, and nowhere else unless a move goes on."""
     if not is_moving(fact.state, fact.task):
         _only_at(standing, fact, fact.host, fact.node, size)
@@ -166,7 +166,7 @@ def _stands(standing: Standing, fact: InstanceFact, size: Resources) -> None:
         _own(standing, fact, fact.host, fact.node, size)
 
 
-def _only_at(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
+def _only_at(standing: InstanceStanding, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
     for other in [each for each in standing.places if each != host]:
         del standing.places[other]
     place = _own(standing, fact, host, node, size)
@@ -174,7 +174,7 @@ def _only_at(standing: Standing, fact: InstanceFact, host: str, node: str, size:
         place.move, place.since_us = None, fact.key.time_us
 
 
-def _own(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> Place:
+def _own(standing: InstanceStanding, fact: InstanceFact, host: str, node: str, size: Resources) -> Place:
     place = standing.places.setdefault(host, Place())
     _name(place, node)
     if place.own != size:
@@ -182,7 +182,7 @@ def _own(standing: Standing, fact: InstanceFact, host: str, node: str, size: Res
     return place
 
 
-def _move(standing: Standing, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
+def _move(standing: InstanceStanding, fact: InstanceFact, host: str, node: str, size: Resources) -> None:
     place = standing.places.setdefault(host, Place())
     _name(place, node)
     if place.move != size:
@@ -199,13 +199,13 @@ def _name(place: Place, node: str) -> None:
     place.node = node or place.node
 
 
-def _failed_build(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+def _failed_build(standing: InstanceStanding, fact: InstanceFact, _: Resources) -> bool:
     """The claim is given back before this is said; the record may still name the host."""
     standing.places.pop(fact.compute or fact.host, None)
     return True
 
 
-def _resize_prepared(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _resize_prepared(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The destination claims the new size. Said before the claim; the end comes also after a failure, so it says nothing of it."""
     _stands(standing, fact, size)
     if fact.phase == "start" and fact.compute and fact.new_size is not None:
@@ -213,7 +213,7 @@ def _resize_prepared(standing: Standing, fact: InstanceFact, size: Resources) ->
     return True
 
 
-def _resize_failed(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _resize_failed(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The destination gave its claim back: nothing is kept there but what is the instance's own."""
     _stands(standing, fact, size)
     place = standing.places.get(fact.compute)
@@ -224,7 +224,7 @@ def _resize_failed(standing: Standing, fact: InstanceFact, size: Resources) -> b
     return True
 
 
-def _resize_moved(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _resize_moved(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The source has sent the guest away: the record names the destination already, still with the old size."""
     if fact.compute and fact.compute != fact.host:
         source = standing.places.setdefault(fact.compute, Place())
@@ -241,7 +241,7 @@ def _resize_moved(standing: Standing, fact: InstanceFact, size: Resources) -> bo
     return False
 
 
-def _resize_finished(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _resize_finished(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The guest runs in its new size, to be confirmed or reverted: the old size is kept where it was, on the same host beside the new.
 
     The record may say so several times (`instance.update`, the end, the start of what comes next): it is kept once.
@@ -259,7 +259,7 @@ def _resize_finished(standing: Standing, fact: InstanceFact, size: Resources) ->
     return True
 
 
-def _migration_prepared(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _migration_prepared(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The destination of a live migration gets ready."""
     _stands(standing, fact, size)
     if fact.compute and fact.compute != fact.host and fact.host in standing.places:
@@ -267,7 +267,7 @@ def _migration_prepared(standing: Standing, fact: InstanceFact, size: Resources)
     return True
 
 
-def _migrated_away(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+def _migrated_away(standing: InstanceStanding, fact: InstanceFact, _: Resources) -> bool:
     """The source has cleaned up; its view of the record is older than the destination's."""
     if fact.task != MIGRATING:
         return False
@@ -275,7 +275,7 @@ def _migrated_away(standing: Standing, fact: InstanceFact, _: Resources) -> bool
     return True
 
 
-def _migration_rolled_back(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _migration_rolled_back(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """The destination has cleaned up."""
     _stands(standing, fact, size)
     if fact.compute and fact.compute != fact.host:
@@ -283,7 +283,7 @@ def _migration_rolled_back(standing: Standing, fact: InstanceFact, size: Resourc
     return True
 
 
-def _rebuild_started(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _rebuild_started(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """A rebuild that another host than the record's is at is an evacuation."""
     if not fact.compute or fact.compute == fact.host:
         return False
@@ -293,7 +293,7 @@ def _rebuild_started(standing: Standing, fact: InstanceFact, size: Resources) ->
     return True
 
 
-def _rebuilt(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
+def _rebuilt(standing: InstanceStanding, fact: InstanceFact, size: Resources) -> bool:
     """Evacuated: Nova writes the new host into the record just after it says so."""
     if not fact.compute or fact.compute == fact.host:
         return False
@@ -302,7 +302,7 @@ def _rebuilt(standing: Standing, fact: InstanceFact, size: Resources) -> bool:
     return True
 
 
-def _rebuild_failed(standing: Standing, fact: InstanceFact, _: Resources) -> bool:
+def _rebuild_failed(standing: InstanceStanding, fact: InstanceFact, _: Resources) -> bool:
     if not fact.compute or fact.compute == fact.host:
         return False
     standing.places.pop(fact.compute, None)
@@ -310,7 +310,7 @@ def _rebuild_failed(standing: Standing, fact: InstanceFact, _: Resources) -> boo
 
 
 _key: Callable[[InstanceFact], Key] = attrgetter("key")
-Rule = Callable[[Standing, InstanceFact, Resources], bool]
+Rule = Callable[[InstanceStanding, InstanceFact, Resources], bool]
 ACTIONS: dict[tuple[str, str], Rule] = {
     ("instance.create", "error"): _failed_build,
     ("instance.resize_prep", "start"): _resize_prepared,

@@ -30,7 +30,7 @@ class Kept(NamedTuple):
     said: Said
 
 
-class Shelf(Protocol):
+class SpoolStore(Protocol):
     """Where the records lie: durable, in order, dropped from the front. Raises SpoolFull when the disk is full."""
 
     def append(self, records: Sequence[Said]) -> None:
@@ -57,20 +57,20 @@ class Shelf(Protocol):
 class Spool:
     """The writing end, for the thread that produces."""
 
-    def __init__(self, shelf: Shelf, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, store: SpoolStore, bytes_max: int = BYTES_MAX) -> None:
         """Counts what an earlier process left, which goes on first."""
-        self._shelf, self._bytes_max = shelf, bytes_max
+        self._store, self._bytes_max = store, bytes_max
         self._sizes: list[tuple[int, int]] = []  # of each batch put: the offset behind it and its bytes
         self._bytes = 0
-        at = shelf.start()
-        while batch := shelf.read(at, BATCH_RECORDS):
+        at = store.start()
+        while batch := store.read(at, BATCH_RECORDS):
             at = batch[-1].offset + 1
             self._count(at, [kept.said for kept in batch])
 
     @property
     def waiting(self) -> int:
         """How many records are here."""
-        return self._shelf.end() - self._shelf.start()
+        return self._store.end() - self._store.start()
 
     @property
     def waiting_bytes(self) -> int:
@@ -86,8 +86,8 @@ class Spool:
         # One batch is taken into an empty spool whatever its size: it would never fit otherwise.
         if self._sizes and self._bytes + size_of(records) > self._bytes_max:
             raise SpoolFull(f"{self.waiting} records wait, {self._bytes >> 20} of {self._bytes_max >> 20} MiB")
-        self._shelf.append(records)
-        self._count(self._shelf.end(), records)
+        self._store.append(records)
+        self._count(self._store.end(), records)
 
     def _count(self, end: int, records: Sequence[Said]) -> None:
         size = size_of(records)
@@ -96,22 +96,22 @@ class Spool:
 
     def _settle(self) -> None:
         """What the other end has sent on takes no room any more."""
-        start, gone = self._shelf.start(), 0
+        start, gone = self._store.start(), 0
         while gone < len(self._sizes) and self._sizes[gone][0] <= start:
             self._bytes -= self._sizes[gone][1]
             gone += 1
         del self._sizes[:gone]
 
 
-def forward(shelf: Shelf, append: Callable[[Sequence[Said]], object], records_max: int = BATCH_RECORDS) -> int:
+def forward(store: SpoolStore, append: Callable[[Sequence[Said]], object], records_max: int = BATCH_RECORDS) -> int:
     """The reading end: hand the oldest records to `append`, which returns when they are durable, and drop them then; returns how many.
 
-    What `append` raises goes through, and the records stay. Belongs to one thread, with a shelf of its own.
+    What `append` raises goes through, and the records stay. Belongs to one thread, with a store of its own.
     """
-    batch = shelf.read(shelf.start(), records_max)
+    batch = store.read(store.start(), records_max)
     if batch:
         append([kept.said for kept in batch])
-        shelf.drop(batch[-1].offset + 1)
+        store.drop(batch[-1].offset + 1)
     return len(batch)
 
 

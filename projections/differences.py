@@ -71,7 +71,7 @@ class Look(Struct):
         return closed
 
 
-class Difference(Struct, frozen=True):
+class FindingDifference(Struct, frozen=True):
     """Something is wrong: of what kind, about which instance or claim. `not_before_ms` is when a look may confirm it at the earliest."""
 
     kind: FindingKind
@@ -85,11 +85,11 @@ class Difference(Struct, frozen=True):
         return bounded_name("/".join(part for part in (self.kind, node_id, about) if part))
 
 
-def of_instances(look: Look, instances: Iterable[str]) -> list[Difference]:
+def of_instances(look: Look, instances: Iterable[str]) -> list[FindingDifference]:
     """The differences about these instances on the node; the common case, that nothing is wrong, costs some comparisons each."""
     node, time_ms = look.node, look.step.time_ms
     claims_of, shown_of = node.claims.get, node.shown.get
-    found: list[Difference] = []
+    found: list[FindingDifference] = []
     if node.status == "withdrawn":
         for instance_id in sorted(instances):
             found += [_stranded(claim) for claim in sorted(claims_of(instance_id, ()), key=by_age)]
@@ -152,34 +152,34 @@ def too_old_for(look: Look, instances: Iterable[str]) -> bool:
     return False
 
 
-def _of_instance(look: Look, instance_id: str) -> list[Difference]:
+def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
     node = look.node
     claims, shown = node.claims.get(instance_id), node.shown.get(instance_id)
     if claims is None:
         return _unclaimed(look, instance_id, shown)
-    found: list[Difference] = []
+    found: list[FindingDifference] = []
     for claim in sorted(claims, key=by_age):
         if claim.confirmed_ms is None:
             if look.step.time_ms > claim.deadline_ms:
                 # Evidence closes a claim within about a TTL and two audits of its deadline; a producer's restart begins the run anew once.
                 late_ms = claim.deadline_ms + 2 * claim.ttl_ms + GRACE_MS
-                found.append(Difference("expired-claim", instance_id, claim, late_ms))
+                found.append(FindingDifference("expired-claim", instance_id, claim, late_ms))
         elif claim.run_epoch is not None and claim.departed_ms is None:
-            found.append(Difference("orphan-claim", instance_id, claim, _patience_ms(look, instance_id, claim.seen_ms)))
+            found.append(FindingDifference("orphan-claim", instance_id, claim, _patience_ms(look, instance_id, claim.seen_ms)))
     if shown is not None and all(claim.confirmed_ms is not None for claim in claims):
         # With a claim of before a resize and one of after it the guest is as one of them says.
         newest = max(claims, key=by_age)
         if not any(_same(shown, claim) for claim in claims):
-            found.append(Difference("size-drift", instance_id, newest))
+            found.append(FindingDifference("size-drift", instance_id, newest))
         if _has_left(node, look.view, instance_id, shown):
-            found.append(Difference("ghost-instance", instance_id))
+            found.append(FindingDifference("ghost-instance", instance_id))
         if all(any(devices_apart(look, claim)) for claim in claims):
-            found.append(Difference("device-drift", instance_id, newest))
+            found.append(FindingDifference("device-drift", instance_id, newest))
     return found
 
 
-def _stranded(claim: Claim) -> Difference:
-    return Difference("stranded-claim", claim.instance_id, claim)
+def _stranded(claim: Claim) -> FindingDifference:
+    return FindingDifference("stranded-claim", claim.instance_id, claim)
 
 
 def devices_apart(look: Look, claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -207,25 +207,25 @@ def _patience_ms(look: Look, instance_id: str, seen_ms: int = -1) -> int:
     return word.event_ms + (MOVING_MS if word.moving else BUILDING_MS)
 
 
-def of_node(look: Look) -> list[Difference]:
+def of_node(look: Look) -> list[FindingDifference]:
     """The differences about the node itself."""
     node = look.node
-    found: list[Difference] = []
+    found: list[FindingDifference] = []
     if _is_over(node):
-        found.append(Difference("negative-free"))
+        found.append(FindingDifference("negative-free"))
     if (node.silent_since_ms is not None or node.unknown_since_ms is not None) and node.status != "withdrawn":
-        found.append(Difference("silent-node"))
+        found.append(FindingDifference("silent-node"))
     if look.homes and node.status != "withdrawn":
         found += _left_behind(node, look.homes)
     return found
 
 
-def _left_behind(node: Node, homes: dict[str, HomeClosed]) -> list[Difference]:
+def _left_behind(node: Node, homes: dict[str, HomeClosed]) -> list[FindingDifference]:
     """Members of affinity groups whose home here the operator closed, but for those on their way out (rule 10).
 
     None of a group that has come back: a claim under a later epoch says that its home is here again.
     """
-    found: list[Difference] = []
+    found: list[FindingDifference] = []
     for group_id, home in homes.items():
         claims = [claim for claim in node.held() if claim.group is not None and claim.group.group_id == group_id]
         if any(claim.group is not None and claim.group.epoch > home.epoch for claim in claims):
@@ -233,7 +233,7 @@ def _left_behind(node: Node, homes: dict[str, HomeClosed]) -> list[Difference]:
         newest = {claim.instance_id: claim for claim in sorted(claims, key=by_age)}
         left = {instance_id: newest.get(instance_id) for instance_id in sorted(node.members(group_id))}
         found += [
-            Difference("stranded-member", instance_id, claim)
+            FindingDifference("stranded-member", instance_id, claim)
             for instance_id, claim in left.items()
             if claim is None or claim.departed_ms is None
         ]
@@ -276,24 +276,24 @@ def _same(shown: Shown, claim: Claim) -> bool:
     )
 
 
-def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Difference]:
+def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[FindingDifference]:
     """An instance without a claim: it never had one, or has lost it."""
     gone = look.gone(instance_id)
     if shown is None:
         if gone is not None and gone.outcome == "vanished":
-            return [Difference("vanished-claim", instance_id, gone.claim)]
+            return [FindingDifference("vanished-claim", instance_id, gone.claim)]
         if instance_id not in (look.view.tracked or ()):
             return []
-        return [Difference("stale-instance", instance_id, not_before_ms=_patience_ms(look, instance_id))]
+        return [FindingDifference("stale-instance", instance_id, not_before_ms=_patience_ms(look, instance_id))]
     if _seen_ms(look.node, instance_id, shown) <= look.view.gone_ms(instance_id):
         return []  # An audit from before it left, which came late.
     if gone is not None:
-        return [Difference("missing-claim", instance_id)]
+        return [FindingDifference("missing-claim", instance_id)]
     # What an owner counts is adopted usage: a cloud that is followed claims nothing here.
     word = look.view.vouched(instance_id)
     if word is None:
-        return [Difference("ghost-instance", instance_id)]
-    return [] if word.moving or counted_apart(look.node, shown, word) is None else [Difference("size-drift", instance_id)]
+        return [FindingDifference("ghost-instance", instance_id)]
+    return [] if word.moving or counted_apart(look.node, shown, word) is None else [FindingDifference("size-drift", instance_id)]
 
 
 def _has_left(node: Node, view: NodeView, instance_id: str, shown: Shown) -> bool:

@@ -10,7 +10,7 @@ from shlex import quote
 from msgspec import Struct
 
 from projections.causes import Causes, when_ms
-from projections.differences import Difference, Look, by_age, counted_apart, devices_apart
+from projections.differences import FindingDifference, Look, by_age, counted_apart, devices_apart
 from projections.node import NO_TOTAL, Amounts, Claim, Node, amounts_of
 from projections.wording import amounts_text, deltas_text
 from schemas.few import few
@@ -37,7 +37,7 @@ class Description(Struct, frozen=True):
     devices: tuple[str, ...] = ()
 
 
-def described(look: Look, difference: Difference) -> Description:
+def described(look: Look, difference: FindingDifference) -> Description:
     """Why a difference is there: its causes oldest first, the event that is missing, what it keeps from others, and the way to mend it."""
     return _DESCRIBE[difference.kind](look, difference)
 
@@ -68,7 +68,7 @@ def release_command(claim: Claim, reason: str) -> str:
     return f"claimlog claims release {quote(claim.claim_id)} --reason {reason}"
 
 
-def _orphan(look: Look, difference: Difference) -> Description:
+def _orphan(look: Look, difference: FindingDifference) -> Description:
     claim = _claim(difference)
     causes = Causes(look)
     causes.grant(claim)
@@ -89,7 +89,7 @@ def _orphan(look: Look, difference: Difference) -> Description:
     )
 
 
-def _expired(look: Look, difference: Difference) -> Description:
+def _expired(look: Look, difference: FindingDifference) -> Description:
     claim = _claim(difference)
     causes = Causes(look)
     causes.grant(claim)
@@ -105,7 +105,7 @@ def _expired(look: Look, difference: Difference) -> Description:
     )
 
 
-def _drift(look: Look, difference: Difference) -> Description:
+def _drift(look: Look, difference: FindingDifference) -> Description:
     if difference.claim is None:
         return _counted_otherwise(look, difference.instance_id)
     claim, node_id = difference.claim, look.node.node_id
@@ -144,7 +144,7 @@ def _counted_otherwise(look: Look, instance_id: str) -> Description:
     )
 
 
-def _device_drift(look: Look, difference: Difference) -> Description:
+def _device_drift(look: Look, difference: FindingDifference) -> Description:
     claim, node_id = _claim(difference), look.node.node_id
     shown = look.node.shown[claim.instance_id]
     idle, extra = devices_apart(look, claim)
@@ -167,7 +167,7 @@ def _device_drift(look: Look, difference: Difference) -> Description:
     )
 
 
-def _stranded(look: Look, difference: Difference) -> Description:
+def _stranded(look: Look, difference: FindingDifference) -> Description:
     claim, node = _claim(difference), look.node
     causes = Causes(look)
     causes.grant(claim)
@@ -186,7 +186,7 @@ def _stranded(look: Look, difference: Difference) -> Description:
     )
 
 
-def _left_behind(look: Look, difference: Difference) -> Description:
+def _left_behind(look: Look, difference: FindingDifference) -> Description:
     """A member of an affinity group whose home here the operator closed."""
     claim, instance_id, node = difference.claim, difference.instance_id, look.node
     shown = node.shown.get(instance_id)
@@ -218,7 +218,7 @@ def _counted(look: Look, instance_id: str) -> Resources:
     return resources_of([amount or 0 for amount in tracked.amounts])
 
 
-def _shown_unclaimed(look: Look, difference: Difference) -> Description:
+def _shown_unclaimed(look: Look, difference: FindingDifference) -> Description:
     """A ghost, or an instance whose claim is gone."""
     instance_id, node = difference.instance_id, look.node
     gone, shown = look.gone(instance_id), node.shown[instance_id]
@@ -253,7 +253,7 @@ def _shown_unclaimed(look: Look, difference: Difference) -> Description:
     )
 
 
-def _stale(look: Look, difference: Difference) -> Description:
+def _stale(look: Look, difference: FindingDifference) -> Description:
     """The life cycle counts an instance here that no audit lists, and no claim holds anything for it."""
     instance_id, node = difference.instance_id, look.node
     gone, owner = look.gone(instance_id), look.view.vouched(instance_id)
@@ -281,7 +281,7 @@ def _stale(look: Look, difference: Difference) -> Description:
     )
 
 
-def _vanished(look: Look, difference: Difference) -> Description:
+def _vanished(look: Look, difference: FindingDifference) -> Description:
     claim = _claim(difference)
     causes = Causes(look)
     causes.grant(claim)
@@ -301,7 +301,7 @@ def _vanished(look: Look, difference: Difference) -> Description:
     )
 
 
-def _negative(look: Look, difference: Difference) -> Description:
+def _negative(look: Look, difference: FindingDifference) -> Description:
     del difference
     node = look.node
     over = [max(0, used - limit) if limit > NO_TOTAL else 0 for used, limit in zip(node.used, node.limits, strict=True)]
@@ -341,7 +341,7 @@ def _totals_text(node: Node) -> str:
     return amounts_text([node.total(resource) for resource in RESOURCES])
 
 
-def _silent(look: Look, difference: Difference) -> Description:
+def _silent(look: Look, difference: FindingDifference) -> Description:
     del difference
     node = look.node
     causes = Causes(look)
@@ -359,7 +359,7 @@ def _silent(look: Look, difference: Difference) -> Description:
     )
 
 
-def _claim(difference: Difference) -> Claim:
+def _claim(difference: FindingDifference) -> Claim:
     if difference.claim is None:
         raise TypeError(f"a {difference.kind} is about a claim")
     return difference.claim

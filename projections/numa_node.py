@@ -80,7 +80,7 @@ def lacking(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Shortfa
     return () if isinstance(found, Granted) else found
 
 
-def is_lacking(stand: Standing, node: Node, item: ClaimItem) -> bool:
+def is_lacking(stand: NumaStanding, node: Node, item: ClaimItem) -> bool:
     """Whether `item`, of an instance that is new to the node, lacks anything of it; `stand` is how that stands."""
     found = _grant_if_forced(node, item, {}, stand.free)
     return not isinstance(found, Granted)
@@ -92,7 +92,7 @@ def over_ratios(node: Node, item: ClaimItem, overlay: Overlay = ()) -> tuple[Sho
     return () if isinstance(found, Granted) else found
 
 
-class Standing(NamedTuple):
+class NumaStanding(NamedTuple):
     """All that `lacking` reads of a node for an instance that is new to it: where `text` is equal, so is what it says of the same item.
 
     Which CPUs are held is no part of it, only how many of each core are free. `free` is what there is; of each of its cells `cells` has
@@ -108,11 +108,11 @@ class Standing(NamedTuple):
     sockets: dict[int, int | None]
 
 
-NOWHERE = Standing(b"", Free((), frozenset()), (), b"", 0, {})
+NOWHERE = NumaStanding(b"", Free((), frozenset()), (), b"", 0, {})
 """Of a node without cells and devices."""
 
 
-def standing(node: Node, overlay: Overlay = ()) -> Standing:
+def standing(node: Node, overlay: Overlay = ()) -> NumaStanding:
     """How the node stands with the claims in flight that are laid over it."""
     host = node.hypervisor
     if host is None or not (host.numa_cells or host.pci_devices):
@@ -123,7 +123,7 @@ def standing(node: Node, overlay: Overlay = ()) -> Standing:
     sockets = {each.cell_id: each.socket for each in free.cells}
     available = pci.available(host.pci_devices, free.addresses) if host.pci_devices else []
     devices = _encode([(device, device.address) for device in available]) if host.pci_devices else b""
-    return Standing(_encode((list(sockets.items()), cells, ratios)) + devices, free, cells, devices, len(available), sockets)
+    return NumaStanding(_encode((list(sockets.items()), cells, ratios)) + devices, free, cells, devices, len(available), sockets)
 
 
 _encode = msgspec.json.Encoder().encode

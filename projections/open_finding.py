@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from projections.causes import step_cause
-from projections.differences import Difference, Look
+from projections.differences import FindingDifference, Look
 from projections.explaining import Description, described
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved, NodeSilent
@@ -40,7 +40,7 @@ def may_confirm(look: Look, finding: OpenFinding) -> bool:
     return type(event) is NodeObserved and event.complete and not event.failed and event.taken_at_ms >= finding.not_before_ms
 
 
-def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
+def suspected(look: Look, name: str, difference: FindingDifference) -> OpenFinding:
     """The finding at first sight, under its id `name`."""
     said, step = described(look, difference), look.step
     record = LeakSuspected(
@@ -61,14 +61,14 @@ def suspected(look: Look, name: str, difference: Difference) -> OpenFinding:
     return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
 
 
-def confirmed(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed:
+def confirmed(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakConfirmed:
     """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
     before, said = finding.record, described(look, difference)
     causes = _with(before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
     return LeakConfirmed(**_said(before, look, causes) | _measures(said))
 
 
-def remeasured(look: Look, finding: OpenFinding, difference: Difference) -> LeakConfirmed | None:
+def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakConfirmed | None:
     """The confirmed finding with what it holds by now; None if that is what it says already."""
     before, said = finding.record, described(look, difference)
     now = _measures(said)

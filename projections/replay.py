@@ -43,7 +43,7 @@ class Replayed(Struct, kw_only=True):
     dead: int = 0
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class ReplayDifference(Struct, frozen=True, kw_only=True):
     """Two that must be equal and are not: what was compared, as of which offset, and how each has it."""
 
     partition: int
@@ -59,7 +59,7 @@ class Checks(Struct, kw_only=True):
     digests: int = 0
     rows: int = 0
     snapshots: int = 0
-    differences: list[Difference] = []
+    differences: list[ReplayDifference] = []
 
     def add(self, other: Checks) -> None:
         """Take in what was compared elsewhere."""
@@ -207,7 +207,7 @@ def verified_partition(
     if whole != again:
         what = f"the state folded on from the snapshot of offset {offset}"
         expected, got = (f"digest {digest.hex()}, {len(data)} bytes of state" for digest, data in (whole, again))
-        checks.differences.append(Difference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
+        checks.differences.append(ReplayDifference(partition=number, what=what, offset=end - 1, expected=expected, found=got))
     return found, checks
 
 
@@ -247,7 +247,7 @@ class _Watch:
     def _compare(self, what: str, offset: int, expected: object, found: object) -> None:
         if expected != found:
             said, got = _apart(expected, found)
-            self._checks.differences.append(Difference(partition=self._number, what=what, offset=offset, expected=said, found=got))
+            self._checks.differences.append(ReplayDifference(partition=self._number, what=what, offset=offset, expected=said, found=got))
 
 
 def _apart(expected: object, found: object) -> tuple[str, str]:

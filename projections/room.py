@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from projections.fit import Overlay, fits, growth, laid_over
 from projections.node import NO_LIMIT, NOTHING, Amounts, Node, amounts_of
-from projections.numa_node import Standing, lacking, standing
+from projections.numa_node import NumaStanding, lacking, standing
 from schemas.claims import ClaimItem
 from schemas.resources import RESOURCES, Shortfall
 
@@ -59,9 +59,9 @@ class Room(Struct, gc=False):
     disk_mib_left: float
     lacks: tuple[Shortfall, ...] | None = None
     groups: dict[str, frozenset[str]] = field(default_factory=dict)
-    stood: Standing | None = None
+    stood: NumaStanding | None = None
 
-    def standing(self) -> Standing:
+    def standing(self) -> NumaStanding:
         """How its cells and devices stand, claims in flight included; worked out when first asked for."""
         if self.stood is None:
             self.stood = standing(self.node, self.overlay)

@@ -43,7 +43,7 @@ COLUMNS = [
 ]
 
 
-class Standing(Struct):
+class PartitionRules(Struct):
     """One partition, folded as far as its rules are known here. `unknown` is the version that it moves to at its next record."""
 
     ledger: Ledger
@@ -104,7 +104,7 @@ def set_(
         return max([_moved(source, each, version, dry_run=dry_run) for each in found], default=Exit.DONE)
 
 
-def standings(log: Log) -> Iterator[Standing]:
+def standings(log: Log) -> Iterator[PartitionRules]:
     """Every partition, folded from its newest snapshot. Raises as `replay.fold` does, but for rules that are not known here."""
     partitions = ledger_partitions(log)
     ends = dict(log.ends(CLAIMS)) if CLAIMS in log.topics() else {}
@@ -118,7 +118,7 @@ def standings(log: Log) -> Iterator[Standing]:
                 fold(log, ledger, ends[ledger.partition], None, progress.add)
             except UnknownRules:
                 unknown = _moves_to(log, ledger)
-            yield Standing(ledger, unknown)
+            yield PartitionRules(ledger, unknown)
 
 
 def _moves_to(log: Log, ledger: Ledger) -> int:
@@ -128,29 +128,29 @@ def _moves_to(log: Log, ledger: Ledger) -> int:
     return event.rules_version
 
 
-def _moved(log: Log, standing: Standing, version: int, *, dry_run: bool) -> Exit:
+def _moved(log: Log, found: PartitionRules, version: int, *, dry_run: bool) -> Exit:
     """Write the step into one partition, read it back, and say what it did."""
-    ledger, was = standing.ledger, standing.rules_version
+    ledger, was = found.ledger, found.rules_version
     if was == version:
-        print(f"{standing.place}: {version} already", flush=True)
+        print(f"{found.place}: {version} already", flush=True)
         return Exit.DONE
     if dry_run:
-        print(f"{standing.place}: {was} -> {version} (dry run)", flush=True)
+        print(f"{found.place}: {was} -> {version} (dry run)", flush=True)
         return Exit.DONE
     position = appended(log, change_rules(version, ledger.partition, ledger.partitions, new_stamp()))
     fold(log, ledger, position.offset + 1)
     if ledger.rules_version != version:
         say(f"{position}: written, but the partition follows rules {ledger.rules_version} after it")
         return Exit.ERROR
-    print(f"{standing.place}: {was} -> {version}", flush=True)
+    print(f"{found.place}: {was} -> {version}", flush=True)
     say(str(position))
     return Exit.DONE
 
 
-def _says(standing: Standing) -> str:
-    if standing.unknown is None:
+def _says(found: PartitionRules) -> str:
+    if found.unknown is None:
         return "known here"
-    return f"not known here: from {standing.place}@{standing.ledger.next_offset} on nothing can be read; upgrade claimlog on this machine"
+    return f"not known here: from {found.place}@{found.ledger.next_offset} on nothing can be read; upgrade claimlog on this machine"
 
 
 def _versions() -> str:

@@ -34,7 +34,7 @@ from streams.mirror import COPIED
 
 if TYPE_CHECKING:
     from streams.log.kafka_settings import KafkaSettings
-    from streams.log.kafka_topics import Difference
+    from streams.log.kafka_topics import TopicDifference
 
 app = App(name="topics", help="The topics of a ledger: make them, check them.")
 
@@ -66,7 +66,7 @@ class Configured(Protocol):
 
     settings: KafkaSettings
 
-    def differences(self, topics: list[TopicSpec]) -> list[Difference]:
+    def differences(self, topics: list[TopicSpec]) -> list[TopicDifference]:
         """What is not as it must be."""
         ...
 
@@ -149,9 +149,9 @@ def _told(log: Log, show: Show) -> int:
     if mirrored:
         say(f"{', '.join(mirrored)}: {TIMES_OF_WRITERS}; {TIMES_OF_BROKERS}")
     if isinstance(log, Configured):
-        from streams.log.kafka_topics import Difference, commands
+        from streams.log.kafka_topics import TopicDifference, commands
 
-        for command in commands([each for each in compared if isinstance(each, Difference)], log.settings.topic):
+        for command in commands([each for each in compared if isinstance(each, TopicDifference)], log.settings.topic):
             say(command)
     return Exit.FINDINGS if len(compared) > len(mirrored) else Exit.DONE
 
@@ -161,12 +161,12 @@ def _ledger_partitions(log: Log, there: Mapping[str, int]) -> int:
     return opened_partitions(log) or there.get(CLAIMS) or made_with(there, "ledger", LEDGER_PARTITIONS_DEFAULT)
 
 
-def of_mirrors(compared: Sequence[Difference | Missing]) -> list[str]:
+def of_mirrors(compared: Sequence[TopicDifference | Missing]) -> list[str]:
     """The topics that are as only a mirror or a restored archive is meant to be."""
     return [difference.topic for difference in compared if difference.is_of_mirrors]
 
 
-def differences(log: Log) -> Sequence[Difference | Missing]:
+def differences(log: Log) -> Sequence[TopicDifference | Missing]:
     """Where the topics of a log are not what a ledger needs."""
     there = log.topics()
     specs = topic_specs(_ledger_partitions(log, there), made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT))

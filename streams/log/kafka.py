@@ -28,7 +28,7 @@ from streams.log.kafka_offsets import GroupOffsets
 from streams.log.kafka_rewound import Prover, Rewound, not_at_hand
 from streams.log.kafka_send import UNKNOWN, Batch, Sender
 from streams.log.kafka_settings import KafkaSettings
-from streams.log.kafka_topics import Catalog, Difference
+from streams.log.kafka_topics import Catalog, TopicDifference
 from streams.log.partitioner import check_same, no_partition, route, unknown_topic
 
 FRESH_SECONDS: Final = 0.002
@@ -77,7 +77,7 @@ class KafkaLog:
         self._counts = {**self._counts, **{spec.name: spec.partitions for spec in topics}}
         self._look()
 
-    def differences(self, topics: Sequence[TopicSpec]) -> list[Difference]:
+    def differences(self, topics: Sequence[TopicSpec]) -> list[TopicDifference]:
         """What of the topics on the cluster is not as a ledger needs it."""
         return self._catalog.differences(topics)
 

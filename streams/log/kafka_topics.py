@@ -50,7 +50,7 @@ PARTITIONS, REPLICATION = "partitions", "replication"
 OR_MORE = " or more"
 
 
-class Difference(Struct, frozen=True):
+class TopicDifference(Struct, frozen=True):
     """A setting of a topic that is not as a ledger needs it."""
 
     topic: str
@@ -87,7 +87,7 @@ def wanted(spec: TopicSpec, *, single_broker: bool) -> dict[str, str]:
     return config if spec.compacted else config | {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_broker: bool) -> list[Difference]:
+def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_broker: bool) -> list[TopicDifference]:
     """Where the settings of a topic would lose records, make them unreadable or give them the times of writers' clocks.
 
     Stricter ones and a larger room are fine.
@@ -100,20 +100,22 @@ def config_differences(spec: TopicSpec, found: Mapping[str, str], *, single_brok
         if not fine:
             # A mirror or a restored archive keeps the original times (CreateTime), and nothing of its own says that it is one.
             of_mirrors = setting == TIMESTAMPS
-            differences.append(Difference(spec.name, setting, expected + (OR_MORE if at_least else ""), value or "not set", of_mirrors))
+            differences.append(
+                TopicDifference(spec.name, setting, expected + (OR_MORE if at_least else ""), value or "not set", of_mirrors)
+            )
     return differences
 
 
-def told(differences: Sequence[Difference]) -> str:
+def told(differences: Sequence[TopicDifference]) -> str:
     """All in one sentence, what several topics have in common once."""
-    by_words: dict[str, list[Difference]] = {}
+    by_words: dict[str, list[TopicDifference]] = {}
     for difference in differences:
         by_words.setdefault(str(difference).partition(": ")[2], []).append(difference)
     alike = [(words, [each.topic for each in found]) for words, found in by_words.items()]
     return "; ".join(f"{'topic' if len(names) == 1 else 'topics'} {few(list(map(repr, names)))}: {words}" for words, names in alike)
 
 
-def commands(differences: Sequence[Difference], full_name: Callable[[str], str]) -> list[str]:
+def commands(differences: Sequence[TopicDifference], full_name: Callable[[str], str]) -> list[str]:
     """What sets these right, in Kafka's own tools; nothing sets a number of partitions right, and what is missing or of mirrors is told."""
     added: dict[str, list[str]] = {}
     for each in differences:
@@ -220,22 +222,22 @@ class Catalog:
             hint = f" (a single broker is meant? add ?{SINGLE_BROKER} to the address)" if not self._settings.single_broker else ""
             raise TopicMismatch(f"{self._settings.place}: {told(differences)}{hint}; `claimlog topics check` says what sets it right")
 
-    def differences(self, specs: Sequence[TopicSpec]) -> list[Difference]:
+    def differences(self, specs: Sequence[TopicSpec]) -> list[TopicDifference]:
         """What is not as it must be, missing topics included."""
         there = self.found()
-        found: list[Difference] = []
+        found: list[TopicDifference] = []
         configs = self.configs([spec.name for spec in specs if spec.name in there])
         least = 1 if self._settings.single_broker else REPLICAS
         for spec in specs:
             topic = there.get(spec.name)
             if topic is None:
-                found.append(Difference(spec.name, MISSING, "`claimlog topics apply` makes it", MISSING))
+                found.append(TopicDifference(spec.name, MISSING, "`claimlog topics apply` makes it", MISSING))
                 continue
             if len(topic.partitions) != spec.partitions:
-                found.append(Difference(spec.name, PARTITIONS, str(spec.partitions), str(len(topic.partitions))))
+                found.append(TopicDifference(spec.name, PARTITIONS, str(spec.partitions), str(len(topic.partitions))))
             replicas = min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
             if replicas < least:
-                found.append(Difference(spec.name, REPLICATION, f"{least}{OR_MORE}", str(replicas)))
+                found.append(TopicDifference(spec.name, REPLICATION, f"{least}{OR_MORE}", str(replicas)))
             found += config_differences(spec, configs[spec.name], single_broker=self._settings.single_broker)
         return found
 

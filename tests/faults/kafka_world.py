@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.workload import Arrival, Departure
 from schemas import topics
 from schemas.codec import decode
@@ -237,7 +237,7 @@ class Load(threading.Thread):
     def _play(self, log: KafkaLog) -> None:
         witness: Any = Witness(log, self.folder)
         self.kept = witness.kept
-        fleet = Fleet(NODES, seed=self._seed, epoch=SystemClock().wall_ms())
+        fleet = SimulatedFleet(NODES, seed=self._seed, epoch=SystemClock().wall_ms())
         coming = events(Random(self._seed), self._per_second, self._calm.is_set)
         driver = Driver(witness, fleet, coming, SystemClock(), speed=1.0, audit_every_ms=1000)
         while not (self._calm.is_set() and driver.exhausted and not driver.waiting):

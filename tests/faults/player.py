@@ -20,7 +20,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from producers.load import Fleet, NodeKind
+from producers.load import NodeKind, SimulatedFleet
 from producers.source import said
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -73,7 +73,7 @@ class Player:
         self._log, self._folder, self._clock = Recorded(log, folder, f"player-{self.epoch}"), folder, clock
         self._random = Random(f"{seed}/{self.epoch}")
         self._world, self._kept = Journal(folder / "world.jsonl"), Journal(folder / "acknowledged.jsonl")
-        self._fleet = Fleet(NODES, seed=seed, epoch=self.epoch, kinds=KINDS)
+        self._fleet = SimulatedFleet(NODES, seed=seed, epoch=self.epoch, kinds=KINDS)
         self._lives: dict[str, Happened] = {}
         self._out: list[Message] = []
         self._remember(folder / "world.jsonl")

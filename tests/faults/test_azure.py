@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from producers.traces import trace
 from schemas.topics import AUDITS, CLAIMS, REQUESTS, RESULTS
@@ -25,7 +25,7 @@ NODES = 500
 def test_the_first_vms_of_a_real_cloud_are_all_answered_and_never_over_a_node(tmp_path: Path, seed: int) -> None:
     folder = data()
     with site(tmp_path) as here, here.opened(ledger_partitions=4) as log:
-        fleet = Fleet(NODES, seed=seed, epoch=1, kinds=KINDS)
+        fleet = SimulatedFleet(NODES, seed=seed, epoch=1, kinds=KINDS)
         log.append([message(said(AUDITS, fleet.audit(node_id, 1, 1))) for node_id in fleet.nodes])
         here.processor()
         until_known(log, NODES)

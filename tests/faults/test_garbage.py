@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from schemas import topics
 from streams.cli.produce.publishing import message
@@ -30,7 +30,7 @@ def test_whatever_is_valid_in_the_golden_records_is_no_garbage() -> None:
 def test_garbage_and_harm_on_every_topic_stop_nothing_and_end_in_the_dead_letters(tmp_path: Path, seed: int) -> None:
     draw = Random(seed)
     with site(tmp_path) as here, here.opened() as log:
-        fleet = Fleet(NODES, seed=seed, epoch=1)
+        fleet = SimulatedFleet(NODES, seed=seed, epoch=1)
         log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000, 1))) for node_id in fleet.nodes])
         here.processor()
         here.scheduler("s0")

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from msgspec import Struct
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from producers.traces import trace
 from schemas.topics import AUDITS, CLAIMS, NODE_RESOURCES, REQUESTS, RESULTS, VERDICTS
@@ -199,7 +199,7 @@ def test_a_real_cloud_on_kafka_with_every_process_and_the_broker_killed_loses_an
     folder, draw = data(), Random(seed)
     with kafka_site(tmp_path) as here, here.opened() as log:
         begun = time.monotonic()
-        fleet = Fleet(NODES, seed=seed, epoch=1, kinds=KINDS)
+        fleet = SimulatedFleet(NODES, seed=seed, epoch=1, kinds=KINDS)
         log.append([message(said(AUDITS, fleet.audit(node_id, 1, 1))) for node_id in fleet.nodes])
         for name in WORKERS:
             here.worker(name)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from schemas import topics
 from schemas.codec import encode
@@ -25,8 +25,8 @@ WORKERS = ("left", "right")
 SCHEDULERS = ("s0", "s1")
 
 
-def with_a_fleet(log: Log, seed: int) -> Fleet:
-    fleet = Fleet(NODES, seed=seed, epoch=1)
+def with_a_fleet(log: Log, seed: int) -> SimulatedFleet:
+    fleet = SimulatedFleet(NODES, seed=seed, epoch=1)
     log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000, 1))) for node_id in fleet.nodes])
     return fleet
 

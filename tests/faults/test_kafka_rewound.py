@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from projections.ledger import Ledger
 from projections.replay import fold
@@ -51,7 +51,7 @@ def discarded(port: int) -> int:
     return int(float(found[1])) if found else 0
 
 
-def report(log: Log, fleet: Fleet, number: int) -> None:
+def report(log: Log, fleet: SimulatedFleet, number: int) -> None:
     """Every host is audited."""
     log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000 * number, number))) for node_id in fleet.nodes])
 
@@ -106,7 +106,7 @@ def is_published(log: Log) -> bool:
 def test_a_ledger_made_anew_is_noticed_by_tables_snapshots_and_schedulers_and_folded_anew(tmp_path: Path) -> None:
     with shared_site(tmp_path) as here:
         with here.opened(1, 1) as log:
-            fleet = Fleet(4, epoch=1)
+            fleet = SimulatedFleet(4, epoch=1)
             report(log, fleet, 1)
             here.worker("w", *UNMISSED)
             here.scheduler("s")
@@ -133,7 +133,7 @@ def begins_another_ledger(here: SharedSite, hosts: int, epoch: int, because: str
         log.create([TopicSpec(topics.CLAIMS, 1)])
     ports = dict(zip("ws", free_ports(2), strict=True))
     with here.opened(1, 1) as log:
-        report(log, Fleet(hosts, epoch=epoch), 1)
+        report(log, SimulatedFleet(hosts, epoch=epoch), 1)
         carry_all(log)
         before = {name: len(here.processes[name].said()) for name in ports}
         here.worker("w", *UNMISSED, "--metrics", str(ports["w"]))
@@ -170,7 +170,7 @@ def ended(process: Process) -> str:
 def test_records_lost_with_a_disk_are_noticed_by_whoever_runs_and_the_state_is_made_anew(tmp_path: Path) -> None:
     with kafka_site(tmp_path) as here:
         with here.opened(2) as log:
-            fleet = Fleet(6, epoch=1)
+            fleet = SimulatedFleet(6, epoch=1)
             report(log, fleet, 1)
             here.worker("w")
             here.scheduler("s")
@@ -210,7 +210,7 @@ def test_records_lost_with_a_disk_are_noticed_by_whoever_runs_and_the_state_is_m
 
 def test_history_that_is_not_at_hand_is_said_and_no_number_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shared_site(tmp_path) as here, here.opened(1, 1) as log:
-        fleet = Fleet(4, epoch=1)
+        fleet = SimulatedFleet(4, epoch=1)
         report(log, fleet, 1)
         here.worker("w", *UNMISSED)
         until(lambda: folded_nodes(log) == len(fleet.nodes) and is_published(log), PATIENCE_SECONDS, "the hosts are in the ledger")

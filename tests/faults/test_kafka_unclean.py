@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # public, thou
     ResourceType,
 )
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from schemas import topics
 from streams.cli.exits import Exit
 from streams.ledger_topics import open_ledger, topic_specs
@@ -110,7 +110,7 @@ def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_ane
         spec, ledger = f"{settings.place}?single-broker=true", settings.topic(topics.CLAIMS)
         with KafkaLog.open(settings) as log:
             open_ledger(log, ledger_partitions=1, request_partitions=1)
-            report(log, Fleet(4, epoch=1), 1)
+            report(log, SimulatedFleet(4, epoch=1), 1)
             worker = ("--only", "processor", "--state", str(tmp_path / "w"), "--audit-interval", "3600")
             start(site, spec, "w", *worker)
             start(site, spec, "s", "--only", "scheduler", "--lease-timeout", "6")
@@ -132,7 +132,7 @@ def test_a_ledger_that_an_unclean_election_has_rewound_is_noticed_and_folded_ane
             kept_end = log.end(topics.CLAIMS, 0)
             assert kept_end < lost_end
             if written_on:
-                others = Fleet(lost_end - kept_end + 5, epoch=2)
+                others = SimulatedFleet(lost_end - kept_end + 5, epoch=2)
                 report(log, others, 2)
                 carry_all(log)
                 assert log.end(topics.CLAIMS, 0) > lost_end

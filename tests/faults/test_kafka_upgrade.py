@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.load import KINDS, Fleet
+from producers.load import KINDS, SimulatedFleet
 from producers.source import said
 from projections.rules import RULES_KNOWN
 from schemas import topics
@@ -110,7 +110,7 @@ def test_two_versions_work_side_by_side_and_the_one_that_does_not_know_new_rules
     older, newer, what = both(tmp_path)
     with shared_site(tmp_path) as here, here.opened() as log:
         # Of one kind, so that requests spread over the nodes of both partitions.
-        fleet, requester = Fleet(6, epoch=1, kinds=KINDS[:1]), Requester(log)
+        fleet, requester = SimulatedFleet(6, epoch=1, kinds=KINDS[:1]), Requester(log)
         log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000, 1))) for node_id in fleet.nodes])
 
         for worker, scheduler, claimlog in (("w-old", "s-old", older), ("w-new", "s-new", newer)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from projections.rules import RULES_KNOWN
 from schemas.claims import RulesChanged
@@ -30,7 +30,7 @@ def move_the_rules(log: Log, version: int) -> None:
 
 def audited(log: Log) -> None:
     """A fleet with some nodes in each partition."""
-    fleet = Fleet(6, epoch=1)
+    fleet = SimulatedFleet(6, epoch=1)
     log.append([message(said(AUDITS, fleet.audit(node_id, 1_700_000_000_000, 1))) for node_id in fleet.nodes])
 
 

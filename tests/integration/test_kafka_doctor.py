@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from schemas import topics
 from streams.cli.doctor import cluster as checks_cluster
@@ -17,7 +17,7 @@ from streams.cli.main import run
 from streams.cli.produce.publishing import message
 from streams.log.base import Log, Partition, TopicSpec
 from streams.log.kafka_health import Cluster, Members
-from streams.log.kafka_topics import TIMESTAMPS, Difference, wanted
+from streams.log.kafka_topics import TIMESTAMPS, TopicDifference, wanted
 from tests.cli_log import FleetLog
 from tests.faults.harness import until
 from tests.faults.shared_site import PATIENCE_SECONDS, SharedSite, shared_site
@@ -33,13 +33,13 @@ def doctor(here: SharedSite, capsys: pytest.CaptureFixture[str], *flags: str) ->
     return code, {item["check"]: (item["status"], item["says"]) for item in json.loads(capsys.readouterr().out)["items"]}
 
 
-def audit(log: Log, fleet: Fleet, number: int) -> None:
+def audit(log: Log, fleet: SimulatedFleet, number: int) -> None:
     log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000 * number, number))) for node_id in fleet.nodes])
 
 
 def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shared_site(tmp_path) as here, here.opened(1, 1) as log:
-        fleet = Fleet(3, epoch=1)
+        fleet = SimulatedFleet(3, epoch=1)
         audit(log, fleet, 1)
         _, alone = doctor(here, capsys, "--quick")
         here.worker("w")
@@ -127,8 +127,8 @@ def test_a_copy_made_by_claimlog_is_not_told_to_have_the_times_of_writers(tmp_pa
 
 
 def test_topics_with_the_times_of_writers_are_counted_where_they_are_many_beside_what_is_wrong() -> None:
-    compared = [Difference(name, TIMESTAMPS, "LogAppendTime", "CreateTime", is_of_mirrors=True) for name in topics.TOPICS]
-    compared.append(Difference(topics.CLAIMS, "partitions", "4", "3"))
+    compared = [TopicDifference(name, TIMESTAMPS, "LogAppendTime", "CreateTime", is_of_mirrors=True) for name in topics.TOPICS]
+    compared.append(TopicDifference(topics.CLAIMS, "partitions", "4", "3"))
 
     checks = [checks_cluster.settings(compared), *checks_cluster.times(compared)]
 

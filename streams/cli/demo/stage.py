@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from producers.load import Fleet, NodeKind
+from producers.load import NodeKind, SimulatedFleet
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Claim
@@ -79,7 +79,7 @@ class Stage:
         self.path, self.spec = path, f"sqlite:{path}"
         self.log = SqliteLog.open(path, create=True, clock=self.clock.wall_ms)
         open_ledger(self.log, ledger_partitions=2, request_partitions=6)
-        self.fleet = Fleet(nodes, seed=seed, epoch=self.clock.wall_ms(), kinds=KINDS, name="compute-{:02d}", producer="demo")
+        self.fleet = SimulatedFleet(nodes, seed=seed, epoch=self.clock.wall_ms(), kinds=KINDS, name="compute-{:02d}", producer="demo")
         self.driver = Driver(self.log, self.fleet, iter(()), self.clock, speed=1.0, audit_every_ms=AUDIT_EVERY_MS)
         counts = self.log.topics()
         self.ledgers = [Ledger(number, counts[CLAIMS]) for number in range(counts[CLAIMS])]

@@ -20,7 +20,7 @@ from streams.scheduler import GROUP as SCHEDULERS
 
 if TYPE_CHECKING:
     from streams.log.kafka_health import Cluster, Members
-    from streams.log.kafka_topics import Difference
+    from streams.log.kafka_topics import TopicDifference
 
 WORKERS = "stream-processor"
 """The group in which Faust shares the partitions out."""
@@ -89,7 +89,7 @@ def offsets(found: Cluster) -> Iterator[Check]:
         yield Check("warn", "groups kept", said, fix)
 
 
-def settings(compared: Sequence[Difference | Missing]) -> Check:
+def settings(compared: Sequence[TopicDifference | Missing]) -> Check:
     """The topics are as a ledger needs them."""
     wrong = [str(difference) for difference in compared if not difference.is_of_mirrors]
     if wrong:
@@ -97,7 +97,7 @@ def settings(compared: Sequence[Difference | Missing]) -> Check:
     return Check("ok", "settings", "topics are as a ledger needs them")
 
 
-def times(compared: Sequence[Difference | Missing]) -> Iterator[Check]:
+def times(compared: Sequence[TopicDifference | Missing]) -> Iterator[Check]:
     """Nothing where the brokers' clocks are the records' times."""
     mirrored = of_mirrors(compared)
     if mirrored:

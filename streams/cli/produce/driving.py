@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
-from producers.load import PRODUCER, Fleet, Guest
+from producers.load import PRODUCER, Guest, SimulatedFleet
 from producers.source import said
 from producers.workload import Arrival, Departure
 from projections.placements import Answered, Placements
@@ -64,7 +64,7 @@ class Driver:
     """Does what is due at each step. `speed` is how many seconds of the workload go into one of the clock's."""
 
     def __init__(
-        self, log: Log, fleet: Fleet, events: Iterator[Arrival | Departure], clock: Clock, *, speed: float, audit_every_ms: int
+        self, log: Log, fleet: SimulatedFleet, events: Iterator[Arrival | Departure], clock: Clock, *, speed: float, audit_every_ms: int
     ) -> None:
         """Results are read from now on; guests are started on the fleet's nodes whoever asked for them.
 
@@ -226,7 +226,7 @@ def _keys(log: Log, placements: Placements) -> Iterator[str]:
         yield record.key.decode(errors="replace")
 
 
-def _left_running(log: Log, fleet: Fleet) -> Collection[Guest]:
+def _left_running(log: Log, fleet: SimulatedFleet) -> Collection[Guest]:
     """The guests of the fleet's nodes that arrived and did not leave, as the life-cycle events on the log say."""
     found: dict[tuple[str, str], Guest] = {}
     for record in topic_records(log, LIFECYCLE):

@@ -179,12 +179,12 @@ def report_spooled(
     """Report into the spool, from where a thread carries it on to the log that `open_target` opens."""
     from producers.libvirt_fleet import Fleet
     from producers.spool import Spool
-    from streams.cli.produce.spooling import Forwarder, SqliteShelf
+    from streams.cli.produce.spooling import Forwarder, SqliteSpoolStore
 
     with ExitStack() as leaving:
-        shelf = SqliteShelf.open(spool_file)
-        leaving.callback(shelf.close)
-        spool = Spool(shelf, spool_bytes_max)
+        store = SqliteSpoolStore.open(spool_file)
+        leaving.callback(store.close)
+        spool = Spool(store, spool_bytes_max)
         if spool.waiting:
             say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first")
         forwarder = Forwarder(spool_file, open_target, PRODUCER, say)
@@ -192,7 +192,7 @@ def report_spooled(
 
         def epoch(topic: str, node_id: str) -> int | None:
             return max(
-                (each for each in (shelf.epoch(topic, node_id), forwarder.last_epoch(topic, node_id)) if each is not None), default=None
+                (each for each in (store.epoch(topic, node_id), forwarder.last_epoch(topic, node_id)) if each is not None), default=None
             )
 
         def take(records: list[Said]) -> None:

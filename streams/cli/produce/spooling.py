@@ -43,8 +43,8 @@ class _Stamp(Struct):
     epoch: int
 
 
-class SqliteShelf:
-    """A `producers.spool.Shelf` in a file of the embedded log; one instance belongs to one thread."""
+class SqliteSpoolStore:
+    """A `producers.spool.SpoolStore` in a file of the embedded log; one instance belongs to one thread."""
 
     def __init__(self, log: SqliteLog) -> None:
         self._log = log
@@ -52,7 +52,7 @@ class SqliteShelf:
         self._gone = 0
 
     @classmethod
-    def open(cls, path: Path) -> SqliteShelf:
+    def open(cls, path: Path) -> SqliteSpoolStore:
         """Open the file, or make it. Raises UsageProblem for a log of something else, LogUnreachable, LogDamaged, LogFull."""
         log = SqliteLog.open(path, create=True)
         if others := sorted(log.topics().keys() - {SPOOLED, EPOCHS}):
@@ -67,7 +67,7 @@ class SqliteShelf:
         return self._epochs.get(f"{topic}/{node_id}")
 
     def append(self, records: Sequence[Said]) -> None:
-        """See `Shelf`; what is kept is kept with its epoch."""
+        """See `SpoolStore`; what is kept is kept with its epoch."""
         if disk_usage(self._log.path.parent).free < ROOM_BYTES and self.start() < self.end() and not self._has_room_inside():
             raise SpoolFull(f"{self._log.path}: less than {ROOM_BYTES >> 20} MiB are free on its disk, and that much is left free")
         newer: dict[str, int] = {}
@@ -88,7 +88,7 @@ class SqliteShelf:
         return self._log.spare_bytes() >= WAL_BYTES // 4 and disk_usage(self._log.path.parent).free >= WAL_BYTES
 
     def read(self, offset: int, records_max: int) -> list[Kept]:
-        """See `Shelf`."""
+        """See `SpoolStore`."""
         found = []
         for record in self._log.read(SPOOLED, 0, offset, records_max=records_max):
             (_, topic), *headers = record.headers
@@ -96,20 +96,20 @@ class SqliteShelf:
         return found
 
     def drop(self, before: int) -> None:
-        """See `Shelf`. On a full disk, where even this takes room, they are passed over, and forgotten when there is some."""
+        """See `SpoolStore`. On a full disk, where even this takes room, they are passed over, and forgotten when there is some."""
         self._gone = before
         with suppress(LogFull):
             self._log.truncate(SPOOLED, 0, before)
 
     def start(self) -> int:
-        """See `Shelf`."""
+        """See `SpoolStore`."""
         start = self._log.start(SPOOLED, 0)
         if start < self._gone:
             self.drop(self._gone)
         return max(start, self._gone)
 
     def end(self) -> int:
-        """See `Shelf`."""
+        """See `SpoolStore`."""
         return self._log.end(SPOOLED, 0)
 
     def wait(self, timeout_seconds: float) -> None:
@@ -158,29 +158,29 @@ class Forwarder:
         self._thread.join(PAUSE_SECONDS + 4 * IDLE_SECONDS)
 
     def _run(self) -> None:
-        shelf: SqliteShelf | None = None
+        store: SqliteSpoolStore | None = None
         target: Log | None = None
         try:
-            shelf = SqliteShelf.open(self._path)
+            store = SqliteSpoolStore.open(self._path)
             while not self._stop.is_set():
                 try:
                     if target is None:
                         target = self._opened()
                     self._answer(target)
-                    sent = _forward(shelf, target)
+                    sent = _forward(store, target)
                 except (LogFull, LogUnreachable) as trouble:
                     self._met(trouble)
                     self._stop.wait(PAUSE_SECONDS)
                     continue
-                self._passed(shelf)
+                self._passed(store)
                 if not sent and self._questions.empty():
-                    shelf.wait(IDLE_SECONDS)
+                    store.wait(IDLE_SECONDS)
         except BaseException as failure:
             self.failure = failure
         finally:
             self._reaches = False
             self._tried.set()
-            for each in (target, shelf):
+            for each in (target, store):
                 if each is not None:
                     each.close()
 
@@ -216,12 +216,12 @@ class Forwarder:
             self._tell(f"what is produced waits in {self._path}: {trouble}")
         self._trouble = trouble
 
-    def _passed(self, shelf: SqliteShelf) -> None:
-        if self._trouble is not None and shelf.start() == shelf.end():
+    def _passed(self, store: SqliteSpoolStore) -> None:
+        if self._trouble is not None and store.start() == store.end():
             again = "there is room again" if isinstance(self._trouble, LogFull) else "the log answers again"
             self._trouble = None
             self._tell(f"{again}, and nothing waits in {self._path} any more")
 
 
-def _forward(shelf: SqliteShelf, target: Log) -> int:
-    return forward(shelf, lambda records: target.append([message(said) for said in records]))
+def _forward(store: SqliteSpoolStore, target: Log) -> int:
+    return forward(store, lambda records: target.append([message(said) for said in records]))

@@ -175,7 +175,7 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> Path:
 
 def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]], plan: Plan) -> int:
     """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
-    from producers.load import PRODUCER, Fleet
+    from producers.load import PRODUCER, SimulatedFleet
     from producers.source import epoch_after
     from schemas.topics import AUDITS, LIFECYCLE
     from streams.cli.produce.driving import Driver
@@ -185,7 +185,7 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
     clock = SystemClock()
     with opened(log, create=True) as target:
         open_ledger(target)
-        fleet = Fleet(plan.nodes, seed=plan.seed)
+        fleet = SimulatedFleet(plan.nodes, seed=plan.seed)
         # One epoch for all, above every one in the log: with a clock that went back nobody would take what these hosts say.
         used = [epoch for topic in (AUDITS, LIFECYCLE) for epoch in last_epochs(target, PRODUCER, topic, fleet.nodes).values()]
         epoch = epoch_after(max((each for each in used if each is not None), default=None), clock.wall_ms())

@@ -7,7 +7,7 @@ its cells, and what it says of that cell and of the devices near it holds for al
 from __future__ import annotations
 
 from projections import numa, pci
-from projections.numa_node import Standing, is_lacking
+from projections.numa_node import NumaStanding, is_lacking
 from projections.room import Room
 from schemas.claims import ClaimItem
 from schemas.resources import Shortfall
@@ -47,7 +47,7 @@ class Seating:
             known = _remember(self._cells, state, not isinstance(found, Shortfall))
         return known
 
-    def _near(self, room: Room, stand: Standing, cell_id: int | None) -> bool:
+    def _near(self, room: Room, stand: NumaStanding, cell_id: int | None) -> bool:
         """Whether the devices that are wanted are free, near this cell as the wants ask; None: near or far."""
         state = (stand.devices, cell_id, *stand.sockets.items())
         known = self._devices.get(state)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.workload import Arrival, Departure
 from schemas.audits import HypervisorAudited
 from schemas.codec import decode_keyed, encode
@@ -50,7 +50,7 @@ class World:
         self.clock = HandClock()
         self.log = MemoryLog(clock=self.clock.wall_ms)
         open_ledger(self.log, ledger_partitions=2, request_partitions=2)
-        self.fleet = Fleet(2, seed=1, epoch=5, name="n{}")
+        self.fleet = SimulatedFleet(2, seed=1, epoch=5, name="n{}")
         self.driver = Driver(self.log, self.fleet, iter(events), self.clock, speed=speed, audit_every_ms=10_000)
 
     def records(self, topic: str) -> list[Any]:
@@ -162,7 +162,7 @@ def test_guests_that_an_earlier_run_left_are_found_and_end_when_their_time_comes
     world.placed("b", "n0")
     world.at(100)
     there = dict(world.fleet.guests)
-    fleet = Fleet(2, seed=1, epoch=6, name="n{}")
+    fleet = SimulatedFleet(2, seed=1, epoch=6, name="n{}")
 
     again = Driver(world.log, fleet, iter([arrival(0, "a"), departure(500, "a")]), world.clock, speed=1.0, audit_every_ms=10_000)
     again.report()
@@ -267,7 +267,7 @@ def test_an_endless_workload_is_read_only_as_far_as_it_is_due() -> None:
     clock = HandClock()
     log = MemoryLog(clock=clock.wall_ms)
     open_ledger(log, ledger_partitions=2, request_partitions=2)
-    driver = Driver(log, Fleet(0), endless(), clock, speed=1, audit_every_ms=10_000)
+    driver = Driver(log, SimulatedFleet(0), endless(), clock, speed=1, audit_every_ms=10_000)
     clock.now_ms += 3_500
 
     driver.step()

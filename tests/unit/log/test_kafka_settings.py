@@ -8,7 +8,7 @@ import pytest
 
 from streams.cli.main import run
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
-from streams.log.kafka_topics import MISSING, Difference
+from streams.log.kafka_topics import MISSING, TopicDifference
 
 
 def test_an_address_names_brokers_prefix_and_settings() -> None:
@@ -121,7 +121,7 @@ def test_a_password_is_not_shown_where_it_is_said_in_a_wrong_way(
 
 
 def test_a_topic_that_is_not_there_is_said_to_be_missing_and_how_it_is_made() -> None:
-    missing = Difference("claims", MISSING, "`claimlog topics apply` makes it", MISSING)
+    missing = TopicDifference("claims", MISSING, "`claimlog topics apply` makes it", MISSING)
 
     assert str(missing) == "topic 'claims': missing; `claimlog topics apply` makes it"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from streams.log.kafka_topics import MISSING, Difference, commands, told
+from streams.log.kafka_topics import MISSING, TopicDifference, commands, told
 
 
 def test_what_topics_have_in_common_is_said_once() -> None:
-    thin = [Difference(f"topic-{number}", "replication", "3 or more", "1") for number in range(13)]
-    kept = Difference("claims", "retention.ms", "-1", "3600000")
+    thin = [TopicDifference(f"topic-{number}", "replication", "3 or more", "1") for number in range(13)]
+    kept = TopicDifference("claims", "retention.ms", "-1", "3600000")
 
     said = told([thin[0], kept, *thin[1:]])
 
@@ -19,13 +19,13 @@ def test_what_topics_have_in_common_is_said_once() -> None:
 
 def test_what_kafka_s_own_tools_set_right_is_told_as_their_commands() -> None:
     found = [
-        Difference("claims", "retention.ms", "-1", "3600000"),
-        Difference("claims", "min.insync.replicas", "2 or more", "1"),
-        Difference("claims", "partitions", "4", "6"),
-        Difference("claims", "replication", "3 or more", "1"),
-        Difference("claims", "message.timestamp.type", "LogAppendTime", "CreateTime", is_of_mirrors=True),
-        Difference("leak-findings", MISSING, "`claimlog topics apply` makes it", MISSING),
-        Difference("leak-findings", "replication", "3 or more", "1"),
+        TopicDifference("claims", "retention.ms", "-1", "3600000"),
+        TopicDifference("claims", "min.insync.replicas", "2 or more", "1"),
+        TopicDifference("claims", "partitions", "4", "6"),
+        TopicDifference("claims", "replication", "3 or more", "1"),
+        TopicDifference("claims", "message.timestamp.type", "LogAppendTime", "CreateTime", is_of_mirrors=True),
+        TopicDifference("leak-findings", MISSING, "`claimlog topics apply` makes it", MISSING),
+        TopicDifference("leak-findings", "replication", "3 or more", "1"),
     ]
 
     assert commands(found, "fleet.{}".format) == [

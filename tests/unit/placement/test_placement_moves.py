@@ -15,7 +15,7 @@ from schemas.resources import ObservedResources
 from schemas.results import InstancesPlaced, Placement, PlacementFailed
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
-from streams.scheduling.explain import rerun, spelled_out
+from streams.scheduling.explain import spelled_out
 from streams.scheduling.fleet import Fleet
 from streams.scheduling.policy import DEFAULT, digest
 from streams.scheduling.select import engine

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.load import KINDS, Fleet
+from producers.load import KINDS, SimulatedFleet
 from producers.workload import FLAVORS
 from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.codec import decode, encode
@@ -26,11 +26,11 @@ SMALL = Resources(vcpus=2, memory_mib=3_584, disk_mib=20_480)
 LARGE = Resources(vcpus=4, memory_mib=7_168, disk_mib=20_480)
 
 
-def fleet(nodes: int = 2) -> Fleet:
-    return Fleet(nodes, seed=1, epoch=5, name="n{}")
+def fleet(nodes: int = 2) -> SimulatedFleet:
+    return SimulatedFleet(nodes, seed=1, epoch=5, name="n{}")
 
 
-def seen(load: Fleet, node_id: str) -> tuple[InstanceReport, ...]:
+def seen(load: SimulatedFleet, node_id: str) -> tuple[InstanceReport, ...]:
     """What a first look at the node by a new producer shows."""
     load.restart_producers(node_id, 6)
     audit = load.audit(node_id, 1_000, 10)
@@ -155,7 +155,7 @@ def test_the_largest_flavor_of_the_workload_fits_on_every_kind() -> None:
 
 @given(st.integers(0, 1 << 32))
 def test_the_same_seed_gives_the_same_fleet_and_readable_records(seed: int) -> None:
-    one, two = (Fleet(12, seed=seed) for _ in range(2))
+    one, two = (SimulatedFleet(12, seed=seed) for _ in range(2))
 
     assert one.kinds == two.kinds
     for node_id in one.nodes:
@@ -167,7 +167,7 @@ def test_the_same_seed_gives_the_same_fleet_and_readable_records(seed: int) -> N
 
 
 def test_a_large_fleet_has_all_kinds_by_their_shares() -> None:
-    load = Fleet(1_000, seed=3)
+    load = SimulatedFleet(1_000, seed=3)
 
     counts = {kind.name: sum(each.name == kind.name for each in load.kinds.values()) for kind in KINDS}
     assert counts == {kind.name: pytest.approx(100 * kind.share, rel=0.3) for kind in KINDS}

@@ -22,7 +22,7 @@ from schemas.topics import AUDITS
 from streams.cli.problems import UsageProblem
 from streams.cli.produce import spooling
 from streams.cli.produce.publishing import last_epoch, message
-from streams.cli.produce.spooling import ROOM_BYTES, Forwarder, SqliteShelf
+from streams.cli.produce.spooling import ROOM_BYTES, Forwarder, SqliteSpoolStore
 from streams.ledger_topics import open_ledger
 from streams.log.base import LogFull
 from streams.log.sqlite import SqliteLog
@@ -49,93 +49,93 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 def test_what_was_put_goes_on_in_order_with_its_topic_key_and_headers(tmp_path: Path) -> None:
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(shelf)
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(store)
 
     spool.put(some(1, 2))
     spool.put(some(3))
 
-    assert forward(shelf, landed.extend) == 3
+    assert forward(store, landed.extend) == 3
     assert landed == some(1, 2, 3)
-    assert (spool.waiting, spool.waiting_bytes, forward(shelf, landed.extend)) == (0, 0, 0)
-    shelf.close()
+    assert (spool.waiting, spool.waiting_bytes, forward(store, landed.extend)) == (0, 0, 0)
+    store.close()
 
 
 def test_what_the_log_did_not_take_stays_and_goes_on_later(tmp_path: Path) -> None:
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(shelf)
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(store)
     spool.put(some(1, 2))
 
     def away(records: Sequence[Said]) -> None:
         raise ConnectionError("away")
 
     with pytest.raises(ConnectionError):
-        forward(shelf, away)
+        forward(store, away)
     spool.put(some(3))
 
-    assert forward(shelf, landed.extend) == 3
+    assert forward(store, landed.extend) == 3
     assert landed == some(1, 2, 3)
-    shelf.close()
+    store.close()
 
 
 def test_a_full_spool_takes_nothing_and_loses_nothing_and_takes_more_when_some_has_gone_on(tmp_path: Path) -> None:
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(shelf, bytes_max=2 * size_of(some(1)))
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(store, bytes_max=2 * size_of(some(1)))
     spool.put(some(1))
     spool.put(some(2))
 
     with pytest.raises(SpoolFull, match="2 records wait"):
         spool.put(some(3))
-    forward(shelf, landed.extend, records_max=1)
+    forward(store, landed.extend, records_max=1)
     spool.put(some(3))
-    forward(shelf, landed.extend)
+    forward(store, landed.extend)
 
     assert landed == some(1, 2, 3)
-    shelf.close()
+    store.close()
 
 
 def test_a_disk_that_is_nearly_full_takes_nothing_more_until_all_has_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else there would be no room to forget what was forwarded, and the spool would be full for ever."""
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(shelf)
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(store)
     spool.put(some(1))
     nearly_full = disk_usage(tmp_path)._replace(free=ROOM_BYTES - 1)
     monkeypatch.setattr(spooling, "disk_usage", lambda _: nearly_full)
 
     with pytest.raises(SpoolFull, match="64 MiB are free on its disk"):
         spool.put(some(2))
-    forward(shelf, landed.extend)
+    forward(store, landed.extend)
     spool.put(some(2))
-    forward(shelf, landed.extend)
+    forward(store, landed.extend)
 
     assert landed == some(1, 2)
-    shelf.close()
+    store.close()
 
 
 def test_what_an_earlier_process_left_goes_first_and_takes_its_room(tmp_path: Path) -> None:
-    before = SqliteShelf.open(tmp_path / "spool")
+    before = SqliteSpoolStore.open(tmp_path / "spool")
     Spool(before).put(some(1, 2))
     before.close()
 
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(shelf, bytes_max=size_of(some(1, 2, 3)))
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(store, bytes_max=size_of(some(1, 2, 3)))
 
     assert (spool.waiting, spool.waiting_bytes) == (2, size_of(some(1, 2)))
     spool.put(some(3))
     with pytest.raises(SpoolFull):
         spool.put(some(4))
-    forward(shelf, landed.extend)
+    forward(store, landed.extend)
     assert landed == some(1, 2, 3)
-    shelf.close()
+    store.close()
 
 
 def test_the_last_epoch_of_each_node_is_remembered_after_its_records_have_gone_on(tmp_path: Path) -> None:
-    shelf = SqliteShelf.open(tmp_path / "spool")
-    Spool(shelf).put([said(1, "n1", 70), said(2, "n2", 5), said(1, "n1", 71), said(9, "n1", 70)])
-    forward(shelf, list[Said]().extend)
-    shelf.close()
+    store = SqliteSpoolStore.open(tmp_path / "spool")
+    Spool(store).put([said(1, "n1", 70), said(2, "n2", 5), said(1, "n1", 71), said(9, "n1", 70)])
+    forward(store, list[Said]().extend)
+    store.close()
 
-    again = SqliteShelf.open(tmp_path / "spool")
+    again = SqliteSpoolStore.open(tmp_path / "spool")
 
     assert [again.epoch(AUDITS, node) for node in ("n1", "n2", "n3")] == [71, 5, None]
     again.close()
@@ -144,8 +144,8 @@ def test_the_last_epoch_of_each_node_is_remembered_after_its_records_have_gone_o
 def test_on_a_disk_without_room_to_forget_anything_what_has_gone_on_goes_once_and_is_forgotten_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf, landed = SqliteShelf.open(tmp_path / "spool"), list[Said]()
-    spool = Spool(SqliteShelf.open(tmp_path / "spool"))
+    store, landed = SqliteSpoolStore.open(tmp_path / "spool"), list[Said]()
+    spool = Spool(SqliteSpoolStore.open(tmp_path / "spool"))
     spool.put(some(1, 2, 3))
 
     def full(*_: object) -> None:
@@ -153,10 +153,10 @@ def test_on_a_disk_without_room_to_forget_anything_what_has_gone_on_goes_once_an
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteLog, "truncate", full)
-        sent = [forward(shelf, landed.extend, records_max=2) for _ in range(4)]
+        sent = [forward(store, landed.extend, records_max=2) for _ in range(4)]
         assert (sent, landed, spool.waiting) == ([2, 1, 0, 0], some(1, 2, 3), 3)
 
-    assert forward(shelf, landed.extend) == 0
+    assert forward(store, landed.extend) == 0
     assert (spool.waiting, landed) == (0, some(1, 2, 3))
 
 
@@ -166,8 +166,8 @@ def test_whatever_happens_in_between_all_arrive_in_order(steps: list[str]) -> No
     """`half`: the log took them, and the process died before it could drop them; they arrive again, in order."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spool"
-        shelf = SqliteShelf.open(path)
-        spool, counter, landed = Spool(shelf), 0, list[Said]()
+        store = SqliteSpoolStore.open(path)
+        spool, counter, landed = Spool(store), 0, list[Said]()
 
         def half(records: Sequence[Said]) -> None:
             landed.extend(records)
@@ -181,15 +181,15 @@ def test_whatever_happens_in_between_all_arrive_in_order(steps: list[str]) -> No
                 counter += 2
                 spool.put(some(counter - 1, counter))
             elif step == "send":
-                forward(shelf, landed.extend)
+                forward(store, landed.extend)
             elif step == "restart":
-                shelf.close()
-                shelf = SqliteShelf.open(path)
-                spool = Spool(shelf)
+                store.close()
+                store = SqliteSpoolStore.open(path)
+                spool = Spool(store)
             elif spool.waiting:
                 with pytest.raises(ConnectionError):
-                    forward(shelf, half if step == "half" else fail)
-        shelf.close()
+                    forward(store, half if step == "half" else fail)
+        store.close()
 
     first_seen = list(dict.fromkeys(landed))
     assert first_seen == some(*range(1, counter + 1))
@@ -214,7 +214,7 @@ def test_while_the_log_has_no_room_all_waits_in_the_spool_and_goes_on_when_there
 
     monkeypatch.setattr(SqliteLog, call, act_if_there_is_room)
     monkeypatch.setattr(spooling, "PAUSE_SECONDS", 0.01)
-    spool = Spool(SqliteShelf.open(path))
+    spool = Spool(SqliteSpoolStore.open(path))
     spool.put([said(1, epoch=71), said(2, epoch=71)])
     forwarder = Forwarder(path, lambda: SqliteLog.open(ledger, create=True), "p", told.append)
     until(lambda: told)
@@ -239,14 +239,14 @@ def test_a_ledger_is_no_spool(tmp_path: Path) -> None:
     before = dict(fleet.log.topics())
 
     with pytest.raises(UsageProblem, match="name a file that is new"):
-        SqliteShelf.open(fleet.path)
+        SqliteSpoolStore.open(fleet.path)
 
     assert fleet.log.topics() == before
 
 
 def test_a_new_file_is_not_spool_and_log_at_once(tmp_path: Path) -> None:
     path = tmp_path / "both"
-    SqliteShelf.open(path).close()
+    SqliteSpoolStore.open(path).close()
 
     forwarder = Forwarder(path, lambda: SqliteLog.open(path, create=True), "p", lambda _: None)
     assert forwarder.last_epoch(AUDITS, "n1") is None  # answers once the log was tried

@@ -20,7 +20,7 @@ from streams.scheduling.holding import nodes_held
 from streams.scheduling.policy import DEFAULT
 from tests.scheduling_world import At, World, said, settle, world, wrongs
 from tests.scheduling_world import rerun as made_again
-from tests.unit.placement.test_placement import LIKELY_TURNS, held, nothing, said, settle
+from tests.unit.placement.test_placement import LIKELY_TURNS, held, nothing
 from tests.unit.scheduling.test_explain import claimed
 from tests.unit.streams.test_scheduler import Far
 

@@ -12,7 +12,6 @@ from schemas.results import Decision, InstancesPlaced, Weight
 from schemas.topics import RESULTS
 from streams.scheduling.policy import PACK, POLICIES, SPREAD, Policy
 from tests.scheduling_world import World, hosts, rerun, said, settle
-from tests.unit.placement.test_placement import hosts, said, settle
 from tests.unit.scheduling.test_explain import claimed
 
 ENGINES = pytest.mark.parametrize("engine_name", ["reference", "profiles"])

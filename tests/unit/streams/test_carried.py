@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.carried import first_to_carry
@@ -21,7 +21,7 @@ def ledger() -> MemoryLog:
 
 
 def audits(epoch: int, count: int) -> list[Message]:
-    fleet = Fleet(1, epoch=epoch)
+    fleet = SimulatedFleet(1, epoch=epoch)
     return [message(said(AUDITS, fleet.audit(fleet.nodes[0], 1_000 * number, number))) for number in range(1, count + 1)]
 
 

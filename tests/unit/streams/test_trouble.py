@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from producers.load import Fleet
+from producers.load import SimulatedFleet
 from producers.source import said
 from projections.table import TableError
 from schemas import topics
@@ -105,7 +105,7 @@ def world() -> tuple[MemoryLog, list[Acknowledged]]:
             number = log.partition(each.topic, each.key) if each.partition is None else each.partition
             kept.append(Acknowledged(each.topic, number, offset, hash_of(each.value)))
 
-    now_ms, fleet = CLOCK.wall_ms(), Fleet(6, seed=1, epoch=1)
+    now_ms, fleet = CLOCK.wall_ms(), SimulatedFleet(6, seed=1, epoch=1)
     for round_ in range(5):
         say([message(said(topics.AUDITS, fleet.audit(node, now_ms + round_, round_))) for node in fleet.nodes])
     guests = [fleet.start_guest(node, f"i-{node}", Resources(vcpus=1, memory_mib=64), now_ms) for node in fleet.nodes]
