@@ -101,12 +101,16 @@ class Standstill:
 
 def recovery(positions: Mapping[Partition, int], ends: Mapping[Partition, int], owned: Iterable[int]) -> str:
     """How far the fold is, per partition: what it has, what it needs, what remains."""
-    said = []
-    for number in sorted(owned):
-        place = Partition(CLAIMS, number)
-        have, need = positions.get(place), ends.get(place, 0)
-        said.append(f"{place} opens its table" if have is None else f"{place} has {have} of {need}, {max(need - have, 0)} remain")
-    return "; ".join(said)
+    return "; ".join([_recovery(Partition(CLAIMS, number), positions, ends) for number in sorted(owned)])
+
+
+def _recovery(place: Partition, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> str:
+    have, need = positions.get(place), ends.get(place, 0)
+    if have is None:
+        return f"{place} opens its table"
+    if have > need:
+        return f"{place} has {have}, and the log ends at {need}"
+    return f"{place} has {have} of {need}, {need - have} remain" if have < need else f"{place} has all of {need}"
 
 
 class Watchdog:

@@ -22,6 +22,12 @@ _PASSING: Final = frozenset(
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._DESTROY_BROKER,
     )
 )  # fmt: skip
+_TOO_FEW_COPIES: Final = frozenset(
+    (KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.OFFSET_NOT_AVAILABLE)
+)
+# A producer's sequence starts anew on brokers that lost what it wrote.
+_LOST: Final = frozenset((KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID))
+_LOST_SAID: Final = "sequence desynchronization"
 _NO_TOPIC: Final = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
 _NOT_ALLOWED: Final = frozenset(
     (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -42,8 +48,15 @@ _BROKERS_BOUNDS: Final = {
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
 NOT_ALLOWED: Final = "This user may not; who may do what to which topic: docs/kafka.md"
 CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
+CHECK_COPIES: Final = (
+    "Too few copies of the partition are in step (min.insync.replicas): start the brokers that are missing; `claimlog doctor` names it"
+)
 CHECK_TOPICS: Final = "Check that the topics are still there: claimlog topics check"
 CHECK_SECURITY: Final = "Check security.protocol, the certificates and the SASL settings"
+MAY_BE_LOST: Final = (
+    "The brokers have lost what this client wrote, as after an unclean election: records may be gone, see docs/kafka.md, "
+    "When records have left"
+)
 OTHERS_IN_GROUP: Final = (
     "Another program has joined this group, which is claimlog's alone: stop it, `claimlog doctor` names it; then start this process again"
 )
@@ -90,11 +103,14 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     if error.code() in _TOO_LARGE or (error.fatal() and _TOO_LARGE_SAID in said):
         return LogError(f"{place}: {doing}: {said}. `claimlog topics check` says which topic takes too little (max.message.bytes)")
     if error.fatal():
-        return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again")
+        lost = f". {MAY_BE_LOST}" if error.code() in _LOST or _LOST_SAID in said else ""
+        return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again{lost}")
     if is_passing(error) or (was_there and is_vanished(error)):
         seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
         is_refused = any(word in f"{said}{seen}" for word in _REFUSALS)
         check = CHECK_TOPICS if is_vanished(error) else CHECK_SECURITY if is_refused else CHECK_ADDRESS
+        if error.code() in _TOO_FEW_COPIES:
+            check = CHECK_COPIES
         return LogUnreachable(f"{place}: {doing}: {said}{seen}. {check}")
     code = error.code()
     if code in _NO_TOPIC:

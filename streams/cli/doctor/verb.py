@@ -67,7 +67,9 @@ def doctor(
             ends = {(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()}
             cut = Cut.of(ends, ledger_id_of(source) if sound else "")
     except (LogUnreachable, LogDamaged) as problem:
-        found.append(Check("fail", "log", str(problem), "pass another --log, or restore it"))
+        passes = isinstance(problem, LogUnreachable) and any(check.check == "log" for check in found)
+        fix = "ask again when that is mended: the rest was not looked at" if passes else "pass another --log, or restore it"
+        found.append(Check("fail", "log", str(problem), fix))
         code = Exit.UNREACHABLE if isinstance(problem, LogUnreachable) else Exit.FINDINGS
     items = [to_builtins(check) for check in found]
     show.write(Report(columns=COLUMNS, items=items, cut=cut))

@@ -6,9 +6,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from streams.log.base import LogError, LogUnreachable
-from streams.log.kafka_errors import log_error
+from streams.log.kafka_errors import LogFatal, log_error
 
 GAPLESS = "ProduceRequest for claims [3] with 1 message(s) failed: Broker: Message size too large: unable to satisfy gap-less guarantee"
+
+DESYNCHRONIZED = "ProduceRequest for claims [0] with 1 message(s) failed due to sequence desynchronization with broker 3"
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,14 @@ GAPLESS = "ProduceRequest for claims [3] with 1 message(s) failed: Broker: Messa
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), LogUnreachable, "Check that the topics are still there"),
         (KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION), LogUnreachable, "Check that the brokers run"),
         (KafkaError(KafkaError.INVALID_SESSION_TIMEOUT), LogError, "group.min.session.timeout.ms"),
+        (KafkaError(KafkaError.OFFSET_NOT_AVAILABLE), LogUnreachable, "Too few copies of the partition are in step"),
+        (KafkaError(KafkaError.NOT_ENOUGH_REPLICAS), LogUnreachable, "start the brokers that are missing"),
+        (
+            KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, DESYNCHRONIZED, fatal=True),
+            LogFatal,
+            "docs/kafka.md, When records have left",
+        ),
+        (KafkaError(KafkaError._FATAL, "another", fatal=True), LogFatal, "start it again"),
         (KafkaError(KafkaError.GROUP_MAX_SIZE_REACHED), LogError, "see their group.max.size"),
     ],
 )

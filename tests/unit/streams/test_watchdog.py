@@ -85,9 +85,9 @@ def test_a_share_knows_where_its_engines_stand_once_the_first_turn_is_over() -> 
 
 
 def test_a_recovery_says_of_each_partition_what_it_has_what_it_needs_and_what_remains() -> None:
-    said = recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0})
-
-    assert said == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
+    assert recovery({CLAIMS_0: 30}, {CLAIMS_0: 100, CLAIMS_1: 5}, {1, 0}) == "claims/0 has 30 of 100, 70 remain; claims/1 opens its table"
+    assert recovery({CLAIMS_0: 100}, {CLAIMS_0: 100}, {0}) == "claims/0 has all of 100"
+    assert recovery({CLAIMS_0: 100}, {CLAIMS_0: 26}, {0}) == "claims/0 has 100, and the log ends at 26", "brokers have lost records"
 
 
 class Seconds:
