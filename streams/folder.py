@@ -206,7 +206,7 @@ class Folder:
         self.metrics.discarded.inc(fold.discarded + self._tables.discarded)
         self._tables.discarded = 0
         self._rows(fold, set(fold.ledger.nodes))
-        self.metrics.folded_to(fold.partition, fold.ledger.next_offset, self._log.end(topics.CLAIMS, fold.partition))
+        self.metrics.folded_to(fold.partition, fold.ledger.next_offset, self._log.end(topics.CLAIMS, fold.partition), fold.ledger.time_ms)
 
     def _batch(self, fold: Fold) -> int:
         """Fold, append what follows, keep. Raises OffsetGap if history below the state was dropped.
@@ -295,7 +295,7 @@ class Folder:
         now_ms = self._clock()
         if now_ms - fold.silences_ms < self._audit_interval_ms // 4:
             return 0
-        messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms)
+        messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms, round(self._tables.seconds() * 1000))
         if messages:
             self._log.append(messages)
         fold.silences_ms, fold.has_looked = now_ms, True
@@ -355,7 +355,7 @@ class Folder:
         for kind, count in batch.outcomes.items():
             metrics.outcomes.labels(kind).inc(count)
         fold.batch_records = BACKLOG_RECORDS if batch.lag >= BACKLOG_RECORDS else BATCH_RECORDS
-        metrics.folded_to(fold.partition, fold.ledger.next_offset, fold.ledger.next_offset + batch.lag)
+        metrics.folded_to(fold.partition, fold.ledger.next_offset, fold.ledger.next_offset + batch.lag, fold.ledger.time_ms)
 
     def _count_findings(self) -> None:
         open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()

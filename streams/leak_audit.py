@@ -30,11 +30,17 @@ STRANDED = frozenset({"stranded-claim", "stranded-member"})
 """Kinds that no audit of a dead node can confirm."""
 
 
+_Seen = tuple[tuple[int, int], str]
+"""Epoch and counter of an audit, and its producer."""
+
+
 class LeakAudit:
     """The leak audit of one partition. `leaks` is its state, restored from a snapshot or new."""
 
     def __init__(self, partition: int, leaks: Leaks | None = None) -> None:
         self.leaks = leaks if leaks is not None else Leaks(partition)
+        self._heard_here: dict[str, tuple[frozenset[_Seen], int]] = {}
+        """Of nodes whose append times are still to come: their last audits, and when the timer found these first, by its own clock."""
 
     def step(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
         """The findings that one step of the ledger made, confirmed or resolved; call after both folds applied it, for every step."""
@@ -44,7 +50,7 @@ class LeakAudit:
         """Every unresolved finding of the partition."""
         return self.leaks.open_findings()
 
-    def silences(self, ledger: Ledger, now_ms: int, interval_ms: int) -> list[Message]:
+    def silences(self, ledger: Ledger, now_ms: int, interval_ms: int, ran_ms: int | None = None) -> list[Message]:
         """`NodeSilent` for nodes without an audit for three times `interval_ms`, and a second one after six, which confirms the finding.
 
         More are said only where they make or confirm a finding that nothing else would, as no record touches such a node: of a claim past
@@ -53,11 +59,16 @@ class LeakAudit:
 
         `now_ms` is compared with append times, so it must be the clock of whoever stamps them, and the ledger must be folded to the
         end of its partition. Saying one again changes nothing.
+
+        A partition's time never goes back, so after a record that was ahead it may stand still for long: a node that was heard of since is
+        silent by `ran_ms`, a clock of this host that only runs (`now_ms` unless given), from when this timer first found its last audit.
         """
+        ran_ms = now_ms if ran_ms is None else ran_ms
         limit_ms = INTERVALS_UNTIL_SILENT * interval_ms
         found: list[Message] = []
         for node_id in sorted(self.leaks.marks):
-            heard_ms, node = self.leaks.marks[node_id].heard_ms, ledger.nodes[node_id]
+            node = ledger.nodes[node_id]
+            heard_ms = self._heard_ms(node, now_ms, ran_ms)
             silent_ms = now_ms - heard_ms
             if silent_ms < limit_ms:
                 continue
@@ -74,6 +85,17 @@ class LeakAudit:
             words = (_silence(node, look, heard_ms) for look in looks)
             found += [_message(word, ledger.partition) for word in words if word.record_id not in ledger.remembered][:1]
         return found
+
+    def _heard_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
+        """When a node was last heard of: the append time of its last audit, or what this timer knows where that is still to come."""
+        node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
+        if heard_ms <= now_ms:
+            self._heard_here.pop(node_id, None)
+            return heard_ms
+        last = frozenset(_audits(node))
+        if node_id not in self._heard_here or self._heard_here[node_id][0] != last:
+            self._heard_here[node_id] = last, ran_ms
+        return now_ms - (ran_ms - self._heard_here[node_id][1])
 
     def _is_to_confirm(self, node_id: str, now_ms: int) -> bool:
         """Whether another word would confirm that a node is silent. One said earlier would be passed over, and so would be its copies."""
@@ -98,12 +120,16 @@ class LeakAudit:
 
 def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:
     """The timer's word on a node: its id names the audit it follows, so that several hosts say it once."""
-    last = [(seen, source.removeprefix("audits|")) for source, seen in node.sources.items() if source.startswith("audits|")]
-    (epoch, counter), producer = max(last, default=((0, 0), ""))
+    (epoch, counter), producer = max(_audits(node), default=((0, 0), ""))
     record_id = bounded_name(f"silent/{node.node_id}/{epoch}.{counter}/{look}")
     return NodeSilent(
         node_id=node.node_id, record_id=record_id, producer=producer, epoch=epoch, counter=counter, silent_since_ms=max(0, heard_ms)
     )
+
+
+def _audits(node: Node) -> list[_Seen]:
+    """The last audit of each producer."""
+    return [(seen, source.removeprefix("audits|")) for source, seen in node.sources.items() if source.startswith("audits|")]
 
 
 def _message(record: NodeSilent, partition: int) -> Message:

@@ -22,6 +22,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from schemas.results import NodeResources
+from streams.clock import ClockMs, wall_clock_ms
 from streams.log.base import Partition
 from streams.metrics_nodes import Breath, NodeTexts
 from streams.metrics_text import Environ, StartResponse, exposed
@@ -37,11 +38,14 @@ ANSWERS_SECONDS: Final = 5.0
 
 
 class Metrics:
-    """Every series of claimlog, in a registry of its own. Series exist from the start, so that a rate over them is never empty."""
+    """Every series of claimlog, in a registry of its own. Series exist from the start, so that a rate over them is never empty.
 
-    def __init__(self, version: str) -> None:
+    `clock` is what partitions' times are compared with when somebody asks.
+    """
+
+    def __init__(self, version: str, clock: ClockMs = wall_clock_ms) -> None:
         registry = self.registry = CollectorRegistry()
-        self.version = version
+        self.version, self.clock = version, clock
         self.build = Info("claimlog_build", "Version of the running code", registry=registry)
         self.build.info({"version": version})
         self.records = Counter("claimlog_records_total", "Records processed", ["step", "topic"], registry=registry)
@@ -80,6 +84,8 @@ class Metrics:
         self.busy = Counter("claimlog_engine_busy_seconds_total", "Time spent in an engine's turns", ["engine"], registry=registry)
         self.lags: dict[str, Mapping[Partition, int]] = {}
         """Of each engine how many records it has still to read, as last measured; a mapping is replaced, never changed."""
+        self.times_ms: dict[int, int] = {}
+        """The time of each partition of claims: the largest append time there so far."""
         self.rows: dict[str, NodeResources] = {}
         """The newest row of each node, as published."""
         self.findings: CountOf[tuple[str, str]] = CountOf()
@@ -91,8 +97,9 @@ class Metrics:
         """One more message of `topic` counts for nothing, as `kind` says why."""
         self.dead_letters.labels(topic, kind).inc()
 
-    def folded_to(self, partition: int, next_offset: int, end: int) -> None:
-        """How far the fold of a partition of claims is, and how far the log."""
+    def folded_to(self, partition: int, next_offset: int, end: int, time_ms: int) -> None:
+        """How far the fold of a partition of claims is, and how far the log; `time_ms` is the partition's time there."""
+        self.times_ms[partition] = time_ms
         self.offset.labels(str(partition)).set(next_offset)
         self.lag.labels(str(partition)).set(max(end - next_offset, 0))
 
@@ -100,6 +107,7 @@ class Metrics:
         """This process folds the partition no more: what it last knew of it is nobody's truth."""
         for gauge in (self.offset, self.lag):
             gauge.remove(str(partition))
+        self.times_ms.pop(partition, None)
 
 
 class _Fleet(Collector):
@@ -137,6 +145,16 @@ class _Fleet(Collector):
             for (topic, number), lag in sorted(places.items()):
                 lags.add_metric([engine, topic, str(number)], lag)
         yield lags
+        yield self._ahead()
+
+    def _ahead(self) -> GaugeMetricFamily:
+        ahead = GaugeMetricFamily(
+            "claimlog_projection_ahead_seconds", "How far a partition of claims has a time that is still to come", labels=["partition"]
+        )
+        now_ms = self._metrics.clock()
+        for number, time_ms in sorted(self._metrics.times_ms.copy().items()):
+            ahead.add_metric([str(number)], max(time_ms - now_ms, 0) / 1000)
+        return ahead
 
 
 class Health:

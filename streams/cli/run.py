@@ -127,7 +127,7 @@ def run(
         stack.push(partial(_was_to_end, asked))
         opened = _opened(stack, log, timing, asked)
         _open_ledger(opened, ledger_partitions)
-        series, health = Metrics(_version()), Health(time.monotonic, loads=True)
+        series, health = Metrics(_version(), timing.wall_ms), Health(time.monotonic, loads=True)
         if metrics is not None:
             server = stack.enter_context(serve(series, health, metrics, metrics_address))
             stack.callback(server.shutdown)

@@ -25,6 +25,7 @@ from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES
 from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
+from streams.few import few
 from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.log.reading import places
@@ -42,6 +43,8 @@ ROOM_LOW_BYTES, ROOM_NONE_BYTES = 1 << 30, 64 << 20
 LIBRARIES = ("apsw", "msgspec", "isal", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
 # A SQLite from 3.7.0 to 3.51.2 may lose acknowledged records when its WAL starts anew.
 SQLITE_SOUND = (3, 51, 3)
+
+NTP = "check NTP on all brokers and writers, and here"
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -168,11 +171,25 @@ def clock(log: Log, now_ms: int) -> Check:
     newest = max(lasts, key=lambda record: record.time_ms)
     if newest.time_ms > now_ms + SKEW_MS:
         said = f"the newest record, {newest.position}, is {units.span(newest.time_ms - now_ms)} ahead of this machine's clock"
-        # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
-        held = f"claims of {CLAIMS}/{newest.partition} are neither confirmed nor expire"
-        until = f"; if this machine's clock is right, until {units.moment(newest.time_ms)} {held}"
-        return Check("warn", "clock", said, "check NTP on all writers and here" + (until if newest.topic == CLAIMS else ""))
+        held = _held_until(f"{CLAIMS}/{newest.partition}", newest.time_ms) if newest.topic == CLAIMS else ""
+        return Check("warn", "clock", said, NTP + held)
     return Check("ok", "clock", f"newest record {units.age(newest.time_ms, now_ms)} ago")
+
+
+def times_ahead(state: State, now_ms: int) -> Iterator[Check]:
+    """A partition's time, the largest append time so far, must not be ahead either: it does not go back with a clock that was."""
+    ahead = {f"{CLAIMS}/{number}": ledger.time_ms for number, ledger in state.ledgers.items() if ledger.time_ms > now_ms + SKEW_MS}
+    if ahead:
+        latest_ms, named = max(ahead.values()), few([*ahead])
+        up_to = "" if len(ahead) == 1 else "up to "
+        said = f"the time of {named} is {up_to}{units.span(latest_ms - now_ms)} ahead of this machine's clock"
+        yield Check("warn", "clock", said, NTP + _held_until(named, latest_ms))
+
+
+def _held_until(places: str, time_ms: int) -> str:
+    # A partition's time never goes back: audits taken by right clocks are older than every claim until then.
+    held = f"claims of {places} are neither confirmed nor expire, and no finding there is confirmed"
+    return f"; if this machine's clock is right, until {units.moment(time_ms)} {held}"
 
 
 def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -> Check:
@@ -262,14 +279,18 @@ def findings(state: State) -> Check:
     return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
 
 
-def host_clocks(state: State) -> Check:
-    """Audits must not be much older than their records: claims are confirmed, and expire, by the time that they were taken."""
+def host_clocks(state: State, now_ms: int) -> Check:
+    """Audits must not be much older than their records: claims are confirmed, and expire, by the time that they were taken.
+
+    Where a partition's time is ahead nobody knows when a record came, so the nodes heard of since are passed over.
+    """
     late = [
         (mark.heard_ms - node.audit.taken_at_ms, node_id)
         for number, leaks in state.leaks.items()
         for node_id, mark in leaks.marks.items()
         # A failed audit is heard as well, and what it says is of before.
         if (node := state.ledgers[number].nodes[node_id]).audit is not None and node.unknown_since_ms is None and node.status != "withdrawn"
+        if mark.heard_ms <= now_ms + SKEW_MS
     ]
     late = [(behind_ms, node_id) for behind_ms, node_id in late if behind_ms > AUDIT_LATE_MS]
     if not late:

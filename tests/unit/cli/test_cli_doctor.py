@@ -10,16 +10,20 @@ import pytest
 from msgspec import structs
 
 from schemas.audits import HypervisorAudited
-from schemas.claims import ClaimReleased
+from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved
 from schemas.codec import encode
 from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
 from streams import ledger_topics
 from streams.cli.doctor import checks
-from streams.ledger_topics import topic_specs
+from streams.cli.printed.units import moment
+from streams.cli.reading.state_at import state_at
+from streams.clock import wall_clock_ms
+from streams.ledger_topics import open_ledger, topic_specs
 from streams.log.base import Message
 from tests.cli_log import FleetLog, Said
+from tests.unit.cli.test_answers import Stamped
 
 
 @pytest.fixture
@@ -215,6 +219,48 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
     assert statuses(said)["clock"] == "warn"
     assert "ahead of this machine's clock / check NTP" in says(said, "clock")
     assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
+
+
+def test_a_partition_whose_time_is_ahead_is_named_also_when_its_newest_record_is_right_and_no_host_is_blamed() -> None:
+    now_ms = wall_clock_ms()
+    times_ms = [now_ms]
+    log = Stamped(clock=lambda: times_ms[0])
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    configured = NodeConfigured(node_id="n1", record_id="c")
+    look = NodeObserved(
+        node_id="n1",
+        producer="p",
+        epoch=1,
+        counter=1,
+        taken_at_ms=now_ms,
+        mono_ms=1,
+        digest="d",
+        hypervisor=Hypervisor(vcpus=8),
+        instances=(),
+    )
+    for time_ms, record in ((now_ms + 31_536_000_000, configured), (now_ms, look)):
+        times_ms[0] = time_ms
+        log.append([Message(CLAIMS, b"n1", encode(record))])
+
+    state = state_at(log)
+    (ahead,) = checks.times_ahead(state, now_ms)
+
+    assert checks.clock(log, now_ms).status == "ok"
+    assert (ahead.status, ahead.check) == ("warn", "clock")
+    assert ahead.says.startswith(f"the time of {CLAIMS}/0 is 365d ahead of this machine's clock")
+    assert f"until {moment(now_ms + 31_536_000_000)} claims of {CLAIMS}/0 are neither confirmed nor expire" in ahead.fix
+    assert checks.host_clocks(state, now_ms).status == "ok"
+
+
+def test_the_clock_is_said_once_with_what_the_ledger_says_of_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    right, fleet.now_ms = fleet.now_ms, wall_clock_ms() + 86_400_000
+    fleet.append(CLAIMS, ClaimReleased(node_id="c01", record_id="x", claim_id="y", reason="operator"))
+    fleet.now_ms = right
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    (clock,) = [line["says"] for line in said.json["items"] if line["check"] == "clock"]
+    assert clock.startswith("the time of claims/")
 
 
 def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -495,6 +495,31 @@ def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(wor
     host.close()
 
 
+def test_a_node_that_falls_silent_after_the_logs_clock_was_ahead_is_said_so_and_how_far_that_is_shown(world: World) -> None:
+    passed, metrics = [0.0], Metrics("test", lambda: world.now_ms)
+    host = Folder(
+        world.log, world.path, "p1", metrics, print, clock=lambda: world.now_ms, audit_interval_ms=60_000, seconds=lambda: passed[0]
+    )
+
+    def pass_by(seconds: int) -> int:
+        world.now_ms += seconds * 1000
+        passed[0] += seconds
+        return host.turn(ALL)
+
+    world.now_ms += 31_536_000_000
+    world.append(NodeConfigured(node_id="n1", record_id="c"))
+    world.now_ms -= 31_536_000_000
+    world.append(world.audit(1))
+    in_time = [pass_by(0) - 3, pass_by(0), pass_by(170)]
+    late = pass_by(15)
+    host.turn(ALL)
+
+    assert (in_time, late) == ([0, 0, 0], 1)
+    assert host.folds[0].ledger.nodes["n1"].silent_since_ms == world.now_ms - 185_000
+    assert metrics.registry.get_sample_value("claimlog_projection_ahead_seconds", {"partition": "0"}) == 31_536_000 - 185
+    host.close()
+
+
 def test_silent_nodes_are_looked_for_once_settled_also_where_there_is_always_something_new(world: World) -> None:
     seconds = 0.0
     world.append(world.audit(1))

@@ -209,6 +209,63 @@ def test_a_second_word_that_came_too_early_is_followed_by_one_that_counts(quiet:
     assert isinstance(confirmed, LeakConfirmed)
 
 
+def ahead(history: History) -> tuple[Ledger, LeakAudit]:
+    """What comes of a history after which a record had a time that is a day ahead."""
+    ledger, audit, observed = Ledger(0, 1), LeakAudit(0), Observed(0)
+    for written in history.records:
+        fold(
+            ledger,
+            audit,
+            observed,
+            written._replace(time_ms=max(written.time_ms, START_MS + 86_400_000) if written.offset else written.time_ms),
+        )
+    return ledger, audit
+
+
+def test_a_node_whose_last_audit_has_a_time_that_is_still_to_come_is_silent_by_the_timers_own_clock() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    ledger, audit = ahead(history)
+    now_ms = START_MS + 61_000
+
+    in_time = [audit.silences(ledger, now_ms + passed_ms, 60_000, 5_000 + passed_ms) for passed_ms in (0, 90_000, 179_999)]
+    (word,) = audit.silences(ledger, now_ms + 180_000, 60_000, 5_000 + 180_000)
+    (said,) = fold(ledger, audit, Observed(0), Written(2, now_ms + 180_000, word.key, word.value))
+
+    assert in_time == [[], [], []]
+    record = decode_keyed(CLAIMS, word.key, word.value)
+    assert isinstance(record, NodeSilent)
+    assert (record.counter, record.silent_since_ms) == (2, now_ms)
+    assert isinstance(said, LeakSuspected)
+    assert audit.silences(ledger, now_ms + 3_600_000, 60_000, 5_000 + 3_600_000) == []
+
+
+def test_a_node_that_goes_on_reporting_in_a_partition_that_is_ahead_is_never_silent() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    ledger, audit = ahead(history)
+    said = []
+    for number in range(10):
+        now_ms = START_MS + 61_000 + number * 60_000
+        said += audit.silences(ledger, now_ms, 60_000)
+        history.audit({}, at_s=120 + number * 60)
+        fold(ledger, audit, Observed(0), history.records[-1])
+
+    assert said == []
+
+
+def test_a_step_of_this_hosts_clock_makes_no_node_silent_where_times_are_still_to_come() -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    ledger, audit = ahead(history)
+    audit.silences(ledger, START_MS + 61_000, 60_000, 5_000)
+
+    assert audit.silences(ledger, START_MS + 3_600_000, 60_000, 6_000) == []
+
+
 def test_two_hosts_say_the_same_silence_in_the_same_bytes(quiet: tuple[Ledger, LeakAudit]) -> None:
     ledger, audit = quiet
 

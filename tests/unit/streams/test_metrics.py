@@ -162,7 +162,7 @@ def test_whether_the_process_is_well_is_a_series_too(served: tuple[Metrics, Heal
 
 def test_a_partition_that_is_another_s_is_shown_no_more(served: tuple[Metrics, Health, str]) -> None:
     metrics, _, url = served
-    metrics.folded_to(3, next_offset=7, end=10)
+    metrics.folded_to(3, next_offset=7, end=10, time_ms=0)
     before = got(f"{url}/metrics")[1]
 
     metrics.forget(3)
