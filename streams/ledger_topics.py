@@ -14,7 +14,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
-from streams.log.partitioner import WAY_BACK
+from streams.log.partitioner import WAY_BACK, anew, is_made_again
 
 LEDGER_PARTITIONS_DEFAULT = 4
 """Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
@@ -181,9 +181,16 @@ def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:
             raise TopicMismatch(
-                f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. Where "
-                f"somebody added some, {WAY_BACK}"
+                f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. "
+                f"{_way_back(there, opened_partitions(log))}"
             )
+
+
+def _way_back(there: Mapping[str, int], opened: int) -> str:
+    """What to do where topics that belong together have not equally many partitions."""
+    first = _first(there, opened)
+    others = [topic.name for topic in TOPICS.values() if topic.name in there and there[topic.name] != first[topic.partitions]]
+    return f"So {anew(others)}" if is_made_again(others) else f"Where somebody added some, {WAY_BACK}"
 
 
 def first_partitions(there: Mapping[str, int], opened: int) -> dict[str, int]:
@@ -192,13 +199,13 @@ def first_partitions(there: Mapping[str, int], opened: int) -> dict[str, int]:
     `opened` is how many the ledger says that it has, 0 if that is not at hand. Otherwise, and of requests nothing says so, what most of
     the topics that belong together have counts.
     """
-    first = {
-        "ledger": opened or _of_most(_counts(there, "ledger")),
-        "requests": _of_most(_counts(there, "requests")),
-        "one": 1,
-    }
+    first = _first(there, opened)
     known = {topic.name: first[topic.partitions] for topic in TOPICS.values() if topic.name in there}
     return {name: count for name, count in known.items() if 0 < count < there[name]}
+
+
+def _first(there: Mapping[str, int], opened: int) -> dict[str, int]:
+    return {"ledger": opened or _of_most(_counts(there, "ledger")), "requests": _of_most(_counts(there, "requests")), "one": 1}
 
 
 def expected(there: Collection[str], names: Collection[str]) -> list[str]:

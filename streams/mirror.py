@@ -22,10 +22,9 @@ from streams.log import copy_mark
 from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
-from streams.topology import DERIVED_TOPICS
+from streams.topology import MADE_AGAIN
 
-NOT_COPIED: Final = {topics.STREAM_PARTITIONS, topics.ANSWERED, *DERIVED_TOPICS}
-COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, *NOT_COPIED}))
+COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, *MADE_AGAIN}))
 """Claims first: an interrupted copy already is the same ledger, and nobody opens another one there."""
 EFFECTS_FIRST: Final = (topics.RESULTS, topics.CLAIMS, topics.REQUESTS, topics.LIFECYCLE, topics.AUDITS, topics.DEAD_LETTERS)
 """Ends are looked up in this order, so that a copy made under load has the claims of every result and the request of every claim."""

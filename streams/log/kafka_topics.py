@@ -25,7 +25,7 @@ from streams.log.base import LogError, LogUnreachable, TopicMismatch, TopicSpec
 from streams.log.kafka_client import Clients
 from streams.log.kafka_errors import error_of, log_error
 from streams.log.kafka_settings import REPLICAS, SINGLE_BROKER
-from streams.log.partitioner import other_count
+from streams.log.partitioner import anew, is_made_again, other_count
 
 # Kafka's own default. A batch of one record of the largest kind has to fit.
 MESSAGE_BYTES_MAX: Final = 1_048_588
@@ -116,7 +116,10 @@ def told(differences: Sequence[TopicDifference]) -> str:
 
 
 def commands(differences: Sequence[TopicDifference], full_name: Callable[[str], str]) -> list[str]:
-    """What sets these right, in Kafka's own tools; nothing sets a number of partitions right, and what is missing or of mirrors is told."""
+    """What sets these right, in Kafka's own tools.
+
+    Nothing sets a number of partitions right but to make anew what can be made again; what is missing or of mirrors is told.
+    """
     added: dict[str, list[str]] = {}
     for each in differences:
         if each.setting not in {MISSING, PARTITIONS, REPLICATION} and not each.is_of_mirrors:
@@ -129,6 +132,9 @@ def commands(differences: Sequence[TopicDifference], full_name: Callable[[str], 
     if thin:
         names = ", ".join(full_name(each.topic) for each in thin)
         told.append(f"kafka-reassign-partitions.sh --execute gives partitions {thin[0].expected} replicas, for {names}")
+    others = [each.topic for each in differences if each.setting == PARTITIONS]
+    if is_made_again(others):
+        told.append(anew([full_name(name) for name in others]))
     return told
 
 

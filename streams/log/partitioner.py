@@ -5,13 +5,15 @@ A *missing* key, which other clients scatter at random, does not exist here: `Me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from schemas.partitioner import partition_of
+from schemas.topics import SNAPSHOTS
 from streams.log.base import Message, TopicMismatch, TopicSpec
+from streams.topology import MADE_AGAIN
 
 WAY_BACK = "stop all that writes, and `claimlog copy` the ledger to a new log, which gets the partitions that it was opened with"
-"""What to do where somebody has added partitions."""
+"""What to do where somebody has added partitions to a topic whose records nothing makes again."""
 
 
 def route(messages: Sequence[Message], topics: Mapping[str, int]) -> list[int]:
@@ -41,9 +43,31 @@ def no_partition(topic: str, number: int, count: int) -> str:
     return f"topic {topic!r} has {count} partitions, numbered from 0; there is no partition {number}"
 
 
+def is_made_again(names: Collection[str]) -> bool:
+    """Whether these topics, some at least, can all be deleted and made anew."""
+    return bool(names) and MADE_AGAIN.issuperset(names)
+
+
+def anew(names: Sequence[str]) -> str:
+    """What to do about topics that are made again and have another number of partitions."""
+    snapshots = (
+        "; where history was archived, `claimlog snapshot write` with CLAIMLOG_ARCHIVE comes next"
+        if any(name.endswith(SNAPSHOTS) for name in names)
+        else ""
+    )
+    which = ", ".join(sorted(names))
+    return (
+        f"stop all that writes, delete {which} (`kafka-topics.sh --delete`), and `claimlog topics apply`: what stood there is made again"
+        + snapshots
+    )
+
+
 def other_count(spec: TopicSpec, count: int) -> str:
     """The sentence for a topic that exists with another number of partitions."""
-    said = f"topic {spec.name!r} has {count} partitions here, not {spec.partitions}; that never changes. Use {count}, or a new log"
+    said = f"topic {spec.name!r} has {count} partitions here, not {spec.partitions}"
+    if is_made_again([spec.name]):
+        return f"{said}: {anew([spec.name])}"
+    said += f"; that never changes. Use {count}, or a new log"
     if count > spec.partitions:
         said += "; where somebody added some (`kafka-topics.sh --alter`), `claimlog copy` the ledger to a new one"
     return said
@@ -51,9 +75,10 @@ def other_count(spec: TopicSpec, count: int) -> str:
 
 def check_same(before: Mapping[str, int], now: Mapping[str, int]) -> None:
     """Raises TopicMismatch where a topic's number of partitions has changed under a process."""
-    for topic in before.keys() & now.keys():
-        if now[topic] != before[topic]:
-            raise TopicMismatch(
-                f"topic {topic!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that "
-                f"(`kafka-topics.sh --alter`), so keys belong to other partitions than their records. It cannot be taken back: {WAY_BACK}"
-            )
+    changed = sorted(topic for topic in before.keys() & now.keys() if now[topic] != before[topic])
+    kept = [topic for topic in changed if not is_made_again([topic])]
+    for topic in kept or changed:
+        said = f"topic {topic!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that (`kafka-topics.sh --alter`)"
+        if not kept:
+            raise TopicMismatch(f"{said}; {anew(changed)}")
+        raise TopicMismatch(f"{said}, so keys belong to other partitions than their records. It cannot be taken back: {WAY_BACK}")

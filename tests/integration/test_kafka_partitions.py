@@ -13,6 +13,7 @@ from schemas.topics import AUDITS, REQUESTS, TOPICS
 from streams.cli.main import run
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
+from streams.topology import MADE_AGAIN
 from tests.faults.harness import CLAIMLOG, until, until_known
 from tests.faults.harness import site as processes
 from tests.kafka_broker import bootstrap
@@ -77,3 +78,43 @@ def test_partitions_added_to_topics_end_who_works_and_are_left_out_by_who_reads_
         copied = f"sqlite:{tmp_path / 'copy.sqlite'}"
         said("copy", copied)
         assert answers(copied) == before
+
+
+@pytest.mark.parametrize("name", sorted(MADE_AGAIN))
+def test_a_topic_that_is_made_again_is_deleted_and_made_anew_and_all_goes_on(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = KafkaSettings(bootstrap=bootstrap(), prefix=f"anew-{uuid4().hex[:10]}", single_broker=True)
+    spec = f"{settings.place}?single-broker=true"
+
+    def said(*arguments: str, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        assert run([*arguments, "--log", spec]) == code, capsys.readouterr().err
+        return capsys.readouterr()
+
+    with processes(tmp_path) as site:
+        said("topics", "apply", "--ledger-partitions", "2", "--request-partitions", "2")
+        begin = [*CLAIMLOG, "run", "--log", spec]
+        worker = site.start("worker", [*begin, "--only", "processor", "--state", str(tmp_path / "state"), "--audit-interval", "3600"])
+        scheduler = site.start("scheduler", [*begin, "--only", "scheduler", "--lease-timeout", "6"])
+        said("produce", "load", "--nodes", "6", "--once")
+        with KafkaLog.open(settings) as log:
+            until_known(log, 6)
+        said("place", "--memory", "512", "--vcpus", "1", "--request", "r1", "--wait", "60s")
+        (before,) = json.loads(said("claims", "list", "-o", "json")[0])["items"]
+
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        admin.create_partitions([NewPartitions(settings.topic(name), 3)])[settings.topic(name)].result()
+        both = (worker, scheduler)
+        until(lambda: all(each.running is not None and each.running.poll() is not None for each in both), PATIENCE_SECONDS, "both end")
+        assert [each.ended() for each in both] == [1, 1]
+        assert all(f"delete {name} " in each.said() for each in both)
+        assert f"delete {settings.topic(name)} (`kafka-topics.sh --delete`)" in said("topics", "check", code=3)[1]
+
+        admin.delete_topics([settings.topic(name)])[settings.topic(name)].result()
+        said("topics", "apply")
+        for each in both:
+            each.start()
+        said("place", "--memory", "512", "--vcpus", "1", "--request", "r2", "--wait", "60s")
+        assert before["claim_id"] in {each["claim_id"] for each in json.loads(said("claims", "list", "-o", "json")[0])["items"]}
+        until(lambda: run(["doctor", "--log", spec]) == 0, PATIENCE_SECONDS, "all is well")

@@ -16,6 +16,8 @@ from streams.ledger_topics import LATER_TOPICS, check_topics, first_partitions, 
 from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
 from streams.log.leases import RosterLease
 from streams.log.memory import MemoryLog
+from streams.log.partitioner import check_same
+from streams.topology import MADE_AGAIN
 
 
 def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> None:
@@ -127,6 +129,35 @@ def test_topics_that_belong_together_must_have_equally_many_partitions() -> None
 
     with pytest.raises(TopicMismatch, match="instance-lifecycle has 3 partitions"):
         check_topics(log)
+
+
+def with_added(*names: str) -> MemoryLog:
+    """The topics of a ledger, to some of which somebody added a partition."""
+    return MemoryLog([TopicSpec(spec.name, spec.partitions + (spec.name in names), spec.compacted) for spec in topic_specs(2, 2)])
+
+
+@pytest.mark.parametrize("name", sorted(MADE_AGAIN))
+def test_a_topic_that_is_made_again_is_to_be_deleted_where_somebody_added_partitions(name: str) -> None:
+    log, before = with_added(name), MemoryLog(topic_specs(2, 2)).topics()
+
+    with pytest.raises(TopicMismatch, match=f"delete {name} .*and `claimlog topics apply`: what stood there is made again") as checked:
+        check_topics(log)
+    with pytest.raises(TopicMismatch, match=f"delete {name} ") as opened:
+        open_ledger(log)
+    with pytest.raises(TopicMismatch, match=f"delete {name} ") as ended:
+        check_same(before, log.topics())
+
+    assert not any("claimlog copy" in str(each.value) for each in (checked, opened, ended))
+
+
+@pytest.mark.parametrize("names", [(topics.AUDITS,), (topics.NODE_RESOURCES, topics.RESULTS), (topics.REQUESTS,)])
+def test_a_ledger_is_to_be_copied_where_partitions_were_added_to_what_nothing_makes_again(names: tuple[str, ...]) -> None:
+    log, before = with_added(*names), MemoryLog(topic_specs(2, 2)).topics()
+
+    with pytest.raises(TopicMismatch, match="claimlog copy"):
+        check_topics(log)
+    with pytest.raises(TopicMismatch, match="claimlog copy"):
+        check_same(before, log.topics())
 
 
 def test_a_key_made_for_a_partition_belongs_there() -> None:
