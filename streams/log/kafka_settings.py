@@ -35,6 +35,18 @@ FIXED: Final = frozenset(
         "check.crcs", "topic.blacklist", "test.mock.num.brokers", "logger", "on_delivery", "on_commit", "default.topic.config",
     )
 )  # fmt: skip
+PATIENCE: Final = "message.timeout.ms"
+# Second names of settings, ours and librdkafka's ("Alias for" in its CONFIGURATION.md), so that what is said later wins by either name.
+ALIASES: Final[Mapping[str, str]] = {
+    "single.broker": SINGLE_BROKER,
+    "delivery.timeout.ms": PATIENCE,
+    "sasl.mechanisms": "sasl.mechanism",
+    "queue.buffering.max.ms": "linger.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.send.max.retries": "retries",
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+}
 SESSION: Final = "session.timeout.ms"
 UNNAMED: Final = "claimlog"
 """What the consumer groups of a ledger without a prefix begin with."""
@@ -123,12 +135,11 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     for said in (
         _from_file(environ),
         _from_environment(environ),
-        {key: value or "true" for key, value in parse_qsl(query, keep_blank_values=True)},
+        {_one_name(key): value or "true" for key, value in parse_qsl(query, keep_blank_values=True)},
         dict(_pair(text, "-X") for text in given),
     ):
-        # What was said last stands last: a setting may have two names (`sasl.mechanism`), and clients take the later one.
-        options = {key: value for key, value in options.items() if key not in said} | said
-    single_broker = _flag(options.pop(SINGLE_BROKER, options.pop("single.broker", "false")))
+        options |= said
+    single_broker = _flag(options.pop(SINGLE_BROKER, "false"))
     patience_ms = _milliseconds(options)
     if SESSION in options:
         raise SettingsProblem(f"{SESSION} cannot be changed here: a scheduler's is `run --lease-timeout`, a worker's 6 s; leave it out")
@@ -141,9 +152,9 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
 
 def _milliseconds(options: dict[str, str]) -> int:
     """The time-out of a delivery is ours to keep: librdkafka's own would send what comes after a message that it gave up."""
-    text = options.pop("message.timeout.ms", options.pop("delivery.timeout.ms", str(PATIENCE_MS_DEFAULT)))
+    text = options.pop(PATIENCE, str(PATIENCE_MS_DEFAULT))
     if not text.isdecimal() or not int(text):
-        raise SettingsProblem(f"message.timeout.ms: a number of milliseconds above 0 is needed, not {text!r}")
+        raise SettingsProblem(f"{PATIENCE}: a number of milliseconds above 0 is needed, not {text!r}")
     return int(text)
 
 
@@ -153,12 +164,16 @@ def _flag(text: str) -> bool:
     return text.lower() in {"true", "1", "yes"}
 
 
+def _one_name(key: str) -> str:
+    return ALIASES.get(key, key)
+
+
 def _pair(text: str, place: str) -> tuple[str, str]:
     """Raises SettingsProblem, which does not show the text: it may be a password."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsProblem(f"{place}: expected key=value, such as security.protocol=SASL_SSL")
-    return key.strip(), value.strip()
+    return _one_name(key.strip()), value.strip()
 
 
 def _from_file(environ: Mapping[str, str]) -> dict[str, str]:
@@ -179,7 +194,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         meant = _content(variable, value, "the file that it names").rstrip("\n") if name.endswith("_FILE") else value
         if name.endswith("_FILE") and variable.removesuffix("_FILE") in environ:
             raise SettingsProblem(f"{variable} and {variable.removesuffix('_FILE')} are both set; expected one of them")
-        options[name.removesuffix("_FILE").lower().replace("_", ".")] = meant
+        options[_one_name(name.removesuffix("_FILE").lower().replace("_", "."))] = meant
     return options
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import run
-from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
+from streams.log.kafka_settings import ALIASES, SINGLE_BROKER, KafkaSettings, SettingsProblem, parse_settings
 from streams.log.kafka_topics import MISSING, TopicDifference
 
 
@@ -27,14 +27,28 @@ def test_what_is_said_nearer_to_the_command_wins(tmp_path: Path) -> None:
     assert settings.options == {"client.rack": "flag", "linger.ms": "4", "socket.timeout.ms": "5", "retries": "3"}
 
 
-def test_of_two_names_of_a_setting_the_one_that_was_said_last_stands_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "other"), sorted(ALIASES.items()))
+@pytest.mark.parametrize("place", ["environment", "address", "-X"])
+def test_of_two_names_of_a_setting_what_is_said_nearer_to_the_command_wins(one: str, other: str, place: str, tmp_path: Path) -> None:
+    values = ("true", "false") if other == SINGLE_BROKER else ("1", "2")
+    for first, last in ((one, other), (other, one)):
+        file = tmp_path / "kafka.conf"
+        file.write_text(f"{first}={values[0]}\n")
+        environ = {"CLAIMLOG_KAFKA_CONFIG": str(file)}
+        if place == "environment":
+            environ[f"CLAIMLOG_KAFKA_{last.upper().replace('.', '_').replace('-', '_')}"] = values[1]
+        query = f"?{last}={values[1]}" if place == "address" else ""
+
+        both = parse_settings(f"kafka://b:9092{query}", environ, [f"{last}={values[1]}"] if place == "-X" else [])
+
+        assert both == parse_settings("kafka://b:9092", {}, [f"{last}={values[1]}"])
+
+
+def test_of_two_names_of_a_setting_in_one_file_the_last_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "kafka.conf"
-    file.write_text("sasl.mechanisms=PLAIN\n")
-    environ = {"CLAIMLOG_KAFKA_CONFIG": str(file), "CLAIMLOG_KAFKA_SASL_MECHANISM": "SCRAM-SHA-256"}
+    file.write_text("linger.ms=1\nqueue.buffering.max.ms=2\nlinger.ms=3\n")
 
-    settings = parse_settings("kafka://b:9092", environ, ["sasl.mechanisms=SCRAM-SHA-512"])
-
-    assert list(settings.options.items()) == [("sasl.mechanism", "SCRAM-SHA-256"), ("sasl.mechanisms", "SCRAM-SHA-512")]
+    assert parse_settings("kafka://b:9092", {"CLAIMLOG_KAFKA_CONFIG": str(file)}).options == {"linger.ms": "3"}
 
 
 def test_a_secret_comes_from_its_file_and_is_not_in_the_name_of_the_log(tmp_path: Path) -> None:
