@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from streams.log.base import LogError, Partition
 from streams.log.kafka_aside import Aside
 from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
-from streams.log.kafka_settings import KafkaSettings, SettingsProblem
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem, unreadable
 
 T = TypeVar("T")
 
@@ -89,6 +89,7 @@ class Clients:
         self.aside = Aside(settings.place)
         """Where whoever has a consumer of these gives it up."""
         self._latest = math.inf
+        self._has_made = False
         self._asker: Consumer | None = None
         self._admin: AdminClient | None = None
 
@@ -113,12 +114,16 @@ class Clients:
             self.fatal = log_error(error, self.settings.place, "sending")
 
     def _made(self, make: Callable[[dict[str, Any]], T], *parts: Mapping[str, Any]) -> T:
+        """A client. Raises SettingsProblem; once one was made with these settings they were right, so then it is a LogError."""
         # In a thread, where no signal's handler runs: a client takes what one raises while it reads its settings for a wrong setting.
         with ThreadPoolExecutor(1) as thread:
             try:
-                return thread.submit(make, self._config(*parts)).result()
+                made = thread.submit(make, self._config(*parts)).result()
             except KafkaException as problem:
-                raise SettingsProblem(f"{self.settings.place}: {error_of(problem).str()}") from None
+                said = f"{self.settings.place}: {unreadable(self.settings.options) or error_of(problem).str()}"
+                raise (LogError if self._has_made else SettingsProblem)(said) from None
+        self._has_made = True
+        return made
 
     def producer(self) -> Producer:
         """A new idempotent producer. What it has to log it says when it is polled, so that one that was given up is silent."""

@@ -150,6 +150,18 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     return KafkaSettings(bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options)
 
 
+def unreadable(options: Mapping[str, str]) -> str:
+    """Which file of certificates or keys cannot be read, and why: a client that cannot says neither. Empty if all can be."""
+    for name, place in sorted(options.items()):
+        if name.startswith("ssl.") and name.endswith(".location") and place not in {"", "probe"}:
+            try:
+                if not Path(place).is_dir():
+                    Path(place).open("rb").close()
+            except (OSError, ValueError) as problem:
+                return f"{name}={place} cannot be read: {getattr(problem, 'strerror', None) or 'it is no path'}"
+    return ""
+
+
 def _milliseconds(options: dict[str, str]) -> int:
     """The time-out of a delivery is ours to keep: librdkafka's own would send what comes after a message that it gave up."""
     text = options.pop(PATIENCE, str(PATIENCE_MS_DEFAULT))

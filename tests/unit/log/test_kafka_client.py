@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import ThrottleEvent
+from msgspec import structs
 
+from streams.cli.exits import Exit, exit_of
+from streams.log.base import LogError
 from streams.log.kafka_client import HELD_BACK_SECONDS, Clients
-from streams.log.kafka_settings import KafkaSettings
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem
 
 
 @pytest.mark.parametrize(
@@ -19,3 +24,21 @@ def test_a_quota_that_holds_a_client_back_for_long_is_remembered(seconds: float,
     clients._held_back(ThrottleEvent("127.0.0.1", 1, seconds))
 
     assert clients.last_seen == heard
+
+
+@pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location"])
+def test_a_file_of_certificates_that_is_not_there_is_named_and_one_that_goes_later_is_no_mistake_of_the_command(
+    name: str, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone.pem"
+    options = {"security.protocol": "ssl", name: str(gone)}
+    begun, running = (Clients(KafkaSettings(bootstrap="127.0.0.1:9092", options=each)) for each in (options, {}))
+    running.consumer().close()
+    running.settings = structs.replace(running.settings, options=options)
+
+    with pytest.raises(SettingsProblem, match=f"{name}={gone} cannot be read: No such file or directory") as at_start:
+        begun.consumer()
+    with pytest.raises(LogError, match=f"{name}={gone} cannot be read") as later:
+        running.consumer()
+
+    assert (exit_of(at_start.value), exit_of(later.value)) == (Exit.USAGE, Exit.ERROR)
