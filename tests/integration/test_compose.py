@@ -60,6 +60,13 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_nobody_can_log_in_to_the_board() -> None:
+    says = services()["grafana"]["environment"]
+
+    assert (says["GF_AUTH_DISABLE_LOGIN_FORM"], says["GF_AUTH_BASIC_ENABLED"]) == ("true", "false")
+    assert (says["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"], says["GF_AUTH_ANONYMOUS_ORG_ROLE"]) == ("true", "Viewer")
+
+
 def test_nothing_runs_as_root_and_every_image_is_of_a_named_version() -> None:
     for name, service in services().items():
         assert str(service.get("user", "")).partition(":")[0] not in ROOTS, f"{name} runs as root"
