@@ -13,6 +13,7 @@ from schemas.codec import encode, event_type
 from schemas.envelope import Envelope, to_headers
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
+from streams.few import NAMED_MAX, few
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
 from streams.log.partitioner import WAY_BACK, anew, is_made_again
 
@@ -24,8 +25,6 @@ REQUEST_PARTITIONS_DEFAULT = 8
 LATER_TOPICS = frozenset({topics.ANSWERED})
 """Topics without which a ledger is whole: one that an earlier version made goes on as it was until `claimlog topics apply`."""
 
-MAKES = "`claimlog topics apply` makes it"
-"""What to do about a missing topic of which nothing was lost."""
 HOW = "as docs/operations.md says"
 """Where it is told how a topic is restored, and what that costs."""
 
@@ -97,13 +96,18 @@ def made_anew(names: Sequence[str]) -> str:
     return f"made, empty, beside a ledger that has records: {', '.join(names)}{restore}"
 
 
-def remedy(log: Log, topic: str) -> str:
-    """What to do about a topic that is missing."""
+def remedy(log: Log, topic: str, it: str = "it") -> str:
+    """What to do about a topic that is missing; `it` is what it is called."""
+    makes = f"`claimlog topics apply` makes {it}"
     if not _has_begun(log):
-        return MAKES
+        return makes
     if topic == topics.CLAIMS:
-        return f"restore it from a copy, {HOW}"
-    return f"restore it {HOW}; `claimlog topics apply` begins it empty" if _is_source(topic) else f"{MAKES}, and nothing has to be restored"
+        return f"restore {it} from a copy, {HOW}"
+    return (
+        f"restore {it} {HOW}; `claimlog topics apply` begins {it} empty"
+        if _is_source(topic)
+        else f"{makes}, and nothing has to be restored"
+    )
 
 
 def _is_source(topic: str) -> bool:
@@ -172,18 +176,30 @@ def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
     there = log.topics()
     names = expected(there, names)
     wanted = [topic for topic in TOPICS.values() if topic.name in names]
+    if missing := [topic.name for topic in wanted if topic.name not in there]:
+        raise TopicMismatch(_said_missing(log, missing, most=len(missing) if there else NAMED_MAX))
     for topic in wanted:
-        if topic.name not in there:
-            raise TopicMismatch(
-                f"topic {topic.name} is missing: this is no claimlog ledger, its making was interrupted, or somebody deleted it; "
-                f"{remedy(log, topic.name)}. Brokers hide topics from users who may not read them"
-            )
         first = next(other.name for other in wanted if other.partitions == topic.partitions)
         if there[topic.name] != there[first]:
             raise TopicMismatch(
                 f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. "
                 f"{_way_back(there, opened_partitions(log))}"
             )
+
+
+def _said_missing(log: Log, names: Sequence[str], most: int) -> str:
+    """The sentence for topics that are missing, `most` of which are named, with what to do about each."""
+    one = len(names) == 1
+    it, is_ = ("it", "is") if one else ("them", "are")
+    by_remedy: dict[str, list[str]] = {}
+    for name in names:
+        by_remedy.setdefault(remedy(log, name), []).append(name)
+    ways = [(alike, remedy(log, alike[0], "it" if len(alike) == 1 else "them")) for alike in by_remedy.values()]
+    todo = [way if len(ways) == 1 else f"of {', '.join(alike)}: {way}" for alike, way in ways]
+    return (
+        f"topic{'s' * (not one)} {few(names, most)} {is_} missing: this is no claimlog ledger, its making was interrupted, or somebody "
+        f"deleted {it}; {'; '.join(todo)}. Brokers hide topics from users who may not read them"
+    )
 
 
 def _way_back(there: Mapping[str, int], opened: int) -> str:

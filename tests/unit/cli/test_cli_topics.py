@@ -60,7 +60,9 @@ def test_a_deleted_topic_of_which_nothing_makes_records_again_is_to_be_restored_
     (line,) = [item for item in looked.json["items"] if item["check"] == "topics"]
     assert found[RESULTS] == "missing; restore it as docs/operations.md says; `claimlog topics apply` begins it empty"
     assert found[VERDICTS] == "missing; `claimlog topics apply` makes it, and nothing has to be restored"
-    assert "or somebody deleted it; restore it as docs/operations.md says; `claimlog topics apply` begins it empty. Brokers" in line["says"]
+    assert line["says"].startswith(f"topics {RESULTS}, {VERDICTS} are missing: ")
+    assert f"of {RESULTS}: restore it as docs/operations.md says; `claimlog topics apply` begins it empty" in line["says"]
+    assert f"of {VERDICTS}: `claimlog topics apply` makes it, and nothing has to be restored. Brokers" in line["says"]
     assert "claimlog run" not in line["says"] + line["fix"]
 
 

@@ -160,6 +160,19 @@ def test_a_ledger_is_to_be_copied_where_partitions_were_added_to_what_nothing_ma
         check_same(before, log.topics())
 
 
+def test_of_several_topics_that_were_deleted_all_are_named_with_what_to_do_about_each() -> None:
+    gone = (topics.RESULTS, topics.NODE_RESOURCES, topics.DIGESTS)
+    log = MemoryLog([spec for spec in topic_specs(1, 1) if spec.name not in gone])
+    log.append([Message(topics.CLAIMS, b"k", b"opened"), Message(topics.CLAIMS, b"k", b"more")])
+
+    with pytest.raises(TopicMismatch) as found:
+        check_topics(log)
+
+    assert str(found.value).startswith(f"topics {', '.join(gone)} are missing: this is no claimlog ledger")
+    assert f"of {topics.RESULTS}: restore " in str(found.value)
+    assert f"of {topics.NODE_RESOURCES}, {topics.DIGESTS}: `claimlog topics apply` makes them, and nothing" in str(found.value)
+
+
 def test_a_key_made_for_a_partition_belongs_there() -> None:
     assert [partition_of(own_key(p, 7), 7) for p in range(7)] == list(range(7))
 
