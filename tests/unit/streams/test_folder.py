@@ -246,7 +246,7 @@ def test_letters_wait_for_a_log_that_cannot_say_which_there_are(world: World, mo
     world.log.append([Message(topics.CLAIMS, b"n1", b"poison", (), 0)])
     host = world.folder()
     with monkeypatch.context() as away:
-        away.setattr("streams.looked_through.between", away_log)
+        away.setattr("streams.looked_through.topic_records", away_log)
         with pytest.raises(LogUnreachable):
             host.turn(ALL)
     before = counted_dead(host)
