@@ -11,9 +11,9 @@ from schemas import topics
 from schemas.claims import PartitionOpened
 from schemas.codec import encode, event_type
 from schemas.envelope import Envelope, to_headers
+from schemas.few import NAMED_MAX, few
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
-from streams.few import NAMED_MAX, few
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
 from streams.log.partitioner import WAY_BACK, anew, is_made_again
 

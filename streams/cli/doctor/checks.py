@@ -25,7 +25,6 @@ from schemas.topics import CLAIMS, DEAD_LETTERS, DIGESTS, FOLDED, NODE_RESOURCES
 from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
-from streams.few import few
 from streams.ledger_topics import LATER_TOPICS, check_topics
 from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
 from streams.log.reading import places
