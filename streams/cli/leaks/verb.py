@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 from cyclopts import App, Parameter
 from msgspec.structs import asdict
@@ -18,7 +18,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
-from streams.cli.leaks.views_apart import apart_lines, apart_on, apart_text
+from streams.cli.leaks.views_apart import ViewsApart, apart_lines, apart_on, apart_text
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report, in_order, item_of
 from streams.cli.printed.printable import printable, say
@@ -30,6 +30,7 @@ from streams.cli.reading.state import State
 from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.watching import watchable
 from streams.healing import OpenRecord, mends
+from streams.log.base import Log
 
 app = App(name="leaks")
 
@@ -57,6 +58,49 @@ ReportAgeFlag = Annotated[
 ExplainFlag = Annotated[
     bool, Parameter(name="--explain", negative=(), help="The events that made each finding, the one that is missing, and how to mend it.")
 ]
+
+
+class Selected(NamedTuple):
+    """A state and the findings chosen of it, what people are told of them all, and what `apart_on` has of the nodes."""
+
+    state: State
+    findings: list[OpenRecord]
+    told: list[str]
+    views_apart: dict[str, ViewsApart]
+
+
+class Selection(NamedTuple):
+    """Which findings are asked for: those of these nodes and kinds, or of all where none is named. `apart` are the processes that fold."""
+
+    nodes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    with_ignored: bool
+    apart: Apart
+
+    def made(self, log: Log, moment: str) -> Selected:
+        """Those of a moment; says how many are hidden. Raises UsageProblem for a node that is not known, and as `state_at`."""
+        state = state_at(log, moment_of(moment), apart=self.apart)
+        for name in self.nodes:
+            if state.node(name) is None:
+                raise UsageProblem(unknown_node(name, state.node_ids()))
+        known = state.findings()
+        found = [
+            finding
+            for finding in known
+            if (not self.nodes or finding.node_id in self.nodes) and (not self.kinds or finding.kind in self.kinds)
+        ]
+        hidden = 0
+        if not self.with_ignored:
+            hidden = sum(bool(finding.ignored) for finding in found)
+            found = [finding for finding in found if not finding.ignored]
+        if hidden:
+            say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
+        told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
+        views_apart = apart_on(state, self.nodes or state.node_ids(), known)
+        differs = apart_text(views_apart, found=len(known) - hidden, hidden=hidden)
+        if differs:
+            told = [*told, differs] if len(known) > hidden else [differs]
+        return Selected(state, found, told, views_apart)
 
 
 @app.default
@@ -89,31 +133,11 @@ def leaks(
         raise UsageProblem("--report-age goes with --heal")
     _check_told(kind, explain, show)
     oldest_ms = duration_ms(report_age or REPORT_AGE)
-    apart = Apart(Source(log), jobs_of(jobs))
-    with opened(log) as source:
-        state = state_at(source, moment_of(at), apart=apart)
-    for name in node:
-        if state.node(name) is None:
-            raise UsageProblem(unknown_node(name, state.node_ids()))
-    known = state.findings()
-    found = [finding for finding in known if (not node or finding.node_id in node) and (not kind or finding.kind in kind)]
-    hidden = 0
-    if not with_ignored:
-        hidden = sum(bool(finding.ignored) for finding in found)
-        found = [finding for finding in found if not finding.ignored]
-    if hidden:
-        say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
-    told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
-    views_apart = apart_on(state, node or state.node_ids(), known)
-    differs = apart_text(views_apart, found=len(known) - hidden, hidden=hidden)
-    if differs:
-        told = [*told, differs] if len(known) > hidden else [differs]
+    selection = Selection(node, kind, with_ignored, Apart(Source(log), jobs_of(jobs)))
     if heal:
-        with opened(log) as source:
-            code = mending.heal(source, found, show, yes=yes, report_age_ms=oldest_ms)
-        for sentence in told if not found and show.in_words else ():
-            say(sentence)
-        return code
+        return _heal(log, selection, show, yes=yes, report_age_ms=oldest_ms)
+    with opened(log) as source:
+        state, found, told, views_apart = selection.made(source, at)
     items = [finding_item(finding, state.as_of_ms) for finding in found]
     totals = summary(found) | {"nodes_apart": sorted(views_apart)}
     report = Report(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
@@ -127,6 +151,16 @@ def leaks(
     for sentence in told if show.for_people else ():
         say(sentence)
     return Exit.FINDINGS if any(not finding.ignored for finding in found) else Exit.DONE
+
+
+def _heal(log: str | None, selection: Selection, show: Live, *, yes: bool, report_age_ms: int) -> int:
+    """Print what would mend the chosen findings or, with `yes`, write it; where there is none people are told what there is."""
+    with opened(log) as source:
+        _, found, told, _ = selection.made(source, "now")
+        code = mending.heal(source, found, show, yes=yes, report_age_ms=report_age_ms)
+    for sentence in told if not found and show.in_words else ():
+        say(sentence)
+    return code
 
 
 def _check_told(kinds: tuple[str, ...], explain: bool, show: Live) -> None:
