@@ -249,15 +249,23 @@ def newest_offset(log: Readable, partition: int) -> int:
     return 0 if chunk is None else min(chunk.offset + 1, log.end(CLAIMS, partition))
 
 
-def newest_chunk(log: Readable, partition: int, tell: Tell | None = None) -> SnapshotChunk | None:
-    """The part of a snapshot that was written last; `tell` hears of what cannot be read behind it."""
+def newest_chunk(
+    log: Readable, partition: int, tell: Tell | None = None, of_another_version: Callable[[int], None] | None = None
+) -> SnapshotChunk | None:
+    """The part of a snapshot that was written last; `tell` hears of what cannot be read behind it.
+
+    With `of_another_version`, of a snapshot that a reader here can begin at: that hears the state versions that are passed over.
+    """
     if partition >= log.topics().get(SNAPSHOTS, 0):
         return None
     tell = _once(tell)
     for record, chunk in _backwards(log, partition, tell):
-        if isinstance(chunk, SnapshotChunk):
+        if not isinstance(chunk, SnapshotChunk):
+            tell(_unreadable(partition, record, chunk))
+        elif of_another_version is None or chunk.state_version == STATE_VERSION:
             return chunk
-        tell(_unreadable(partition, record, chunk))
+        else:
+            of_another_version(chunk.state_version)
     return None
 
 

@@ -183,8 +183,17 @@ def _folder(directory: Path, partition: Partition) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those with a name that an archive gives; others, such as copies that somebody made beside them, are nothing of ours."""
-    return sorted(path for path in folder.glob("*-*.archive") if _NAME.fullmatch(path.stem))
+    """Those with a name that an archive gives; others, such as copies that somebody made beside them, are nothing of ours.
+
+    Raises LogError for a folder that cannot be listed: it is no empty one.
+    """
+    try:
+        there = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise LogError(f"{folder}: {problem.strerror}; expected a folder that can be read") from problem
+    return [path for path in there if path.suffix == ".archive" and _NAME.fullmatch(path.stem)]
 
 
 def _leading_to(directory: Path, partition: Partition, start: int) -> list[Path]:

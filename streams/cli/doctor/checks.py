@@ -231,9 +231,9 @@ def lags(log: Log) -> Iterator[Check]:
 
 def snapshots(log: Log, *, quick: bool) -> Check:
     """Snapshots can be read, and are not far behind. Ask last: a log may serve nothing beyond damage that it has met."""
-    newest, damaged = {}, list[str]()
+    newest, damaged, others = {}, list[str](), set[int]()
     for number in range(log.topics().get(SNAPSHOTS, 0)):
-        if (chunk := newest_chunk(log, number, damaged.append)) is not None:
+        if (chunk := newest_chunk(log, number, damaged.append, others.add)) is not None:
             newest[number] = chunk.offset
         if not quick and (place := damaged_at(log, number)) and not any(said.startswith(f"{place} ") for said in damaged):
             damaged.append(f"{place}: no snapshot, or not as it was written; nobody needs it while the newest is sound")
@@ -243,9 +243,17 @@ def snapshots(log: Log, *, quick: bool) -> Check:
     gone = [f"{place}@{start}" for place in places(log, CLAIMS) if (start := log.start(*place)) > newest.get(place.number, -1) + 1]
     if gone:
         fix = "set CLAIMLOG_ARCHIVE; without an archive start a worker that has its tables again: it writes one"
-        return Check("fail", "snapshots", f"none includes what left the log below {', '.join(gone)}, so nobody can begin there", fix)
+        none = f"none{f' but of {_versions(others)}' if others else ''} includes what left the log below {', '.join(gone)}"
+        return Check("fail", "snapshots", f"{none}, so nobody can begin there", fix)
+    if others:
+        says = f"the newest are of {_versions(others)}, which this version of claimlog passes over"
+        return Check("warn", "snapshots", says, "`claimlog snapshot write` writes some that it begins at")
     run = "a start folds from the first record; is `claimlog run` on? it carries on where it stopped"
     return _published(log, "snapshots", newest, SNAPSHOT_BEHIND_MAX, run)
+
+
+def _versions(others: set[int]) -> str:
+    return f"state version {few(sorted(others))}"
 
 
 def _published(log: Log, name: str, published: Mapping[int, int], behind_max: int, fix: str) -> Check:

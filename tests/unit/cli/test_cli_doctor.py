@@ -9,12 +9,13 @@ from shutil import rmtree
 import pytest
 from msgspec import structs
 
+from projections.state import STATE_VERSION
 from schemas.audits import HypervisorAudited
 from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved
-from schemas.codec import encode
+from schemas.codec import decode, encode
 from schemas.inventory import Hypervisor
-from schemas.results import LedgerDigest, PlacementFailed
-from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS
+from schemas.results import LedgerDigest, PlacementFailed, SnapshotChunk
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS, SNAPSHOTS
 from streams import ledger_topics
 from streams.cli.doctor import checks
 from streams.cli.printed.units import moment
@@ -272,6 +273,26 @@ def test_records_that_left_without_a_snapshot_that_includes_them_are_a_failure(f
     assert said.code == 3
     assert statuses(said)["snapshots"] == "fail"
     assert f"none includes what left the log below {CLAIMS}/{number}@1" in says(said, "snapshots")
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_snapshot_of_another_state_version_is_none_that_a_start_begins_at(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], tmp_path: Path, archived: bool
+) -> None:
+    fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", "now") if archived else fleet.run(capsys, "snapshot", "write")
+    for number in range(fleet.log.topics()[SNAPSHOTS]):
+        end = fleet.log.end(SNAPSHOTS, number)
+        for record in fleet.log.read(SNAPSHOTS, number, end - 1) if end else ():
+            chunk = decode(SNAPSHOTS, record.value)
+            assert isinstance(chunk, SnapshotChunk)
+            newer = encode(structs.replace(chunk, state_version=chunk.state_version + 1))
+            fleet.log.append([Message(SNAPSHOTS, record.key, newer, record.headers, number)])
+            fleet.log.truncate(SNAPSHOTS, number, end)
+
+    said = fleet.run(capsys, "doctor", "--quick", "-o", "json")
+
+    assert (said.code, statuses(said)["snapshots"]) == ((3, "fail") if archived else (0, "warn"))
+    assert f"of state version {STATE_VERSION + 1}" in says(said, "snapshots")
 
 
 def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

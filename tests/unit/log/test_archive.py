@@ -4,6 +4,7 @@ import random
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -313,6 +314,18 @@ def test_a_file_under_another_ones_name_is_refused_and_so_is_what_is_no_file(tmp
     second.rmdir()
     second.symlink_to(tmp_path / "nowhere")
     with ArchivedLog(log, tmp_path) as whole, pytest.raises(LogDamaged, match=r"No such file .*, where a file of the archive is expected"):
+        whole.start(*CLAIMS_0)
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path: Path) -> None:
+    log = MemoryLog()
+    filled(log, 500)
+    archive(log, tmp_path, {CLAIMS_0: 100}, verified=anywhere)
+    folder = tmp_path / "claims" / "0"
+    rmtree(folder)
+    folder.write_bytes(b"")  # As one without rights, which root has all the same.
+
+    with ArchivedLog(log, tmp_path) as whole, pytest.raises(LogError, match="Not a directory; expected a folder that can be read"):
         whole.start(*CLAIMS_0)
 
 
