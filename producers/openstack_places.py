@@ -132,9 +132,11 @@ def is_moving(vm_state: str | None, task_state: str | None) -> bool:
 
     Source: the tracker's `_instance_in_resize_state` and `_instance_is_live_migrating`.
     """
+    if vm_state == RESIZED:
+        return True
     if task_state == MIGRATING:
         return vm_state in {ACTIVE, PAUSED}
-    return vm_state == RESIZED or (vm_state in {ACTIVE, STOPPED} and (task_state in RESIZING or task_state in REBUILDING))
+    return vm_state in {ACTIVE, STOPPED} and (task_state in RESIZING or task_state in REBUILDING)
 
 
 def _size(standing: InstanceStanding, fact: InstanceFact) -> Resources:
