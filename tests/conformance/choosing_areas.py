@@ -25,6 +25,12 @@ from tests.scheduling_world import settle, world
 
 Vector = dict[str, Any]
 ERRORS = {MetricMissing: "ComputeHostMetricNotFound"}
+SHUFFLES = ("shuffle_best_same_weighed_hosts", "shuffle_best_same", "shuffle_best_hosts", "shuffle_best", "shuffle_top_equal", "shuffle")
+SHUFFLED = ("shuffled", "shuffle_result", "shuffle_does", "shuffle_reverses")
+"""Names that vectors may have for the option, and for what a shuffle makes of the best hosts: those listed, else it turns them round."""
+CLAIMS = ("claim_ok", "claim_succeeds", "claim_successful", "claim_result", "claims_ok")
+REFUSALS = ("claim_fails", "claim_failed", "claims_fail")
+"""Names for whether Placement takes the claims, or refuses them: as it does for a host without room."""
 REASONS = {"no-valid-node": "NoValidHost"}
 
 
@@ -85,10 +91,11 @@ def selected(vector: Vector) -> Mapping[str, Any]:
 
     def wanted() -> dict[str, Any]:
         """What a destination names: a node, or a host with all of its nodes."""
-        destination = asked.get("requested_destination") or asked.get("destination")
+        destination = asked.get("requested_destination") or asked.get("destination") or asked.get("requested_host")
         if not destination:
             return {}
-        said = destination if isinstance(destination, Mapping) else dict(zip(("host", "node"), destination, strict=True))
+        pair = (destination,) if isinstance(destination, str) else destination
+        said = destination if isinstance(destination, Mapping) else dict(zip(("host", "node")[: len(pair)], pair, strict=True))
         if "host" not in said:
             return {}
         host, node = said["host"], said.get("node")
@@ -117,8 +124,9 @@ def _sorted(said: Vector) -> Mapping[str, Any]:
         return picked
 
     hosts, scores = [host for host, _ in given["weighed"]], [score for _, score in given["weighed"]]
-    if given.get("shuffle_best_same_weighed_hosts"):
-        hosts = shuffled(hosts, scores, lambda best: given.get("shuffled") or best[::-1])
+    if any(given.get(name) is True for name in SHUFFLES):
+        told = [given[name] for name in SHUFFLED if isinstance(given.get(name), list)]
+        hosts = shuffled(hosts, scores, lambda best: told[0] if told else best[::-1])
     order = draw_first(hosts, given.get("host_subset_size", 1), draw)
     return {"order": order, "random_over": drawn_over[0] if drawn_over else []}
 
@@ -126,7 +134,8 @@ def _sorted(said: Vector) -> Mapping[str, Any]:
 def _scheduled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A host with room for so many instances, a request for more of them, and a scheduler that works until it rests."""
     here = world(claims=1, requests=1)
-    here.host("n1", vcpus=given["hosts_selected"])
+    is_refused = any(given.get(name) is False for name in CLAIMS) or any(given.get(name) is True for name in REFUSALS)
+    here.host("n1", vcpus=0 if is_refused else given["hosts_selected"])
     here.request("request", vcpus=1, count=given["num_instances"])
     scheduler = here.scheduler()
     settle(scheduler)

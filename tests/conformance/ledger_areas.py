@@ -28,8 +28,11 @@ NODE = "n1"
 NO_LIMIT = ResourceRule(ratio_milli=None)
 PAGE_NAMES = {-1: "small", -2: "large", -3: "any"}
 """Nova's numbers for page sizes by name."""
-REASONS = {"memory_mib": "memory", "disk_mib": "disk", "vcpus": "vcpu"}
-"""The words in which Nova's refusals name a resource, in their order there."""
+REASONS = {"memory_mib": "Free memory", "disk_mib": "Free disk", "vcpus": "Free vcpu"}
+"""How Nova's refusals name a resource, in their order there."""
+NO_CELLS = "Requested instance NUMA topology cannot fit the given host NUMA topology"
+NO_CELLS_WITH_DEVICES = "Requested instance NUMA topology together with requested PCI devices cannot fit the given host NUMA topology"
+NO_DEVICES, OTHER_PAGES = "Claim pci failed", "Requested page size is different from current page size"
 ENDED = {"confirmed", "reverted", "failed", "completed", "cancelled", "done"}
 """States of a migration that holds nothing any more."""
 
@@ -63,7 +66,7 @@ def _cell(given: Given) -> numa.Cell:
 
 def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
     """An instance cell; a page size below 0 is one of Nova's names. Of a dedicated cell Nova looks only at the `pcpuset`."""
-    size, policy = given.get("pagesize"), given.get("cpu_policy") or "shared"
+    size, policy = page_size_of(given), given.get("cpu_policy") or "shared"
     translated: dict[str, Any] = {
         "cell_id": given.get("id", 0),
         "cpus": () if policy == "dedicated" else tuple(given.get("cpuset") or ()),
@@ -76,6 +79,10 @@ def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
         "emulator_threads": emulator_threads or "",
     }
     return NumaWant(**translated)
+
+
+def page_size_of(cell: Given) -> Any:
+    return cell.get("pagesize", cell.get("page_size"))
 
 
 def _ratios(limits: Given | None) -> numa.Ratios | None:
@@ -148,9 +155,11 @@ _DEVICE = {
     "vendor": "vendor_id",
     "product": "product_id",
     "dev_type": "device_type",
+    "type": "device_type",
     "numa": "numa_cell",
     "numa_node": "numa_cell",
     "parent_addr": "physical_function",
+    "parent": "physical_function",
 }
 _REQUEST = {"count", "numa_policy", "alias", "specs", "spec"}
 
@@ -265,14 +274,15 @@ def _tested(given: Given) -> Given:
     devices, wants = devices_in(given), pci_wants_of(given.get("pci_requests") or [])
     if instance:
         found = _fit_host(cells, instance, {**given, "limits": limits.get("numa_topology")})
-        lacks += ["numa"] if any(isinstance(lack, Shortfall) for lack in found) else []
+        sentence = NO_CELLS_WITH_DEVICES if wants else NO_CELLS
+        lacks += [sentence] if any(isinstance(lack, Shortfall) for lack in found) else []
     if isinstance(pci.choose(devices, wants), Shortfall):
-        lacks.append("pci")
-    return _outcome(lacks)
+        lacks.append(NO_DEVICES)
+    return {**_outcome(lacks), "disk_gb": asked.resources.disk_mib / 1024, "memory_mb": asked.resources.memory_mib}
 
 
 LIVE = "live-migration"
-GUESTS, HOSTS = ("instance", "old", "source", "current"), ("claimed", "new", "dest", "requested", "fitted", "host_numa")
+GUESTS, HOSTS = ("instance", "old", "source", "current"), ("claimed", "new", "dest", "requested", "fit", "host_")
 """How keys begin under which a vector says what a guest that moves has, and what it was given where it goes."""
 ROOMY = {"memory_mb": 4096, "local_gb": 40, "vcpus": 8}
 
@@ -288,15 +298,15 @@ def _moved(given: Given) -> Given:
     if guest and there and given.get("migration_type", LIVE) != LIVE:
         return _outcome([])
     if guest and there:
-        sizes = [cell.get("pagesize") for cell in there]
+        sizes = [page_size_of(cell) for cell in there]
         pages = [{"mempages": [(size, cell["memory"] * 1024 // size, 0)] if size else []} for cell, size in zip(there, sizes, strict=True)]
         cells = [_cell({**cell, **of_size}) for cell, of_size in zip(there, pages, strict=True)]
         lacks = [lack for lack in numa.fit_cells(cells, list(map(want_of, guest))) if isinstance(lack, Shortfall)]
-        return _outcome(["page size" if lack.resource.startswith("pages_") else "numa" for lack in lacks])
+        return _outcome([OTHER_PAGES if lack.resource.startswith("pages_") else NO_CELLS for lack in lacks])
     claim = ClaimItem(
         claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=tuple(map(want_of, guest))
     )
-    return _outcome(["numa"] if fits(_node(ROOMY), claim, "r") else [])
+    return _outcome([NO_CELLS] if fits(_node(ROOMY), claim, "r") else [])
 
 
 def _cells_said(given: Given, *prefixes: str) -> list[Given]:
@@ -360,8 +370,9 @@ def _take(history: History, claim_id: str, instance_id: str, flavor: Given, at_s
 
 
 def _usage(history: History) -> Given:
-    """The tracker's figures: what is reserved counts as used."""
+    """The tracker's figures: what is reserved counts as used, and a migration is no instance."""
     node = history.node()
+    running = sum(not instance_id.startswith("migration") for instance_id in node.uses)
     used = {name: node.used[r] + node.rule(name).reserved for r, name in enumerate(("vcpus", "pcpus", "memory_mib", "disk_mib"))}
     memory_mib, disk_mib = node.free("memory_mib"), node.free("disk_mib")
     return {
@@ -371,8 +382,8 @@ def _usage(history: History) -> Given:
         "free_ram_mb": memory_mib,
         "free_disk_gb": None if disk_mib is None else disk_mib / 1024,
         "tracked_migrations": sum(claim.instance_id.startswith("migration") for claim in node.held()),
-        "running_vms": sum(not instance_id.startswith("migration") for instance_id in node.uses),
-        "stats": {"io_workload": node.io_ops(), "num_instances": node.instance_count()},
+        "running_vms": running,
+        "stats": {"io_workload": node.io_ops(), "num_instances": running},
     }
 
 
@@ -400,16 +411,15 @@ BUILDS = {
 
 def _audited(given: Given) -> Given:
     """What the host lists are the instances that count; a migration that has not ended claims its flavor while its instance moves."""
-    guests = {guest.get("id", f"vm{n}"): guest for n, guest in enumerate(given.get("instances") or [])}
+    guests = {guest.get("id", guest.get("uuid", f"vm{n}")): guest for n, guest in enumerate(given.get("instances") or [])}
     states = nova_stats.latest(_state(guest, instance_id) for instance_id, guest in guests.items())
     sizes = {instance_id: {**guest["flavor"], "volume_backed": guest.get("volume_backed", False)} for instance_id, guest in guests.items()}
     listed = {instance_id: _observed(_amounts(sizes[instance_id])) for instance_id in states}
     history = _tracker(given["totals"], given.get("reserved"), listed)
     under_way: dict[str, tuple[Given, Given]] = {}
     for n, move in enumerate(given.get("migrations") or []):
-        said = move.get("instance", {"vm_state": RESIZED})
-        instance_id = move.get("instance_id") or (said if isinstance(said, str) else (said or {}).get("id")) or f"of migration {n}"
-        moved = {**guests.get(instance_id, {}), **(said if isinstance(said, Mapping) else {})}
+        instance_id, said = _instance_of(move, n)
+        moved = {**guests.get(instance_id, {} if "instance" in move else {"vm_state": RESIZED}), **said}
         # One that is listed here holds its flavor already; a move within the host holds the other one besides.
         is_counted = instance_id in states and move.get("direction", "dest") in ONE_WAY
         if not is_counted and move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
@@ -421,15 +431,25 @@ def _audited(given: Given) -> Given:
     return {**usage, "current_workload": nova_stats.workload(counted)}
 
 
+def _instance_of(move: Given, number: int) -> tuple[str, Given]:
+    """The id of the instance that moves, and what the move itself says of it."""
+    said = move.get("instance")
+    told: Given = said if isinstance(said, dict) else {}
+    instance_id = (
+        move.get("instance_id") or move.get("instance_uuid") or (said if isinstance(said, str) else told.get("id", told.get("uuid")))
+    )
+    return instance_id or f"of migration {number}", told
+
+
 def _held_by(move: Given, moved: Given) -> Given:
     """The flavor that a migration holds besides its guest: the new one where it only comes in, and where the guest is still the old one.
 
-    Whatever moves without another flavor holds its own.
+    Whatever moves without another flavor holds its own; of a guest on a volume, no root disk.
     """
     comes_in = move.get("direction", "dest") == "dest"
     is_old = move.get("direction", "dest") not in ONE_WAY and moved.get("flavor", {}) == move.get("old_flavor")
     flavor: Given = move.get("flavor") or move.get("new_flavor" if comes_in or is_old else "old_flavor") or moved["flavor"]
-    return flavor
+    return {**flavor, "volume_backed": moved.get("volume_backed", False)}
 
 
 def _two_incoming(given: Given) -> Given:
@@ -525,7 +545,7 @@ def _stats(vector: Given) -> Given:
         for event in given["events"]:
             rows.append(nova_stats.failed_builds(rows[-1], succeeded=BUILDS[event]))
         return {"after_each": rows[1:]}
-    updates = [_state(update, update["id"]) for update in given["updates"]]
+    updates = [_state(update, update.get("id") or update["uuid"]) for update in given["updates"]]
     states = list(nova_stats.latest(updates).values())
     answer: Given = {
         "num_instances": len(states),
@@ -560,6 +580,8 @@ def _placement_capacity(vector: Given) -> Given:
     history.audit({"others": ObservedResources(vcpus=others)} if others else {}, at_s=0, hypervisor=Hypervisor(vcpus=inventory["total"]))
     if vector["subject"] == "capacity":
         return {"capacity": history.node().limit("vcpus")}
+    if given["amount"] < 1:  # Placement's schema knows no such allocation, before any inventory is asked.
+        return {"accepted": False, "http": 400}
     accepted = not fits(history.node(), item("c", "vm", 0, resources=Resources(vcpus=given["amount"])), "r")
     return {"accepted": accepted, "http": 204 if accepted else 409}
 
@@ -592,11 +614,14 @@ def _host_state(vector: Given) -> Given:
 
 
 def _consumed(given: Given) -> Given:
-    """What is used before is other guests'; each request is one of the scheduler's own claims laid over the node."""
+    """What is used before is other guests'; each request is one of the scheduler's own claims laid over the node.
+
+    Nova's scheduler leaves swap out of what a request takes of its view of a host, so it is no part of these claims.
+    """
     start = {"num_instances": 0, "num_io_ops": 0, "free_ram_mb": 0, "free_disk_mb": 0, "vcpus_used": 0, **(given.get("start") or {})}
     node = _with_free(start, count=start["num_instances"], io_workload=start["num_io_ops"])
     node.used[0] = start["vcpus_used"]
-    own = [item(f"c{n}", f"new{n}", 0, resources=_amounts(request)) for n, request in enumerate(given["requests"])]
+    own = [item(f"c{n}", f"new{n}", 0, resources=_amounts({**request, "swap": 0})) for n, request in enumerate(given["requests"])]
     return _seen(node, own)
 
 

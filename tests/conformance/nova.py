@@ -1,9 +1,9 @@
 """Runs vectors of Nova's and Placement's behaviour through the product's own code: `python tests/conformance/nova.py FILE.json …`.
 
 A vector says `area`, `subject`, `given` and `expect`. One function an area translates what is given into the product's terms, asks the
-product, and translates the answer back; it decides nothing. Every key of `expect` must come out equal (numbers within 1e-9). An area or a
-subject that nobody knows, an exception, and what is no vector are failures, each with its reason, and do not end the run. The last line is
-`N passed, M failed`; the exit code is 1 if any failed, and 2 for a file that has no list of vectors.
+product, and translates the answer back; it decides nothing. Every key of `expect` must come out equal (numbers within 1e-9). An area, a
+subject or a key of `given` that nobody knows, an exception, and what is no vector are failures, each with its reason, and do not end the
+run. The last line is `N passed, M failed`; the exit code is 1 if any failed, and 2 for a file that has no list of vectors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 # As a script, the project's root is not on the path: the product's packages and the adapters beside this file are found from there.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.conformance.known import unknown
 from tests.conformance.ledger_areas import AREAS as LEDGER_AREAS
 from tests.conformance.ledger_areas import SUBJECTS as LEDGER_SUBJECTS
 from tests.conformance.scheduling_areas import AREAS as SCHEDULING_AREAS
@@ -32,6 +33,7 @@ SUBJECTS: dict[str, Collection[str]] = SCHEDULING_SUBJECTS | LEDGER_SUBJECTS
 UNASKED = frozenset({"network_metadata"})
 """What Nova asks about and the product does not: a vector that says it fails, rather than passing without it by chance."""
 
+MENTIONS = frozenset({"reason_mentions_in_order"})
 SETS = frozenset({"products", "vendors", "addresses"})
 
 PRECISION = 1e-9
@@ -62,15 +64,15 @@ def difference(vector: Any) -> str:
         return f"expected something under `expect`, got {expected!r}"
     if unasked := sorted(UNASKED & set(keys(vector.get("given")))):
         return f"{', '.join(unasked)}: the product has no counterpart"
+    if strange := sorted(unknown(name, subject, vector.get("given"))):
+        return f"given {', '.join(strange)}: the adapter does not know what to make of it"
     try:
         answer = AREAS[name](vector)
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
     if not isinstance(answer, Mapping):
         return f"the area answered {answer!r}; expected a mapping"
-    wrong = [
-        key for key, value in expected.items() if key not in answer or not equal(*(ordered(key, each) for each in (answer[key], value)))
-    ]
+    wrong = [key for key, value in expected.items() if key not in answer or not agree(key, answer[key], value)]
     return "; ".join(f"{key}: expected {expected[key]!r}, got {answer.get(key, 'nothing')!r}" for key in wrong)
 
 
@@ -84,6 +86,15 @@ def keys(given: Any) -> Iterator[str]:
     elif isinstance(given, list):
         for each in given:
             yield from keys(each)
+
+
+def agree(key: str, answered: Any, expected: Any) -> bool:
+    """Whether an answer is as expected: reasons are, if each is one that mentions what is expected in its place."""
+    if key in MENTIONS and isinstance(expected, (list, tuple)) and isinstance(answered, (list, tuple)):
+        return len(answered) == len(expected) and all(
+            str(words).rstrip(".").lower() in reason.lower() for reason, words in zip(answered, expected, strict=True)
+        )
+    return equal(ordered(key, answered), ordered(key, expected))
 
 
 def ordered(key: str, value: Any) -> Any:

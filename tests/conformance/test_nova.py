@@ -57,6 +57,7 @@ TOTALS = {"memory_mb": 512, "local_gb": 6, "vcpus": 4}
 FULL = {"memory_mb": 1024, "memory_mb_used": 1024, "local_gb": 10, "local_gb_used": 10, "vcpus": 2, "vcpus_used": 2}
 TWINS = [{"vendor": "v", "product": name, "numa": cell, "address": "0000:00:00.1"} for name, cell in (("far", 1), ("near", 0))]
 SMALL = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, "ephemeral_gb": 0, "swap": 0}
+KEYED = [{"k1": "1", "k2": "3"}, {"k1": "2"}, {"k2": "4"}]
 BIG = {"memory_mb": 256, "vcpus": 2, "root_gb": 5, "ephemeral_gb": 0, "swap": 0}
 LIVE_MOVE = {"direction": "dest", "type": "live-migration", "status": "running"}
 EVACUATION = {"direction": "dest", "type": "evacuation", "status": "pre-migrating", "new_flavor": None}
@@ -337,10 +338,146 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"memory_mb_used": 128, "local_gb_used": 0},
         ),
         ("choose", "_schedule", {"hosts_selected": 2, "num_instances": 2}, {"error": None, "allocations_removed": 0}),
+        ("aggregates", "metadata_by_host", {"aggregates": KEYED, "key": "k1"}, {"metadata": {"k1": ["1", "2"]}}),
+        ("aggregates", "metadata_by_host", {"aggregates": KEYED, "key": "k1"}, {"metadata": {"k1": ["1", "2"], "k2": ["3"]}}),
+        ("aggregates", "metadata_by_host", {"aggregates": KEYED}, {"metadata": {"k1": ["1", "2"], "k2": ["3", "4"]}}),
+        ("aggregates", "metadata_by_host", {"aggregates": KEYED, "key": "k9"}, {"metadata": {}}),
+        (
+            "tracker",
+            "update_available_resource",
+            {"totals": TOTALS, "instances": [], "migrations": [ALONE]},
+            {"memory_mb_used": 256, "running_vms": 0, "stats": {"io_workload": 0, "num_instances": 0}},
+        ),
+        *(
+            (
+                "tracker",
+                "update_available_resource",
+                {
+                    "totals": TOTALS,
+                    "instances": [{"id": "a", "flavor": SMALL, "vm_state": state, "task_state": None}],
+                    "migrations": [{**SAME_HOST, "old_flavor": SMALL, "new_flavor": BIG, **named}],
+                },
+                {"memory_mb_used": used, "tracked_migrations": moves},
+            )
+            for state, named, used, moves in (
+                ("active", {"instance_id": "a"}, 128, 0),
+                ("resized", {"instance_id": "a"}, 384, 1),
+                ("active", {"instance_id": "b", "flavor": BIG}, 384, 1),
+            )
+        ),
+        (
+            "tracker",
+            "update_available_resource",
+            {
+                "totals": TOTALS,
+                "migrations": [{**LIVE_MOVE, "instance": {"vm_state": "resized", "task_state": "migrating", "flavor": SMALL}}],
+            },
+            {"memory_mb_used": 128},
+        ),
+        (
+            "tracker",
+            "update_available_resource",
+            {
+                "totals": TOTALS,
+                "instances": [{"id": "a", "flavor": SMALL, "vm_state": "resized", "task_state": None, "volume_backed": True}],
+                "migrations": [{**SAME_HOST, "old_flavor": SMALL, "new_flavor": BIG, "instance": "a"}],
+            },
+            {"memory_mb_used": 384, "local_gb_used": 0},
+        ),
+        ("placement_capacity", "allocate", {"inventory": {"total": 4}, "amount": 0}, {"accepted": False, "http": 400}),
+        ("placement_capacity", "allocate", {"inventory": {"total": 4}, "amount": 1}, {"accepted": True, "http": 204}),
+        *(
+            (
+                "pci",
+                "support/consume",
+                {
+                    "devices": [
+                        {"vendor": "v", "product": "pf", "address": "0000:81:00.0", kind: "type-PF"},
+                        {"vendor": "v", "product": "vf", "address": "0000:81:10.0", kind: "type-VF", parent: "0000:81:00.0"},
+                    ],
+                    "requests": [{"count": 1, "product": "vf"}, {"count": 1, "product": "pf", kind: "type-PF"}],
+                },
+                {"supported": False},
+            )
+            for kind in ("dev_type", "type")
+            for parent in ("parent_addr", "parent")
+        ),
+        (
+            "numa_cell_fit",
+            "_numa_fit_instance_cell",
+            {"host_cell": {**CELL, "mempages": [[4, 524288, 0]]}, "instance_cell": {**PINNED, "page_size": 2048}},
+            {"fits": False, "error": "MemoryPageSizeNotSupported"},
+        ),
+        *(
+            ("choose", "_get_sorted_hosts", {"weighed": [["a", 1], ["b", 1], ["c", 0]], name: True}, {"order": ["b", "a", "c"]})
+            for name in ("shuffle_best_same_weighed_hosts", "shuffle_best")
+        ),
+        *(
+            ("choose", "_schedule", {"hosts_selected": 1, "num_instances": 1, **said}, {"error": "NoValidHost", "allocations_removed": 0})
+            for said in ({"claim_ok": False}, {"claim_fails": True})
+        ),
+        *(
+            ("host_select", "get_filtered_hosts", {"hosts": HOSTS, "request": {"requested_destination": said}}, {"hosts": found})
+            for said, found in (("blade", HOSTS[:2]), ("nowhere", []), (["blade", "n2"], HOSTS[1:2]))
+        ),
+        (
+            "claim",
+            "Claim",
+            {"flavor": {"memory_mb": 512, "root_gb": 99}, "limits": {"disk_gb": 100}, "overhead": {"disk_gb": 1}},
+            {"claimed": True, "disk_gb": 100},
+        ),
+        (
+            "claim",
+            "Claim",
+            {"flavor": {"memory_mb": 2, "root_gb": 2}, "limits": {"disk_gb": 1}, "pci_requests": [{"vendor": "v"}]},
+            {"claimed": False, "reason_mentions_in_order": ["disk", "Claim pci failed."]},
+        ),
+        (
+            "claim",
+            "MoveClaim",
+            {"migration_type": "live-migration", "instance_numa": [{"page_size": 2}], "claimed_numa": [{"page_size": 1}]},
+            {"claimed": False, "reason_mentions_in_order": ["Requested page size is different"]},
+        ),
+        (
+            "host_state",
+            "consume",
+            {"start": {"free_disk_mb": 4096}, "requests": [{"memory_mb": 1, "vcpus": 1, "root_gb": 1, "swap": 512}]},
+            {"free_disk_mb": 3072},
+        ),
     ],
 )
 def test_what_novas_code_answered_to_inputs_drawn_at_random(area: str, subject: str, given: dict[str, Any], expect: dict[str, Any]) -> None:
     assert difference({"area": area, "subject": subject, "given": given, "expect": expect}) == ""
+
+
+@pytest.mark.parametrize(
+    ("area", "subject", "given", "expect", "strange"),
+    [
+        ("normalize", "normalize", {"values": [1], "omen": "good"}, {"weights": [0]}, "omen"),
+        ("tracker", "volume_backed", {"flavor": {**SMALL, "omen": False}, "volume_backed": True}, {"root_gb_counted": 0}, "flavor.omen"),
+        ("stats", "Stats", {"updates": [{"id": "1", "omen": 3}]}, {"num_instances": 1}, "updates.omen"),
+        ("filter", "RamFilter", {"host": {"omen": 0}, "request": {}}, {"pass": True}, "host.omen"),
+        ("weigh", "RAMWeigher", {"hosts": [{"free_ram_mb": 1}], "config": {"x.omen": 1}}, {"first": "host1"}, "config.x.omen"),
+        ("claim", "MoveClaim", {"instance_pagesize": 4, "claimed_pagesize": 4, "omen": 1}, {"claimed": True}, "omen"),
+        ("numa_host_fit", "numa_fit_instance_to_host", {"host_cells": [{**CELL, "omen": 1}]}, {"cells": [None]}, "host_cells.omen"),
+    ],
+)
+def test_a_key_that_the_adapter_would_pass_over_fails_the_vector(
+    area: str, subject: str, given: dict[str, Any], expect: dict[str, Any], strange: str
+) -> None:
+    told = difference({"area": area, "subject": subject, "given": given, "expect": expect})
+
+    assert told == f"given {strange}: the adapter does not know what to make of it"
+
+
+@pytest.mark.parametrize("reasons", [["memory"], ["memory", "disk"], ["disk", "memory", "vcpu"], []])
+def test_reasons_that_are_others_or_in_another_order_differ(reasons: list[str]) -> None:
+    limits = {"vcpu": 2, "disk_gb": 10, "memory_mb": 1024}
+    given = {"node": FULL, "flavor": {"memory_mb": 1, "root_gb": 1, "vcpus": 1}, "limits": limits}
+
+    told = difference({"area": "claim", "subject": "Claim", "given": given, "expect": {"reason_mentions_in_order": reasons}})
+
+    assert told.startswith("reason_mentions_in_order: expected")
 
 
 def test_what_nobody_knows_and_what_is_no_vector_are_failures_and_the_script_counts_them(tmp_path: Path) -> None:
