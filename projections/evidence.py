@@ -21,11 +21,11 @@ from projections import numa_node
 from projections.ledger_state import LedgerState, Step
 from projections.node import Amounts, Audit, Claim, FullAudit, Node, ObservedAmounts, Shown, cut_to, observed_amounts
 from projections.rules import GRACE_MS, SKEW_MS
+from schemas.claims import InstanceObserved, NodeObserved
 from schemas.codec import event_type
 
 if TYPE_CHECKING:
     from schemas.audits import InstanceReport
-    from schemas.claims import InstanceObserved, NodeObserved
     from schemas.results import OutcomeKind
 
 _SHOWINGS = frozenset({"arrived", "started", "stopped", "paused", "resized"})
@@ -179,6 +179,12 @@ def _newer(node: Node, source: str, epoch: int, counter: int) -> bool:
         return False
     node.sources[source] = (epoch, counter)
     return True
+
+
+def would_count(node: Node | None, event: NodeObserved | InstanceObserved) -> bool:
+    """Whether an observation would count on the node as it is now, by rule 4; of a copy this says no."""
+    kind = "audits" if isinstance(event, NodeObserved) else "lifecycle"
+    return node is None or (event.epoch, event.counter) > node.sources.get(f"{kind}|{event.producer}", (-1, -1))
 
 
 def _unknown(node: Node, event: NodeObserved, reason: str) -> None:

@@ -5,7 +5,7 @@ For when nobody else knows it: brokers forget what a group has stored after a wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from projections.reading import between
@@ -36,16 +36,18 @@ def last_carried(log: Log, partition: int, claims_end: int, sources: Collection[
     return found
 
 
-def next_carried(log: Log, partition: int, claims_end: int, sources: Mapping[str, int]) -> dict[str, tuple[int, Record]]:
+def next_carried(
+    log: Log, partition: int, claims_end: int, sources: Mapping[str, int], is_copy: Callable[[Record], bool]
+) -> dict[str, tuple[int, Record]]:
     """The first record of each source that stands in the ledger's partition from `claims_end` on: its offset there, and what it became.
 
-    Those of a source below its offset in `sources` are copies and passed over. They are carried in order.
+    They are carried in order, but for copies: what stands below a source's offset in `sources` is one, and whatever `is_copy` says.
     """
     found: dict[str, tuple[int, Record]] = {}
     highest = min(log.end(CLAIMS, partition), claims_end + LOOK_BACK_RECORDS)
     for record in between(log, CLAIMS, partition, claims_end, highest, BATCH_RECORDS):
         topic, offset = _source_of(record)
-        if topic in sources and topic not in found and offset >= sources[topic]:
+        if topic in sources and topic not in found and offset >= sources[topic] and not is_copy(record):
             found[topic] = offset, record
             if len(found) == len(sources):
                 break

@@ -87,15 +87,19 @@ class LeakAudit:
         return found
 
     def _heard_ms(self, node: Node, now_ms: int, ran_ms: int) -> int:
-        """When a node was last heard of: the append time of its last audit, or what this timer knows where that is still to come."""
+        """When a node was last heard of: the append time of its last audit, or what this timer knows where that was still to come."""
         node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
-        if heard_ms <= now_ms:
-            self._heard_here.pop(node_id, None)
+        if heard_ms <= now_ms and node_id not in self._heard_here:
             return heard_ms
         last = frozenset(_audits(node))
-        if node_id not in self._heard_here or self._heard_here[node_id][0] != last:
-            self._heard_here[node_id] = last, ran_ms
-        return now_ms - (ran_ms - self._heard_here[node_id][1])
+        known, first_ms = self._heard_here.get(node_id, (None, ran_ms))
+        if known != last:
+            if heard_ms <= now_ms:
+                del self._heard_here[node_id]
+                return heard_ms
+            first_ms = ran_ms
+            self._heard_here[node_id] = last, first_ms
+        return min(heard_ms, now_ms - (ran_ms - first_ms))
 
     def _is_to_confirm(self, node_id: str, now_ms: int) -> bool:
         """Whether another word would confirm that a node is silent. One said earlier would be passed over, and so would be its copies."""

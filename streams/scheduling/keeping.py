@@ -27,13 +27,25 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     """
     if can_be_reverted(request) and kept_item(fleet, request, index) is None:
         return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
-    if request.action not in {"migrate", "evacuate"} or not fleet.is_known(request.source_node):
+    if request.action not in {"migrate", "evacuate"}:
         return ""
-    groups = fleet.room_of(request.source_node).node.groups_among(request.instance(index))
-    if not groups or (request.group is not None and request.group.group_id in groups):
+    named = None if request.group is None else request.group.group_id
+    member_at = _memberships(fleet, request, request.instance(index))
+    if not member_at or any(named in groups for groups in member_at.values()):
         return ""
-    said = "the request has another `group`" if request.group is not None else "the request has no `group`"
-    return f"instance {request.instance(index)} is a member of server group {groups[0]} on {request.source_node}, and {said}: name that one"
+    (node_id, groups), *_ = member_at.items()
+    said = f"instance {request.instance(index)} is a member of server group {groups[0]} on {node_id}"
+    alone = ", in a request without those that are members of no or of another group" if request.count > 1 else ""
+    return f"{said}, and the request has {'no' if named is None else 'another'} `group`: name that one{alone}"
+
+
+def _memberships(fleet: Fleet, request: PlacementRequested, instance_id: str) -> dict[str, tuple[str, ...]]:
+    """The server groups of an instance by node: on its source node, or wherever else the fold has it, as the request may be wrong there."""
+    if fleet.is_known(request.source_node):
+        groups = fleet.room_of(request.source_node).node.groups_among(instance_id)
+        if groups:
+            return {request.source_node: groups}
+    return {room.node_id: room.node.groups_of[instance_id] for room in fleet.rooms() if instance_id in room.node.groups_of}
 
 
 def any_refused_move(fleet: Fleet, request: PlacementRequested) -> str:

@@ -26,7 +26,7 @@ from schemas.units import mib_text
 from streams.cli.printed import units
 from streams.cli.reading.state import State
 from streams.ledger_topics import LATER_TOPICS, check_topics
-from streams.log.base import Log, LogDamaged, Partition, Record, TopicMismatch
+from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, Partition, Record, TopicMismatch
 from streams.log.reading import places
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
@@ -85,11 +85,15 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
 
 def history(log: Log) -> Check:
     """With an archive: does it lead to the log from the first record on, in every topic that is kept for ever?"""
-    there = log.topics()
-    places = [Partition(topic, number) for topic, spec in TOPICS.items() if spec.kept == "ever" for number in range(there.get(topic, 0))]
-    lacking = [f"{place} below {start}" for place in places if (start := log.start(*place)) > 0]
+    kept = places(log, *[topic for topic, spec in TOPICS.items() if spec.kept == "ever"])
+    try:
+        lacking = [f"{place} below {start}" for place in kept if (start := log.start(*place)) > 0]
+    except LogUnreachable:
+        raise
+    except LogError as problem:
+        return Check("fail", "history", str(problem), "restore that part of CLAIMLOG_ARCHIVE, or let this user read it")
     if not lacking:
-        return Check("ok", "history", f"archive and log together have all of {len(places)} partitions, from the first record on")
+        return Check("ok", "history", f"archive and log together have all of {len(kept)} partitions, from the first record on")
     fix = "restore their files to CLAIMLOG_ARCHIVE: answers about moments among these records exit 6"
     return Check("warn", "history", f"neither archive nor log has {few(lacking)}", fix)
 

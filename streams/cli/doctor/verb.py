@@ -82,14 +82,16 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from _allowed("brokers", lambda: of_brokers(log))
     if (path := file_of(log)) is not None:
         yield checks.room(path, disk_usage(path.parent).free)
+    if hasattr(log, "verify_history"):
+        yield (history := checks.history(log))
+        if _has_failed(history):
+            return
     if not quick:
         with Progress("check", _records(log)) as progress:
             (sound,) = _allowed("integrity", lambda: [checks.integrity(log, progress.add)])
         yield sound
         if _has_failed(sound):
             return
-    if hasattr(log, "verify_history"):
-        yield checks.history(log)
     is_file = is_lines(log)
     (topics,) = _allowed("topics", lambda: [checks.file_topics(log) if is_file else checks.topic_set(log)])
     yield topics

@@ -46,8 +46,10 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
         if view.reported is None or view.tracked is None:
             continue
         without = named.get(node_id, set())
+        if not without and not any(apart(view.reported, view.tracked_amounts())):
+            continue
         instances = [instance_id for instance_id in _differing(node, view) if instance_id not in without]
-        if not (instances if without else any(apart(view.reported, view.tracked_amounts()))):
+        if without and not instances:
             continue
         words = [word for instance_id, word in [*(view.tracked or {}).items(), *view.left.items()] if instance_id not in without]
         departed = [event_ms for instance_id, event_ms in view.departed.items() if instance_id not in without]

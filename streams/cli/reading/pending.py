@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from projections.evidence import would_count
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.reading import ARCHIVED, HistoryMissing, between
-from schemas.codec import Unreadable
+from schemas.claims import InstanceObserved, NodeObserved
+from schemas.codec import Unreadable, decode
 from schemas.envelope import from_headers
 from schemas.topics import CLAIMS
 from streams.carried import last_carried, next_carried
@@ -50,7 +52,7 @@ def lay_pending(
         records: list[Record] = []
         starts = _carried_to(log, number, state.ends[number], behind)
         if at is not None:
-            _check_at_hand(log, number, state.ends[number], starts, behind, at)
+            _check_at_hand(log, state, number, starts, behind, at)
         for topic, start in starts.items():
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
             # With nothing stored it may all have been carried, and left with the history that showed it.
@@ -84,17 +86,17 @@ def _carried_to(log: Log, number: int, claims_end: int, behind: Mapping[str, int
     return {topic: min(carried[topic][0] + 1 if topic in carried else 0, end) for topic, end in behind.items()}
 
 
-def _check_at_hand(log: Log, number: int, claims_end: int, starts: Mapping[str, int], ends: Mapping[str, int], at: Moment) -> None:
+def _check_at_hand(log: Log, state: State, number: int, starts: Mapping[str, int], ends: Mapping[str, int], at: Moment) -> None:
     """Raises HistoryMissing where some that the ledger did not have at that moment, but had been reported by then, have left the log.
 
-    The ledger knows of them by what it has of each source from `claims_end` on. A time is compared with theirs, as the host says it:
+    The ledger knows of them by what it has of each source behind that moment. A time is compared with theirs, as the host says it:
     nobody knows any more when they were appended.
     """
     firsts = {topic: log.start(topic, number) for topic in starts}
     left = {topic: start for topic, start in starts.items() if start < firsts[topic]}
     if not left or number >= log.topics().get(CLAIMS, 0):
         return
-    later = next_carried(log, number, claims_end, left)
+    later = next_carried(log, number, state.ends[number], left, lambda record: not _would_count(state.ledgers[number], record))
     for topic, start in left.items():
         if topic in later:
             offset, record = later[topic]
@@ -107,6 +109,11 @@ def _check_at_hand(log: Log, number: int, claims_end: int, starts: Mapping[str, 
                 f"{topic}/{number}: what hosts had reported by then includes records from {offset} on, which the ledger did not have yet; "
                 f"at hand are those from {firsts[topic]} on; {ARCHIVED}"
             )
+
+
+def _would_count(ledger: Ledger, record: Record) -> bool:
+    event = decode(CLAIMS, record.value)
+    return isinstance(event, (NodeObserved, InstanceObserved)) and would_count(ledger.nodes.get(event.node_id), event)
 
 
 def say_pending(state: State, stderr: TextIO) -> None:

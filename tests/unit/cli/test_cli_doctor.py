@@ -23,7 +23,7 @@ from streams.cli.reading.state_at import state_at
 from streams.clock import wall_clock_ms
 from streams.ledger_topics import open_ledger, topic_specs
 from streams.log.base import Message
-from tests.cli_log import FleetLog, Said
+from tests.cli_log import PARTITIONS, FleetLog, Said
 from tests.unit.cli.test_answers import Stamped
 
 
@@ -345,10 +345,16 @@ def test_an_archived_log_is_sound_and_its_digests_are_compared_with_the_archive_
     together = fleet.run(capsys, "doctor", "-o", "json")
     rmtree(tmp_path / "history" / AUDITS)
     in_part = fleet.run(capsys, "doctor", "--quick", "-o", "json")
+    (tmp_path / "history" / AUDITS).mkdir()
+    for number in range(PARTITIONS):
+        (tmp_path / "history" / AUDITS / str(number)).write_bytes(b"")  # As a folder that may not be listed.
+    unread = fleet.run(capsys, "doctor", "-o", "json")
 
     assert (alone.code, together.code) == (0, 0)
     assert ("history" in statuses(alone), statuses(together)["history"], statuses(in_part)["history"]) == (False, "ok", "warn")
     assert "hypervisor-audits/" in says(in_part, "history")
+    assert (unread.code, statuses(unread)["history"]) == (3, "fail")
+    assert "expected a folder that can be read" in says(unread, "history")
     assert says(alone, "findings").startswith("0 confirmed, 1 suspected")
     assert statuses(alone)["digests"] == "warn"
     assert "CLAIMLOG_ARCHIVE" in says(alone, "digests")

@@ -9,7 +9,8 @@ from shutil import rmtree
 import pytest
 
 from schemas.lifecycle import InstanceDeleted
-from schemas.topics import AUDITS
+from schemas.topics import AUDITS, CLAIMS
+from streams.log.base import Message
 from tests.cli_log import FleetLog
 
 VERBS = (
@@ -88,3 +89,28 @@ def test_what_had_been_reported_and_was_not_carried_yet_is_at_hand_or_missed(
         assert (answer.code, answer.out) == (6, "")
         assert "hypervisor-audits/" in answer.err
         assert "which the ledger did not have yet" in answer.err
+
+
+def test_an_observation_that_was_carried_twice_is_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A carrier that was killed between its append and its commit carries again; the history before the moment has left the log."""
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", memory_mib=8192)
+    number = fleet.log.partition(AUDITS, b"c01")
+    (carried,) = [each for each in fleet.log.read(CLAIMS, number, 0) if b"node-observed" in each.value]
+    fleet.claim("k1", "i-1", "c01")
+    fleet.run(capsys, "snapshot", "write")
+    fleet.now_ms += 5_000
+    below = str(fleet.now_ms)
+    fleet.claim("k2", "i-2", "c01")
+    fleet.now_ms += 5_000
+    moment = str(fleet.now_ms)
+    said = fleet.run(capsys, "nodes", "--at", moment, "-o", "json")
+    fleet.log.append([Message(CLAIMS, carried.key, carried.value, carried.headers, number)])
+    fleet.now_ms += 60_000
+    fleet.audit("c01", memory_mib=8192)
+    assert fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", below).code == 0
+
+    again = fleet.run(capsys, "nodes", "--at", moment, "-o", "json")
+
+    assert fleet.log.start(CLAIMS, number) > carried.offset
+    assert (again.code, again.out) == (0, said.out)

@@ -318,6 +318,32 @@ def test_a_move_that_leaves_out_the_group_of_its_instance_is_refused(engine_name
     assert here.answer("second member").reason == "no-valid-node", "m1 is a member where it went, too"
 
 
+@pytest.mark.parametrize("source_node", ["n2", "gone"])
+@pytest.mark.parametrize("options", [{"action": "evacuate"}, {"live": True}])
+def test_a_wrong_source_node_hides_no_membership(source_node: str, options: dict[str, Any]) -> None:
+    here = fleet("n1", "n2", "n3")
+    here.request("member", vcpus=1, group=ServerGroup(group_id="g", policy="anti-affinity"), instance_ids=("m1",), requested_nodes=("n1",))
+    settle(here.scheduler())
+
+    result = move(here, vcpus=1, instance_ids=("m1",), source_node=source_node, **options)
+
+    why = "instance m1 is a member of server group g on n1, and the request has no `group`: name that one"
+    assert (result.reason, result.message) == ("refused", why)
+
+
+def test_members_of_two_groups_are_not_moved_by_one_request_and_that_is_said() -> None:
+    here = fleet("n1", "n2", "n3")
+    one, other = (ServerGroup(group_id=name, policy="anti-affinity") for name in ("a", "b"))
+    here.request("first of a", vcpus=1, group=one, instance_ids=("m1",), requested_nodes=("n1",))
+    here.request("first of b", vcpus=1, group=other, instance_ids=("m2",), requested_nodes=("n1",))
+    settle(here.scheduler())
+
+    result = move(here, vcpus=1, count=2, instance_ids=("m1", "m2"), action="evacuate", group=one)
+
+    assert result.reason == "refused"
+    assert result.message.endswith("name that one, in a request without those that are members of no or of another group")
+
+
 @pytest.mark.parametrize("engine_name", ["profiles", "reference"])
 def test_a_resize_stays_where_the_instance_is_whatever_node_is_named(engine_name: str) -> None:
     here = fleet("n1", "n2", "n3")

@@ -241,6 +241,21 @@ def test_a_node_whose_last_audit_has_a_time_that_is_still_to_come_is_silent_by_t
     assert audit.silences(ledger, now_ms + 3_600_000, 60_000, 5_000 + 3_600_000) == []
 
 
+@pytest.mark.parametrize("ahead_s", [0, 60, 150, 170, 185, 3_600])
+def test_how_far_a_partition_is_ahead_makes_no_difference_to_when_silence_is_found(ahead_s: int) -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.audit({}, at_s=60)
+    ledger, audit, observed = Ledger(0, 1), LeakAudit(0), Observed(0)
+    for written in history.records:
+        ahead_ms = START_MS + (60 + ahead_s) * 1000
+        fold(ledger, audit, observed, written._replace(time_ms=max(written.time_ms, ahead_ms)) if written.offset else written)
+
+    looks = [second for second in range(0, 600, 15) if audit.silences(ledger, START_MS + (60 + second) * 1000, 60_000, second * 1000)]
+
+    assert looks[0] == 180
+
+
 def test_a_node_that_goes_on_reporting_in_a_partition_that_is_ahead_is_never_silent() -> None:
     history = History()
     history.audit({}, at_s=0)
