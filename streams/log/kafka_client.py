@@ -114,14 +114,16 @@ class Clients:
             self.fatal = log_error(error, self.settings.place, "sending")
 
     def _made(self, make: Callable[[dict[str, Any]], T], *parts: Mapping[str, Any]) -> T:
-        """A client. Raises SettingsProblem; once one was made with these settings they were right, so then it is a LogError."""
+        """A client. Raises SettingsProblem, and LogError where a file that these settings name has gone since one was made with them."""
         # In a thread, where no signal's handler runs: a client takes what one raises while it reads its settings for a wrong setting.
         with ThreadPoolExecutor(1) as thread:
             try:
                 made = thread.submit(make, self._config(*parts)).result()
             except KafkaException as problem:
-                said = f"{self.settings.place}: {unreadable(self.settings.options) or error_of(problem).str()}"
-                raise (LogError if self._has_made else SettingsProblem)(said) from None
+                said = error_of(problem).str()
+                # What a producer alone refuses shows after a consumer was made, and was wrong from the beginning.
+                gone = unreadable(self.settings.options)
+                raise (LogError if gone and self._has_made else SettingsProblem)(f"{self.settings.place}: {gone or said}") from None
         self._has_made = True
         return made
 

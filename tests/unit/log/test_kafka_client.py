@@ -42,3 +42,14 @@ def test_a_file_of_certificates_that_is_not_there_is_named_and_one_that_goes_lat
         running.consumer()
 
     assert (exit_of(at_start.value), exit_of(later.value)) == (Exit.USAGE, Exit.ERROR)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max.in.flight.requests.per.connection", "6"), ("retries", "0")])
+def test_a_setting_that_only_the_producer_refuses_is_a_mistake_of_the_command_though_a_consumer_was_made(name: str, value: str) -> None:
+    clients = Clients(KafkaSettings(bootstrap="127.0.0.1:9092", options={name: value}))
+    clients.consumer().close()
+
+    with pytest.raises(SettingsProblem, match="must be set") as refused:
+        clients.producer()
+
+    assert exit_of(refused.value) == Exit.USAGE
