@@ -150,10 +150,15 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     return KafkaSettings(bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options)
 
 
-def unreadable(options: Mapping[str, str]) -> str:
-    """Which file of certificates or keys cannot be read, and why: a client that cannot says neither. Empty if all can be."""
+def unreadable(options: Mapping[str, str], said: str) -> str:
+    """Which file of certificates or keys cannot be read, and why: a client that cannot has `said` at most which setting that is of.
+
+    Empty if it has said something else: nobody reads such a file where the connection is not encrypted.
+    """
     for name, place in sorted(options.items()):
-        if name.startswith("ssl.") and name.endswith(".location") and place not in {"", "probe"}:
+        # An engine's library has another sentence, "OpenSSL engine initialization failed", without the name.
+        is_meant = name in said or (name == "ssl.engine.location" and "engine" in said)
+        if is_meant and name.startswith("ssl.") and name.endswith(".location") and place not in {"", "probe"}:
             try:
                 if not Path(place).is_dir():
                     Path(place).open("rb").close()

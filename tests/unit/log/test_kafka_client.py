@@ -53,3 +53,23 @@ def test_a_setting_that_only_the_producer_refuses_is_a_mistake_of_the_command_th
         clients.producer()
 
     assert exit_of(refused.value) == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ssl.ca.location": "/nope", "compression.type": "foo"}, 'Invalid value "foo" for configuration property "compression'),
+        ({"ssl.ca.location": "/nope", "retries": "0"}, "`retries` must be set"),
+        ({"ssl.ca.location": "/nope", "ssl.endpoint.identification.algorithm": "foo"}, "ssl.endpoint.identification.algorithm"),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/nope", "ssl.key.location": "/no"}, "ssl.ca.location=/nope cannot be read"),
+        ({"security.protocol": "ssl", "ssl.engine.location": "/nope"}, "ssl.engine.location=/nope cannot be read"),
+    ],
+)
+def test_a_file_of_certificates_is_blamed_for_what_it_is_the_reason_of_alone(options: dict[str, str], said: str) -> None:
+    clients = Clients(KafkaSettings(bootstrap="127.0.0.1:9092", options=options))
+
+    with pytest.raises(SettingsProblem) as refused:
+        clients.producer()
+
+    assert said in str(refused.value)
+    assert ("cannot be read" in said) == ("cannot be read" in str(refused.value))
