@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.few import NAMED_MAX, few
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
-from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec
+from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec, full_name_of
 from streams.log.partitioner import WAY_BACK, anew, is_made_again
 
 LEDGER_PARTITIONS_DEFAULT = 4
@@ -183,7 +183,7 @@ def _check_counts(log: Log, names: Collection[str] = TOPICS) -> None:
         if there[topic.name] != there[first]:
             raise TopicMismatch(
                 f"topic {topic.name} has {there[topic.name]} partitions, {first} has {there[first]}: they must have equally many. "
-                f"{_way_back(there, opened_partitions(log))}"
+                f"{_way_back(there, opened_partitions(log), full_name_of(log))}"
             )
 
 
@@ -202,11 +202,13 @@ def _said_missing(log: Log, names: Sequence[str], most: int) -> str:
     )
 
 
-def _way_back(there: Mapping[str, int], opened: int) -> str:
+def _way_back(there: Mapping[str, int], opened: int, full_name: Callable[[str], str] | None) -> str:
     """What to do where topics that belong together have not equally many partitions."""
     first = _first(there, opened)
     others = [topic.name for topic in TOPICS.values() if topic.name in there and there[topic.name] != first[topic.partitions]]
-    return f"So {anew(others)}" if is_made_again(others) else f"Where somebody added some, {WAY_BACK}"
+    if full_name and is_made_again(others):
+        return f"So {anew(others, full_name)}"
+    return f"Where somebody added some, {WAY_BACK}"
 
 
 def first_partitions(there: Mapping[str, int], opened: int) -> dict[str, int]:

@@ -228,7 +228,7 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-_AS_THE_LOGS = frozenset({"path", "may_write", "begin", "verify"})
+_AS_THE_LOGS = frozenset({"path", "settings", "may_write", "begin", "verify"})
 
 
 class ArchivedLog:

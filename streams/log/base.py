@@ -257,6 +257,13 @@ def file_of(log: Log) -> Path | None:
     return path
 
 
+def full_name_of(log: Log) -> Callable[[str], str] | None:
+    """What tells how Kafka's own tools call a topic; None for a log that is not on Kafka."""
+    settings = getattr(log, "settings", None)
+    full_name: Callable[[str], str] | None = None if settings is None else settings.topic
+    return full_name
+
+
 def partition_count(log: Log, topic: str) -> int:
     """The number of partitions of a topic. Raises TopicMismatch for one that is not there, or not any more."""
     count = log.topics().get(topic)

@@ -103,7 +103,7 @@ class KafkaLog:
         self._refuse_if_closed()
         found = sorted(self._catalog.found().items())
         counts = {name: self._narrowed.get(name, len(topic.partitions)) for name, topic in found}
-        check_same(self._counts, counts)
+        check_same(self._counts, counts, self.settings.topic)
         self._counts, self._counted = counts, time.monotonic()
 
     def _count(self, topic: str) -> int:

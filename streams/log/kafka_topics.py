@@ -134,7 +134,7 @@ def commands(differences: Sequence[TopicDifference], full_name: Callable[[str], 
         told.append(f"kafka-reassign-partitions.sh --execute gives partitions {thin[0].expected} replicas, for {names}")
     others = [each.topic for each in differences if each.setting == PARTITIONS]
     if is_made_again(others):
-        told.append(anew([full_name(name) for name in others]))
+        told.append(anew(others, full_name))
     return told
 
 
@@ -164,7 +164,7 @@ class Catalog:
         there = self.found()
         for spec in specs:
             if spec.name in there and len(there[spec.name].partitions) != spec.partitions:
-                raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
+                raise TopicMismatch(other_count(spec, len(there[spec.name].partitions), self._settings.topic))
         self._refuse_differences([spec for spec in specs if spec.name in there])
         missing = [spec for spec in specs if spec.name not in there]
         if missing:
@@ -215,7 +215,7 @@ class Catalog:
             there = self.found()
             for spec in specs:
                 if spec.name in there and len(there[spec.name].partitions) not in {0, spec.partitions}:
-                    raise TopicMismatch(other_count(spec, len(there[spec.name].partitions)))
+                    raise TopicMismatch(other_count(spec, len(there[spec.name].partitions), self._settings.topic))
             if all(spec.name in there and _is_led(there[spec.name]) for spec in specs):
                 return
             if time.monotonic() > until:

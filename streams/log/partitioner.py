@@ -5,7 +5,7 @@ A *missing* key, which other clients scatter at random, does not exist here: `Me
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from schemas.partitioner import partition_of
 from schemas.topics import SNAPSHOTS
@@ -48,37 +48,37 @@ def is_made_again(names: Collection[str]) -> bool:
     return bool(names) and MADE_AGAIN.issuperset(names)
 
 
-def anew(names: Sequence[str]) -> str:
-    """What to do about topics that are made again and have another number of partitions."""
-    snapshots = (
-        "; where history was archived, `claimlog snapshot write` with CLAIMLOG_ARCHIVE comes next"
-        if any(name.endswith(SNAPSHOTS) for name in names)
-        else ""
-    )
-    which = ", ".join(sorted(names))
+def anew(names: Sequence[str], full_name: Callable[[str], str]) -> str:
+    """What to do about topics on Kafka that are made again and have another number of partitions; there they have their full names."""
+    snapshots = "; where history was archived, `claimlog snapshot write` with CLAIMLOG_ARCHIVE comes next" if SNAPSHOTS in names else ""
+    which = ", ".join(map(full_name, sorted(names)))
     return (
         f"stop all that writes, delete {which} (`kafka-topics.sh --delete`), and `claimlog topics apply`: what stood there is made again"
         + snapshots
     )
 
 
-def other_count(spec: TopicSpec, count: int) -> str:
-    """The sentence for a topic that exists with another number of partitions."""
-    said = f"topic {spec.name!r} has {count} partitions here, not {spec.partitions}"
-    if is_made_again([spec.name]):
-        return f"{said}: {anew([spec.name])}"
+def other_count(spec: TopicSpec, count: int, full_name: Callable[[str], str] | None = None) -> str:
+    """The sentence for a topic that exists with another number of partitions; on Kafka, where somebody may change it, with `full_name`."""
+    name = full_name(spec.name) if full_name else spec.name
+    said = f"topic {name!r} has {count} partitions here, not {spec.partitions}"
+    if full_name and is_made_again([spec.name]):
+        return f"{said}: {anew([spec.name], full_name)}"
     said += f"; that never changes. Use {count}, or a new log"
-    if count > spec.partitions:
+    if full_name and count > spec.partitions:
         said += "; where somebody added some (`kafka-topics.sh --alter`), `claimlog copy` the ledger to a new one"
     return said
 
 
-def check_same(before: Mapping[str, int], now: Mapping[str, int]) -> None:
-    """Raises TopicMismatch where a topic's number of partitions has changed under a process."""
+def check_same(before: Mapping[str, int], now: Mapping[str, int], full_name: Callable[[str], str]) -> None:
+    """Raises TopicMismatch where a topic's number of partitions has changed under a process, on Kafka."""
     changed = sorted(topic for topic in before.keys() & now.keys() if now[topic] != before[topic])
     kept = [topic for topic in changed if not is_made_again([topic])]
     for topic in kept or changed:
-        said = f"topic {topic!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that (`kafka-topics.sh --alter`)"
+        said = (
+            f"topic {full_name(topic)!r} has {now[topic]} partitions now and had {before[topic]}: somebody changed that "
+            "(`kafka-topics.sh --alter`)"
+        )
         if not kept:
-            raise TopicMismatch(f"{said}; {anew(changed)}")
+            raise TopicMismatch(f"{said}; {anew(changed, full_name)}")
         raise TopicMismatch(f"{said}, so keys belong to other partitions than their records. It cannot be taken back: {WAY_BACK}")

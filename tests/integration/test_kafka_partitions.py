@@ -108,8 +108,12 @@ def test_a_topic_that_is_made_again_is_deleted_and_made_anew_and_all_goes_on(
         both = (worker, scheduler)
         until(lambda: all(each.running is not None and each.running.poll() is not None for each in both), PATIENCE_SECONDS, "both end")
         assert [each.ended() for each in both] == [1, 1]
-        assert all(f"delete {name} " in each.said() for each in both)
-        assert f"delete {settings.topic(name)} (`kafka-topics.sh --delete`)" in said("topics", "check", code=3)[1]
+        advice = f"delete {settings.topic(name)} (`kafka-topics.sh --delete`)"
+        assert all(advice in each.said() for each in both)
+        assert advice in said("topics", "check", code=3)[1]
+        for refused in (["topics", "apply"], ["run", "--only", "scheduler"], ["place", "--memory", "512"]):
+            assert advice in said(*refused, code=1)[1]
+        assert advice in said("doctor", code=3)[0]
 
         admin.delete_topics([settings.topic(name)])[settings.topic(name)].result()
         said("topics", "apply")

@@ -14,9 +14,10 @@ from schemas.topics import TOPICS
 from streams.engines import Watcher
 from streams.ledger_topics import LATER_TOPICS, check_topics, first_partitions, open_ledger, own_key, topic_specs
 from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
+from streams.log.kafka_settings import KafkaSettings
 from streams.log.leases import RosterLease
 from streams.log.memory import MemoryLog
-from streams.log.partitioner import check_same
+from streams.log.partitioner import check_same, other_count
 from streams.topology import MADE_AGAIN
 
 
@@ -131,23 +132,42 @@ def test_topics_that_belong_together_must_have_equally_many_partitions() -> None
         check_topics(log)
 
 
-def with_added(*names: str) -> MemoryLog:
+class _OnKafka(MemoryLog):
+    """A log whose topics have a prefix for Kafka's own tools."""
+
+    settings = KafkaSettings(bootstrap="127.0.0.1:9092", prefix="pre")
+
+
+def with_added(*names: str, kind: type[MemoryLog] = _OnKafka) -> MemoryLog:
     """The topics of a ledger, to some of which somebody added a partition."""
-    return MemoryLog([TopicSpec(spec.name, spec.partitions + (spec.name in names), spec.compacted) for spec in topic_specs(2, 2)])
+    return kind([TopicSpec(spec.name, spec.partitions + (spec.name in names), spec.compacted) for spec in topic_specs(2, 2)])
 
 
 @pytest.mark.parametrize("name", sorted(MADE_AGAIN))
 def test_a_topic_that_is_made_again_is_to_be_deleted_where_somebody_added_partitions(name: str) -> None:
     log, before = with_added(name), MemoryLog(topic_specs(2, 2)).topics()
 
-    with pytest.raises(TopicMismatch, match=f"delete {name} .*and `claimlog topics apply`: what stood there is made again") as checked:
+    with pytest.raises(TopicMismatch) as checked:
         check_topics(log)
-    with pytest.raises(TopicMismatch, match=f"delete {name} ") as opened:
-        open_ledger(log)
-    with pytest.raises(TopicMismatch, match=f"delete {name} ") as ended:
-        check_same(before, log.topics())
+    with pytest.raises(TopicMismatch) as ended:
+        check_same(before, log.topics(), _OnKafka.settings.topic)
+    opened = other_count(TopicSpec(name, 2), 3, _OnKafka.settings.topic)
 
-    assert not any("claimlog copy" in str(each.value) for each in (checked, opened, ended))
+    for said in (str(checked.value), str(ended.value), opened):
+        assert f"delete pre.{name} (`kafka-topics.sh --delete`), and `claimlog topics apply`: what stood there is made again" in said
+        assert "claimlog copy" not in said
+
+
+@pytest.mark.parametrize("name", [topics.AUDITS, topics.NODE_RESOURCES])
+def test_a_log_that_is_not_on_kafka_has_no_use_for_kafka_s_tools(name: str) -> None:
+    log = with_added(name, kind=MemoryLog)
+
+    with pytest.raises(TopicMismatch, match=f"{name} has 3") as checked:
+        check_topics(log)
+    with pytest.raises(TopicMismatch, match=r"3 partitions here, not 2; that never changes\. Use 3, or a new log$") as opened:
+        log.create([TopicSpec(name, 2)])
+
+    assert not any("kafka-topics" in str(each.value) for each in (checked, opened))
 
 
 @pytest.mark.parametrize("names", [(topics.AUDITS,), (topics.NODE_RESOURCES, topics.RESULTS), (topics.REQUESTS,)])
@@ -156,8 +176,8 @@ def test_a_ledger_is_to_be_copied_where_partitions_were_added_to_what_nothing_ma
 
     with pytest.raises(TopicMismatch, match="claimlog copy"):
         check_topics(log)
-    with pytest.raises(TopicMismatch, match="claimlog copy"):
-        check_same(before, log.topics())
+    with pytest.raises(TopicMismatch, match=f"topic 'pre.{min(set(names) - MADE_AGAIN)}' has .*claimlog copy"):
+        check_same(before, log.topics(), _OnKafka.settings.topic)
 
 
 def test_of_several_topics_that_were_deleted_all_are_named_with_what_to_do_about_each() -> None:
