@@ -129,3 +129,5 @@ TOPICS: dict[str, Topic] = {
     )
 }
 """Every topic by name. `dead-letters` holds original bytes, `stream-partitions` nothing: these two have no records of their own."""
+MADE_AGAIN = frozenset({VERDICTS, NODE_RESOURCES, SNAPSHOTS, FINDINGS, DIGESTS, ANSWERED, STREAM_PARTITIONS})
+"""Topics that may be deleted: `claimlog topics apply` makes them, and whoever writes there says again what counts. No copy has them."""

@@ -15,14 +15,13 @@ from msgspec.structs import replace
 from projections.ledger import Ledger
 from projections.replay import fold
 from schemas import topics
-from schemas.topics import TOPICS
+from schemas.topics import MADE_AGAIN, TOPICS
 from streams.engines import WATCHERS
 from streams.ledger_topics import check_topics, topic_specs
 from streams.log import copy_mark
 from streams.log.base import Log, LogError, Message, OffsetOutOfRange, Partition, Record
 from streams.reconciler import CARRIERS, SOURCES
 from streams.scheduler import GROUP as SCHEDULERS
-from streams.topology import MADE_AGAIN
 
 COPIED: Final = (topics.CLAIMS, *(name for name in TOPICS if name not in {topics.CLAIMS, *MADE_AGAIN}))
 """Claims first: an interrupted copy already is the same ledger, and nobody opens another one there."""

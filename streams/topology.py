@@ -12,8 +12,6 @@ from msgspec import Struct
 from schemas import topics
 
 DERIVED_TOPICS = (topics.VERDICTS, topics.NODE_RESOURCES, topics.SNAPSHOTS, topics.FINDINGS, topics.DIGESTS)
-MADE_AGAIN = frozenset({*DERIVED_TOPICS, topics.ANSWERED, topics.STREAM_PARTITIONS})
-"""Topics that may be deleted: `claimlog topics apply` makes them, and whoever writes there says again what counts. No copy has them."""
 WATCHED_TOPICS = (topics.REQUESTS, topics.RESULTS, *DERIVED_TOPICS, topics.ANSWERED)
 """Topics that no fold judges record by record: the watcher looks for what cannot be read there."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from schemas.partitioner import partition_of
-from schemas.topics import SNAPSHOTS
+from schemas.topics import MADE_AGAIN, SNAPSHOTS
 from streams.log.base import Message, TopicMismatch, TopicSpec
-from streams.topology import MADE_AGAIN
 
 WAY_BACK = "stop all that writes, and `claimlog copy` the ledger to a new log, which gets the partitions that it was opened with"
 """What to do where somebody has added partitions to a topic whose records nothing makes again."""

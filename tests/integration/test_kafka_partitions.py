@@ -9,11 +9,10 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # public, though not in its __all__
 
-from schemas.topics import AUDITS, REQUESTS, TOPICS
+from schemas.topics import AUDITS, MADE_AGAIN, REQUESTS, TOPICS
 from streams.cli.main import run
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_settings import KafkaSettings
-from streams.topology import MADE_AGAIN
 from tests.faults.harness import CLAIMLOG, until, until_known
 from tests.faults.harness import site as processes
 from tests.kafka_broker import bootstrap

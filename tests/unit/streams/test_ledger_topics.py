@@ -10,7 +10,7 @@ from schemas import topics
 from schemas.claims import PartitionOpened
 from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
-from schemas.topics import TOPICS
+from schemas.topics import MADE_AGAIN, TOPICS
 from streams.engines import Watcher
 from streams.ledger_topics import LATER_TOPICS, check_topics, first_partitions, open_ledger, own_key, topic_specs
 from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
@@ -18,7 +18,6 @@ from streams.log.kafka_settings import KafkaSettings
 from streams.log.leases import RosterLease
 from streams.log.memory import MemoryLog
 from streams.log.partitioner import check_same, other_count
-from streams.topology import MADE_AGAIN
 
 
 def test_an_opened_ledger_has_every_topic_and_record_0_of_every_partition() -> None:

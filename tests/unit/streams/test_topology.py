@@ -14,7 +14,7 @@ from projections import filed
 from schemas.codec import decode, encode, key_of
 from schemas.requests import Flavor, PlacementRequested
 from schemas.results import LedgerDigest
-from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS, VERDICTS
+from schemas.topics import AUDITS, CLAIMS, DEAD_LETTERS, DIGESTS, MADE_AGAIN, NODE_RESOURCES, REQUESTS, SNAPSHOTS, TOPICS, VERDICTS
 from streams import digest_check
 from streams import folder as folder_module
 from streams import scheduler as scheduler_module
@@ -25,7 +25,7 @@ from streams.placement import filing
 from streams.runner import Engine
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling_engine import SchedulerEngine
-from streams.topology import WIRING
+from streams.topology import DERIVED_TOPICS, WIRING
 from tests.cli_log import PARTITIONS, FleetLog
 
 OWN = frozenset(range(PARTITIONS))
@@ -119,3 +119,9 @@ def test_the_table_of_steps_is_what_each_of_them_reads_and_writes(tmp_path: Path
     meant |= {(step.name, "writes", topic) for step in WIRING for topic in step.writes}
     assert (told.touched - meant, meant - told.touched) == (set(), AFTER_FAULTS)
     assert {topic for _, _, topic in meant} | {step.shared_by for step in WIRING} == set(TOPICS)
+
+
+def test_what_the_fold_derives_and_what_can_be_derived_is_made_again() -> None:
+    derived = {topic.name for topic in TOPICS.values() if topic.kept != "ever"}
+
+    assert derived | set(DERIVED_TOPICS) == MADE_AGAIN
