@@ -199,8 +199,12 @@ class Leaks(Struct, dict=True):
             self._home_closed(ledger.nodes[event.node_id], event, step)
             return ((event.node_id, ()),)
         if kind in _TOUCHES_NODE:
-            claims = ledger.nodes[event.node_id].claims if event.node_id in ledger.nodes else {}
-            return ((event.node_id, [*claims] if kind is NodeSilent or event.status is not UNSET else ()),)
+            node = ledger.nodes.get(event.node_id)
+            if node is None or (kind is not NodeSilent and event.status is UNSET):
+                return ((event.node_id, ()),)
+            # A node that is taken back has what it shows, too, of which nothing was said while it was withdrawn.
+            shown = node.shown if kind is not NodeSilent and node.status != "withdrawn" else ()
+            return ((event.node_id, [*dict.fromkeys([*node.claims, *shown])]),)
         return ()
 
     def _claimed(self, event: ClaimRequested, step: Step) -> Touched:

@@ -16,6 +16,8 @@ from streams.cli.printed import units
 from streams.cli.printed.printable import printable
 from streams.cli.reading.state import State
 
+NOTHING = (0, 0, 0, 0)
+
 
 class ViewsApart(NamedTuple):
     """The instances on which the views of one node differ, sorted, and whether an audit has yet to judge it."""
@@ -45,11 +47,11 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
         node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
         if view.reported is None or view.tracked is None:
             continue
-        without = named.get(node_id, set())
-        if not without and not any(apart(view.reported, view.tracked_amounts())):
+        without, gap = named.get(node_id, set()), apart(view.reported, view.tracked_amounts())
+        if not without and not any(gap):
             continue
         instances = [instance_id for instance_id in _differing(node, view) if instance_id not in without]
-        if without and not instances:
+        if without and not instances and gap == _gap_of(node, view, without):
             continue
         words = [word for instance_id, word in [*(view.tracked or {}).items(), *view.left.items()] if instance_id not in without]
         departed = [event_ms for instance_id, event_ms in view.departed.items() if instance_id not in without]
@@ -57,6 +59,16 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
         unjudged = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
         found[node_id] = ViewsApart(instances, unjudged)
     return found
+
+
+def _gap_of(node: Node, view: NodeView, instances: Iterable[str]) -> tuple[int, int]:
+    """By how much more is shown than tracked of these, in CPUs and in MiB."""
+    tracked = view.tracked or {}
+    gaps = [
+        apart(node.shown[each].amounts if each in node.shown else NOTHING, tracked[each].amounts if each in tracked else NOTHING)
+        for each in instances
+    ]
+    return sum(cpus for cpus, _ in gaps), sum(mib for _, mib in gaps)
 
 
 def _differing(node: Node, view: NodeView) -> list[str]:

@@ -327,6 +327,21 @@ def test_a_gap_on_a_node_with_a_finding_is_told_of_those_instances_that_the_find
     assert "ghost" not in paragraph, "the finding says it"
 
 
+def test_guests_that_arrived_since_the_last_audit_are_a_gap_beside_a_finding_about_another(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048, "ghost": 512})
+    alone = sound.run(capsys, "leaks", "-o", "json")
+    sound.claim("r3/0/s-1.3", "i-3", "c01", memory_mib=256)
+    sound.lived("c01", "i-3", 256)
+
+    said = sound.run(capsys, "leaks", "-o", "json")
+
+    assert [(each.json["summary"]["findings"], each.json["summary"]["nodes_apart"]) for each in (alone, said)] == [(1, []), (1, ["c01"])]
+
+
 def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     sound.audit("c02", {"ghost": 512})
     (ghost,) = sound.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split()

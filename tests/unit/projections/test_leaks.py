@@ -418,6 +418,19 @@ def test_what_a_withdrawn_node_still_reports_is_no_less_wrong(n1: Audited) -> No
     assert {kind for state, kind, _ in n1.look() if state == "resolved"} == {"ghost-instance", "missing-claim"}
 
 
+def test_what_a_withdrawn_node_shows_unclaimed_is_a_finding_again_once_it_is_taken_back(n1: Audited) -> None:
+    n1.history.configure(status="withdrawn", at_s=170)
+    n1.history.release("c", reason="operator", at_s=180)
+    n1.look()
+    assert n1.open() == []
+
+    n1.history.configure(status="enabled", at_s=190)
+
+    assert n1.look()[-1] == ("suspected", "missing-claim", "i")
+    n1.history.audit({}, at_s=240, memory_mib=16)
+    assert ("resolved", "missing-claim", "i") in n1.look()
+
+
 HOST = Hypervisor(vcpus=64, pcpus=0, memory_mib=16, disk_mib=1000, pci_devices=(PciDevice(address="a"), PciDevice(address="b")))
 
 
