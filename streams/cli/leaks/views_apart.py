@@ -7,7 +7,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from projections.differences import apart
-from projections.node import Node
+from projections.node import NOTHING, Node
 from projections.observed import NodeView, Tracked
 from projections.rules import SKEW_MS
 from projections.wording import amounts_text
@@ -15,8 +15,6 @@ from schemas.findings import Finding
 from streams.cli.printed import units
 from streams.cli.printed.printable import printable
 from streams.cli.reading.state import State
-
-NOTHING = (0, 0, 0, 0)
 
 
 class ViewsApart(NamedTuple):
