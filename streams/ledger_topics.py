@@ -111,7 +111,7 @@ def remedy(log: Log, topic: str, it: str = "it") -> str:
 
 
 def _is_source(topic: str) -> bool:
-    return TOPICS[topic].kept == "ever"
+    return topic not in topics.MADE_AGAIN
 
 
 def _has_begun(log: Log) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.claims import PartitionOpened
 from schemas.codec import encode
-from schemas.topics import CLAIMS, NODE_RESOURCES, RESULTS, SNAPSHOTS, VERDICTS
+from schemas.topics import CLAIMS, FINDINGS, NODE_RESOURCES, RESULTS, SNAPSHOTS, VERDICTS
 from streams.cli.main import run
 from streams.cli.topics import differences
 from streams.ledger_topics import topic_specs
@@ -45,7 +45,7 @@ def test_where_claims_was_deleted_nothing_else_is_called_wrong() -> None:
 def robbed(tmp_path: Path) -> FleetLog:
     """A ledger that has begun, of which somebody deleted what schedulers answered and what follows from claims."""
     fleet = FleetLog(tmp_path, opened=False)
-    fleet.log.create([spec for spec in topic_specs(1, 1) if spec.name not in {RESULTS, VERDICTS}])
+    fleet.log.create([spec for spec in topic_specs(1, 1) if spec.name not in {RESULTS, VERDICTS, FINDINGS}])
     opened = PartitionOpened(ledger_id="L", partition=0, partitions=1)
     fleet.log.append([Message(CLAIMS, b"k", encode(opened)), Message(CLAIMS, b"n", b"{}")])
     return fleet
@@ -60,9 +60,10 @@ def test_a_deleted_topic_of_which_nothing_makes_records_again_is_to_be_restored_
     (line,) = [item for item in looked.json["items"] if item["check"] == "topics"]
     assert found[RESULTS] == "missing; restore it as docs/operations.md says; `claimlog topics apply` begins it empty"
     assert found[VERDICTS] == "missing; `claimlog topics apply` makes it, and nothing has to be restored"
-    assert line["says"].startswith(f"topics {RESULTS}, {VERDICTS} are missing: ")
+    assert found[FINDINGS] == found[VERDICTS]
+    assert line["says"].startswith(f"topics {RESULTS}, {VERDICTS}, {FINDINGS} are missing: ")
     assert f"of {RESULTS}: restore it as docs/operations.md says; `claimlog topics apply` begins it empty" in line["says"]
-    assert f"of {VERDICTS}: `claimlog topics apply` makes it, and nothing has to be restored. Brokers" in line["says"]
+    assert f"of {VERDICTS}, {FINDINGS}: `claimlog topics apply` makes them, and nothing has to be restored. Brokers" in line["says"]
     assert "claimlog run" not in line["says"] + line["fix"]
 
 
@@ -72,7 +73,9 @@ def test_what_is_made_beside_a_ledger_that_has_begun_is_told(
 ) -> None:
     made, again = robbed.run(capsys, *verb), robbed.run(capsys, *verb)
 
-    told = f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}; where they were deleted restore {RESULTS} as docs/"
+    told = (
+        f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}, {FINDINGS}; where they were deleted restore {RESULTS} as docs/"
+    )
     assert told in made.err
     assert (made.code, again.code, "made, empty" in again.err) == (0, 0, False)
 
