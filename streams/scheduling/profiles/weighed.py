@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from projections.room import Room
@@ -21,12 +22,21 @@ from streams.scheduling.profiles.view import View
 
 Slots = NDArray[np.intp]
 Tell = Callable[[Best, Mapping[int, Room]], tuple[Weight, ...]]
-Told = dict[int, tuple[Sequence[float], Bounds, tuple[Weight, ...]]]
-"""What weighers made of a profile, by slot: with its figures and the bounds, for which it holds."""
 TOLD_MAX = 1024
 """So many are kept: the best of one decision are mostly among the best of the next."""
 ONE_BY_ONE_MOST = 24
 """So many are scored one by one; of more, columns cost less."""
+
+
+class Told(Struct):
+    """The weighers that tell profiles apart, over some bounds, by number and column; and what all weighers made of a profile, by slot.
+
+    That holds for the figures that stand with it.
+    """
+
+    bounds: Bounds
+    shares: list[tuple[int, int, Share]]
+    weights: dict[int, tuple[Sequence[float], tuple[Weight, ...]]] = field(default_factory=dict)
 
 
 class Weighed(Protocol):
@@ -86,11 +96,11 @@ class Led:
 class Followed:
     """Sums that follow the profiles, over the candidates where `floor` is 0 (None: all) but those `emptied`, and the profiles `beside`.
 
-    `shares` are the weighers that tell profiles apart, with their columns; `flats` the weights of all as they are where they move no score,
-    None for one that is left out.
+    `told` finds the weighers that tell profiles apart over some bounds; `flats` are the weights of all as they are where they move no
+    score, None for one that is left out.
     """
 
-    __slots__ = ("_bounds", "_emptied", "_flats", "_floor", "_profiles", "_shares", "_spans", "_told", "_view", "single")
+    __slots__ = ("_emptied", "_flats", "_floor", "_profiles", "_spans", "_told", "_view", "single")
 
     def __init__(
         self,
@@ -99,15 +109,13 @@ class Followed:
         floor: Floats | None,
         emptied: Sequence[int],
         beside: Sequence[int],
-        shares: Callable[[list[float], list[float]], list[tuple[int, int, Share]]],
+        told: Callable[[Bounds], Told],
         flats: list[Weight | None],
-        told: Told,
     ) -> None:
         self._view, self._profiles, self._spans, self._flats = view, view.profiles, spans, flats
         self._floor, self._emptied = floor, emptied
         spans.sync()
-        self._bounds = spans.bounds(floor, beside, emptied)
-        self._shares, self._told = shares(*self._bounds), told
+        self._told = told(spans.bounds(floor, beside, emptied))
         self.single = [spans.score(slot) for slot in beside] if beside else []
 
     def few(self, count: int, partition: int = -1) -> list[tuple[float, int]]:
@@ -136,14 +144,15 @@ class Followed:
         """See `Weighed`."""
         profiles = self._profiles
         profile = profiles.at[best.slot] if best.slot >= 0 else profiles.of(best.ordinal)
-        figures, known = profile.floats, self._told.get(profile.slot)
-        if known is not None and known[0] is figures and known[1] is self._bounds:
-            return known[2]
+        figures, told = profile.floats, self._told.weights
+        known = told.get(profile.slot)
+        if known is not None and known[0] is figures:
+            return known[1]
         weights = self._flats.copy()
-        for i, row, share in self._shares:
+        for i, row, share in self._told.shares:
             weights[i] = share.known.get(figures[row]) or share.weight_of(figures[row])
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        told = tuple([weight for weight in weights if weight is not None])
-        self._told[profile.slot] = figures, self._bounds, told
-        return told
+        if len(told) >= TOLD_MAX:
+            told.clear()
+        made = tuple([weight for weight in weights if weight is not None])
+        told[profile.slot] = figures, made
+        return made

@@ -20,7 +20,7 @@ from streams.scheduling.profiles.kinds import ABSOLUTE, CROSS_CELL, GROUP_WEIGHE
 from streams.scheduling.profiles.lane import Lane
 from streams.scheduling.profiles.ring import Best
 from streams.scheduling.profiles.scores import Absolute, Floats, Share, bounded
-from streams.scheduling.profiles.spans import Spans, lowered
+from streams.scheduling.profiles.spans import OVERS_MAX, Bounds, Spans, lowered
 from streams.scheduling.profiles.view import AT, View
 from streams.scheduling.profiles.weighed import Followed, Led, Listed, Slots, Told, Weighed
 from streams.scheduling.raws import Raw
@@ -46,22 +46,25 @@ class Plan(Struct):
     multipliers: list[float]
     left_out: frozenset[int]
     flats: dict[int, list[Weight | None]] = field(default_factory=dict)
-    told: Told = field(default_factory=dict)
-    _over: list[tuple[int, int, Share]] = field(default_factory=list)
-    _lows: list[float] | None = None
+    _told: list[Told] = field(default_factory=list)
 
-    def over(self, lows: list[float], spans: list[float]) -> list[tuple[int, int, Share]]:
-        """The weighers' numbers, columns and shares where the candidates' figures begin at `lows` and are `spans` wide."""
-        known = self._over
-        if lows is self._lows:  # The same as ever since.
-            return known
-        self._lows = lows
-        for k, (low, span) in enumerate(zip(lows, spans, strict=True)):
-            if k == len(known):
-                known.append((self.shares[k], int(self.rows[k]), self._share(k, low, span)))
-            elif known[k][2].low != low or known[k][2].span != span:
-                known[k] = (*known[k][:2], self._share(k, low, span))
-        return known
+    def told(self, bounds: Bounds) -> Told:
+        """The weighers' shares over these bounds, and what they made of profiles; the same as long as they are remembered."""
+        kept = self._told
+        if kept and kept[0].bounds is bounds:
+            return kept[0]
+        at = next((at for at, each in enumerate(kept) if each.bounds == bounds), None)
+        kept.insert(0, Told(bounds, self._shares(bounds, kept[0].shares if kept else ())) if at is None else kept.pop(at))
+        del kept[OVERS_MAX:]
+        return kept[0]
+
+    def _shares(self, bounds: Bounds, known: Sequence[tuple[int, int, Share]]) -> list[tuple[int, int, Share]]:
+        """Those of `known` whose bounds are the same stay: they remember what they made of figures."""
+        found = []
+        for k, (low, span) in enumerate(zip(*bounds, strict=True)):
+            is_known = k < len(known) and (known[k][2].low, known[k][2].span) == (low, span)
+            found.append(known[k] if is_known else (self.shares[k], int(self.rows[k]), self._share(k, low, span)))
+        return found
 
     def _share(self, k: int, low: float, span: float) -> Share:
         return Share(self.names[k], self.multipliers[k], self.lowest[k], self.highest[k], low, span)
@@ -139,7 +142,7 @@ class Weighing:
         """Where no figure depends on the ask: by the columns that follow the profiles."""
         view, plan = self._view, self._plan(())
         beside = [view.profiles.of(view.ordinals[room.node_id]).slot for room in candidates.single]
-        return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.over, self._flats(plan, -1), plan.told)
+        return Followed(view, plan.spans, candidates.floor, candidates.emptied, beside, plan.told, self._flats(plan, -1))
 
     def _absolute(self, lane: Lane, ask: Ask, candidates: Candidates) -> Weighed:
         made = [(weigher, multiplier, read_by(weigher, multiplier, ask, self._options)) for weigher, multiplier, _ in self._weighers]
@@ -188,7 +191,7 @@ class Weighing:
         least, most = bounded(matrix, plan.lowest, plan.highest)
         low = [each if lowest is None else lowest for each, lowest in zip(least, plan.lowest, strict=True)]
         span = [(each if highest is None else highest) - low[k] for k, (each, highest) in enumerate(zip(most, plan.highest, strict=True))]
-        shares = [share for _, _, share in plan.over(low, span)]
+        shares = [share for _, _, share in plan.told((low, span)).shares]
         scores = self._sum(matrix, low, span, plan, slots)
         return Listed(
             view,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streams.scheduling.profiles.profile import Profiles
 from streams.scheduling.profiles.ring import greatest
-from streams.scheduling.profiles.spans import LEADING, Spans
+from streams.scheduling.profiles.spans import Spans
+from streams.scheduling.profiles.sums import LEADING
 
 LOWEST, HIGHEST, MULTIPLIERS = (0.0, None, None), (None, None, 5.0), (1.0, -2.5)
 FAR = (0, 0, 2**52, -(2**52))
@@ -26,14 +27,16 @@ def test_spans_that_follow_equal_a_look_at_all_candidates(seed: int) -> None:
     profiles = Profiles(1, 3, lambda key, _: ((0,), tuple(map(float, key))))
     profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
     spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
+    masks = [[rng.random() < 0.5 for _ in keys] for _ in range(3)]
+    """Classes of requests come back, each with its candidates."""
 
-    for _ in range(rng.randrange(1, 30)):
+    for _ in range(rng.randrange(1, 60)):
         for _ in range(rng.choice((0, 1, 2, 30))):
             ordinal = rng.randrange(len(keys))
             keys[ordinal] = drawn(rng, far)
             profiles.move(ordinal, keys[ordinal])
-        inside = None if rng.random() < 0.5 else np.array([rng.random() < 0.5 for _ in range(profiles.live)])
-        beside = rng.sample(range(profiles.live), rng.randrange(1, 3))
+        inside = None if rng.random() < 0.3 else np.array(rng.choice(masks)[: profiles.live])
+        beside = [0] if rng.random() < 0.5 else rng.sample(range(profiles.live), rng.randrange(1, 3))
         floor = None if inside is None else np.where(inside, 0.0, -np.inf)
         spans.sync()
         lows, widths = spans.bounds(floor, beside)
@@ -75,6 +78,23 @@ def test_an_end_that_came_and_went_before_anybody_asked_for_it_is_none() -> None
         spans.sync()
 
     assert spans.bounds(None, ()) == ([0.0], [3.0])
+
+
+def test_what_was_worked_out_over_bounds_is_there_when_they_come_back() -> None:
+    profiles = Profiles(1, 1, lambda key, _: ((0,), tuple(map(float, key))))
+    profiles.fill((ordinal, ordinal, (ordinal,)) for ordinal in range(2 * LEADING))
+    spans = Spans(profiles, range(1), (None,), (None,), (1.0,))
+    upper = np.where(np.arange(2 * LEADING) >= LEADING, 0.0, -np.inf)
+    looks = {"all": 0, "upper": 0}
+
+    for number in range(20):
+        profiles.move(3, (3.5 + number / 64,))
+        spans.sync()
+        for name, floor in (("all", None), ("upper", upper)):
+            spans.bounds(floor, ())
+            looks[name] += spans.leading(2, -1, floor) is None
+
+    assert looks == {"all": 1, "upper": 1}
 
 
 @given(figures=st.lists(st.sampled_from((float("-inf"), 0.0, 1.0, 2.0, 3.0)), max_size=40), count=st.integers(1, 5))
@@ -139,13 +159,14 @@ def led_as_by_a_look_at_all(seed: int) -> int:
     profiles = Profiles(1, 4, lambda key, _: ((abs(key[3]) % 2,), tuple(map(float, key))))
     profiles.fill((ordinal, ordinal, key) for ordinal, key in enumerate(keys))
     spans = Spans(profiles, range(3), LOWEST, HIGHEST, MULTIPLIERS)
+    masks = [np.where(np.array([rng.random() < 0.8 for _ in range(size)]), 0.0, -np.inf) for _ in range(3)]
     answered = 0
 
     for _ in range(30):
         for _ in range(rng.choice((0, 1, 2, 30))):
             ordinal = rng.randrange(len(keys))
             profiles.move(ordinal, tuple(rng.randrange(-3, 8) for _ in range(4)))
-        floor = None if rng.random() < 0.5 else np.where(np.array([rng.random() < 0.8 for _ in range(profiles.live)]), 0.0, -np.inf)
+        floor = None if rng.random() < 0.5 else rng.choice(masks)[: profiles.live]
         partition, count = rng.choice((-1, 0, 1)), rng.randrange(1, 5)
         spans.sync()
         spans.bounds(floor, (0,))
