@@ -113,6 +113,9 @@ class Fold:
             passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
         if found is not None and found[1]:
             ledger, extras = found
+            if unmade := _unmade(ledger, log):
+                passed_over(f"{place}: the snapshot is passed over: {unmade} is empty; all is folded anew, which makes it again")
+                return self._begun_anew(log)
             self.table.store(ledger, dict(extras))
             return ledger, *self._taken(extras), True
         return self._begun_anew(log)
@@ -171,7 +174,7 @@ class Fold:
 
 
 def _unmade(ledger: Ledger, log: Log) -> str:
-    """What this state has published before it was kept, and is not there: the log is a copy, or a derived topic was deleted.
+    """What was published when this state was kept, and is not there: the log is a copy, or a derived topic was deleted.
 
     Nothing where all of it is there, where the records that it would be made of are no longer, or where it was begun at a snapshot that
     somebody wrote of a log which no processor has folded (`claimlog snapshot write`).

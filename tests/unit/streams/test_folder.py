@@ -22,7 +22,7 @@ from schemas.findings import LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.guests import PciWant
 from schemas.inventory import Aggregate, Hypervisor, OperatorFields
 from schemas.resources import ObservedResources, Resources
-from schemas.results import ClaimOutcome, NodeResources
+from schemas.results import ClaimOutcome, LedgerDigest, NodeResources
 from streams import folder as folder_module
 from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
@@ -476,6 +476,21 @@ def test_what_was_derived_and_is_not_there_is_made_again_though_the_state_is(wor
     assert {r.value for r in original.read(emptied, 0, 0, 1000)} <= {r.value for r in world.log.read(emptied, 0, 0, 1000)}
     assert world.log.ends(emptied) == ends, "and not at every start"
     once_more.close()
+
+
+def test_verdicts_that_were_deleted_are_made_again_by_a_worker_that_has_nothing_but_a_snapshot(world: World) -> None:
+    world.append(world.audit(1), *(claim(number) for number in range(3)))
+    rows = companions.all_rows(Observed(0), Leaks(0), companions.Doubles(0, {}))
+    world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(folded(world), extras=rows)])
+    said = LedgerDigest(ledger_id="L", process="p0", partition=0, offset=4, digest="d", rules_version=1)
+    world.log.append([Message(topics.DIGESTS, b"0/p0", encode(said), (), 0)])
+
+    host = world.folder()
+    host.turn(ALL)
+
+    assert [line for line in world.said if "claims/0: the snapshot is passed over: claim-verdicts/0 is empty" in line]
+    assert len(world.read(topics.VERDICTS)) == 3
+    host.close()
 
 
 def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(world: World) -> None:
