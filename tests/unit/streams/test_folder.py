@@ -488,7 +488,7 @@ def test_verdicts_that_were_deleted_are_made_again_by_a_worker_that_has_nothing_
     host = world.folder()
     host.turn(ALL)
 
-    assert [line for line in world.said if "claims/0: the snapshot is passed over: claim-verdicts/0 is empty" in line]
+    assert [line for line in world.said if "claims/0: the snapshot is passed over: node-resources/0 is empty" in line]
     assert len(world.read(topics.VERDICTS)) == 3
     host.close()
 
