@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from streams.cli.interrupts import imports_spared
@@ -130,6 +131,8 @@ def run(arguments: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
             print(f"claimlog {_version()}")
             return None
         rest = [*words[1:], "--help"] if words[0] == "help" else words
+        if settings:
+            _check_settings(rest)
         with with_settings(settings):
             return _called(rest, verbs)
 
@@ -168,6 +171,26 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise UsageProblem("-X: expected KEY=VALUE, such as -X security.protocol=SASL_SSL")
         settings.append(setting)
     return rest, settings
+
+
+def _check_settings(words: Sequence[str]) -> None:
+    """Raises UsageProblem for `-X` beside a command whose words name no log on Kafka, and whose log is none.
+
+    Which log a verb opens besides its own is known to the verb alone (the target of `copy`, `--from` of `produce openstack`).
+    """
+    from streams.cli.reading.open_log import check_on_kafka
+
+    flags = words[: words.index("--")] if "--" in words else words
+    if {"--help", "-h"}.isdisjoint(flags) and not any("kafka:" in word for word in words):
+        check_on_kafka("-X", _log_of(flags))
+
+
+def _log_of(words: Sequence[str]) -> str | None:
+    """What `--log` gives."""
+    for word, following in pairwise([*words, ""]):
+        if word == "--log" or word.startswith("--log="):
+            return following if word == "--log" else word.removeprefix("--log=")
+    return None
 
 
 def _called(arguments: Sequence[str], verbs: Sequence[Verb]) -> int | None:

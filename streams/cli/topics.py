@@ -17,7 +17,7 @@ from streams.cli.given.units_in import whole
 from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
-from streams.cli.reading.open_log import opened, with_settings
+from streams.cli.reading.open_log import check_on_kafka, opened, with_settings
 from streams.cli.reading.there import is_lines
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.ledger_topics import (
@@ -100,7 +100,7 @@ def apply(
         if number is not None and not 1 <= number <= PARTITIONS_MAX:
             raise UsageProblem(f"{flag} {number}: expected 1 to {PARTITIONS_MAX}")
     show.check(Report(columns=COLUMNS, items=()))
-    with with_settings(["single-broker=true"] if single_broker else []), opened(log, create=True) as target:
+    with with_settings(_settings(log, single_broker=single_broker)), opened(log, create=True) as target:
         there = target.topics()
         check_partitions(there, "--ledger-partitions", ledger_partitions, CLAIMS)
         check_partitions(there, "--request-partitions", request_partitions, REQUESTS)
@@ -123,8 +123,15 @@ def check(
     show: Show = SHOW,
 ) -> int:
     """Compare the topics with what a ledger needs; exit 3 where something differs."""
-    with with_settings(["single-broker=true"] if single_broker else []), opened(log, for_work=True) as target:
+    with with_settings(_settings(log, single_broker=single_broker)), opened(log, for_work=True) as target:
         return _told(target, show)
+
+
+def _settings(log: str | None, *, single_broker: bool) -> list[str]:
+    """What is to be known of the log besides its address. Raises UsageProblem where that would mean nothing to it."""
+    if single_broker:
+        check_on_kafka("--single-broker", log)
+    return ["single-broker=true"] if single_broker else []
 
 
 def _told(log: Log, show: Show) -> int:

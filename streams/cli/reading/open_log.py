@@ -40,6 +40,13 @@ def named_log(spec: str | None) -> str:
     return spec or os.environ.get(ENVIRONMENT, "")
 
 
+def check_on_kafka(flag: str, log: str | None) -> None:
+    """Raises UsageProblem for a flag that is about Kafka where `--log`, or the environment, names a log elsewhere."""
+    spec = named_log(log)
+    if not spec.startswith("kafka:") and (spec == "-" or spec.startswith("sqlite:") or spec.endswith(".jsonl")):
+        raise UsageProblem(f"{flag} is about Kafka, and the log is {spec}; leave out {flag}")
+
+
 def given_settings() -> tuple[str, ...]:
     """The settings of `-X` that logs opened here are given: for a process that opens the same log."""
     return _given.get()

@@ -73,9 +73,8 @@ def test_what_is_made_beside_a_ledger_that_has_begun_is_told(
 ) -> None:
     made, again = robbed.run(capsys, *verb), robbed.run(capsys, *verb)
 
-    told = (
-        f"made, empty, beside a ledger that has records: {RESULTS}, {VERDICTS}, {FINDINGS}; where they were deleted restore {RESULTS} as docs/"
-    )
+    names = f"{RESULTS}, {VERDICTS}, {FINDINGS}"
+    told = f"made, empty, beside a ledger that has records: {names}; where they were deleted restore {RESULTS} as docs/"
     assert told in made.err
     assert (made.code, again.code, "made, empty" in again.err) == (0, 0, False)
 
@@ -100,3 +99,14 @@ def test_what_is_derived_is_not_missed_in_a_copy_of_lines_and_what_is_copied_is(
     assert (found[CLAIMS], found[SNAPSHOTS]) == ("as needed", "left out of a copy")
     lines.write_text("".join(line for line in lines.read_text().splitlines(keepends=True)[1:] if RESULTS not in line))
     assert run(["topics", "check", "--log", str(lines)]) == 3
+
+
+@pytest.mark.parametrize("verb", ["apply", "check"])
+def test_a_single_broker_is_not_meant_of_a_log_that_has_none(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["topics", verb, "--log", f"sqlite:{tmp_path / 'log'}", "--single-broker"])
+
+    assert code == 2
+    assert capsys.readouterr().err == (
+        f"claimlog: --single-broker is about Kafka, and the log is sqlite:{tmp_path / 'log'}; leave out --single-broker\n"
+    )
+    assert not (tmp_path / "log").exists()

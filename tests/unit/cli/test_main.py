@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import VERBS, Verb, overview, run
+from tests.cli_log import FleetLog
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("confluent_kafka", "faust", "mode", "rocksdict", "apsw", "numpy", "rich", "cyclopts", "prometheus_client", "libvirt", "msgspec")
@@ -401,3 +402,34 @@ def test_an_answer_is_utf_8_in_every_locale(tmp_path: Path) -> None:
 
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert json.loads(ran.stdout.decode())["items"][0]["key"] == "\N{LATIN SMALL LETTER U WITH DIAERESIS}\N{MIDDLE DOT}"
+
+
+@pytest.mark.parametrize("log", ["sqlite:old", "old.jsonl", "-"])
+def test_a_setting_of_kafkas_client_where_no_log_is_on_kafka_is_a_wrong_command_line(
+    log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = (2, "", f"claimlog: -X is about Kafka, and the log is {log}; leave out -X\n")
+
+    assert said(capsys, "nodes", "--log", log, "-X", "linger.ms=5") == refused
+    assert said(capsys, "nodes", f"--log={log}", "-Xlinger.ms=5") == refused
+    monkeypatch.setenv("CLAIMLOG_LOG", log)
+    assert said(capsys, "copy", "new.jsonl", "-X", "linger.ms=5") == refused
+    assert said(capsys, "nodes", "-X", "linger.ms=5", "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "copy kafka://b:0/new --log sqlite:LOG",
+        "produce openstack --from kafka://b:0/nova --log sqlite:LOG",
+        "nodes --log kafka://b:0/fleet",
+    ],
+)
+def test_a_setting_of_kafkas_client_is_for_whichever_log_of_a_command_is_on_kafka(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = FleetLog(tmp_path)
+
+    code, _, err = said(capsys, *line.replace("sqlite:LOG", ledger.spec).split(), "-X", "linger.ms=5")
+
+    assert (code, "-X" in err, "port" in err) == (2, False, True)
