@@ -59,7 +59,7 @@ class Timeline(Struct):
     subject: Subject
     entries: list[Entry] = field(default_factory=list)
     requests: set[str] = field(default_factory=set)
-    """Requests that claimed something for the subject instance."""
+    """Requests that name the subject instance, or claimed something for it."""
     since_ms: dict[str, int] = field(default_factory=dict)
     """The instances that are told of, each with the time from which on: of a subject request that of its first claim of it."""
     last: dict[tuple[str, str], Amounts] = field(default_factory=dict)
@@ -90,12 +90,17 @@ class Timeline(Struct):
             self._of_instances(partition, ledger, step)
 
     def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
-        """Look at one record of a topic of `AROUND`; after the ledger is folded, as claims tell which requests an instance had."""
+        """Look at one record of a topic of `AROUND`: after the ledger is folded, and of requests first.
+
+        Those and claims tell which requests an instance had; a result that refuses or cancels one names no instance.
+        """
         note = self._note(partition, offset, time_ms, event) if isinstance(event, InstancesPlaced | PlacementFailed) else ""
         mine = concerns(event, self.subject)
         if not mine and self.subject.kind == "instance":
             mine = any(concerns(event, Subject("request", request_id)) for request_id in self.requests)
         if mine:
+            if topic == REQUESTS and self.subject.kind == "instance":
+                self.requests.add(event.request_id)
             self._add(
                 Entry(
                     time_ms=time_ms,

@@ -16,7 +16,7 @@ from projections.subjects import Subject, subject_of
 from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
 from schemas.resources import RESOURCES
-from schemas.topics import CLAIMS, RESULTS
+from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, BoundFlag, Live, LogFlag, MomentFlag
 from streams.cli.given.moments import past_moment
@@ -93,14 +93,15 @@ def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, S
 
 def _tell(log: Log, about: Timeline, within: Range) -> None:
     """The records around the ledger. Results are many and long; what names nothing of the timeline is not decoded."""
-    naming = Naming([about.subject.name, *about.requests])
-    for record in records_of(log, AROUND, within, READ_RECORDS):
-        if naming.may_name(record):
-            event = decode_keyed(record.topic, record.key, record.value)
-            if not isinstance(event, Unreadable):
-                about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
-        if record.topic == RESULTS:
-            about.heard(record.partition, record.time_ms)
+    for topics in ((REQUESTS,), tuple(topic for topic in AROUND if topic != REQUESTS)):
+        naming = Naming([about.subject.name, *about.requests])
+        for record in records_of(log, topics, within, READ_RECORDS):
+            if naming.may_name(record):
+                event = decode_keyed(record.topic, record.key, record.value)
+                if not isinstance(event, Unreadable):
+                    about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
+            if record.topic == RESULTS:
+                about.heard(record.partition, record.time_ms)
 
 
 def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import pytest
 from projections.cut import Cut
 from schemas.lifecycle import InstanceDeparted
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import CLAIMS, LIFECYCLE, REQUESTS
+from schemas.results import PlacementFailed
+from schemas.topics import CLAIMS, LIFECYCLE, REQUESTS, RESULTS
 from streams.log.base import Message
 from tests.cli_log import FleetLog
 
@@ -46,6 +47,23 @@ def test_an_instances_timeline_is_its_request_its_claim_and_its_life(fleet: Flee
     assert [item["use"]["memory_mib"] for item in items] == [None, 2048, 2048]
     assert items[1]["summary"] == "request r1 claims 2 GiB: r1/0/s-1.1 granted on c01"
     assert [item["position"].split("@")[0].split("/")[0] for item in items] == [REQUESTS, CLAIMS, CLAIMS]
+
+
+def test_an_instances_timeline_has_why_a_request_that_names_it_was_refused_or_cancelled(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (reason, message) in enumerate([("invalid", "group g: it is not in it"), ("cancelled", "no longer wanted")]):
+        request = PlacementRequested(request_id=f"w{number}", flavor=Flavor(memory_mib=1), count=2, instance_ids=("i-90", "i-91"))
+        failed = PlacementFailed(request_id=f"w{number}", owner="s", taken_up_ms=1, reason=reason, message=message)  # type: ignore[arg-type]
+        fleet.append(RESULTS, failed)  # Another broker's clock may be behind.
+        fleet.append(REQUESTS, request)
+
+    items = fleet.run(capsys, "timeline", "i-91", "-o", "json").json["items"]
+
+    assert [item["summary"] for item in items if item["event"] == "placement-failed"] == [
+        "not placed: invalid: group g: it is not in it", "not placed: cancelled: no longer wanted",
+    ]  # fmt: skip
+    assert "not placed" not in fleet.run(capsys, "timeline", "i-77").out
 
 
 def test_a_nodes_timeline_adds_up_to_what_it_uses_now(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
