@@ -65,8 +65,13 @@ class Readable(Protocol):
         ...
 
 
-ARCHIVED = "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
-"""What to do about records that have left the log."""
+def where_archived(log: object) -> str:
+    """What to do about records that have left `log`, and are not in the archive that is read with it, if one is."""
+    directory = getattr(log, "history", None)
+    if directory is None:
+        return "set CLAIMLOG_ARCHIVE to the folder that `claimlog archive` wrote the others to"
+    return f"the archive in {directory} lacks the others: restore its files, or name the folder that `claimlog archive` wrote them to"
+
 
 Record_co = TypeVar("Record_co", bound=Recorded, covariant=True)
 

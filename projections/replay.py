@@ -16,7 +16,7 @@ from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.reading import ARCHIVED, HistoryMissing, ProjectionError, Readable, at_hand, between, for_a_fold
+from projections.reading import HistoryMissing, ProjectionError, Readable, at_hand, between, for_a_fold, where_archived
 from projections.rows import node_resources
 from projections.snapshots import Tell, encoded, load_newest, restored
 from projections.whole import check_whole
@@ -157,7 +157,8 @@ def check_at_hand(log: Readable, ends: Mapping[int, int], time_ms: int, tell: Te
             continue
         begun = load_newest(log, number, at_most=end, tell=tell)
         if begun is None or begun.next_offset < end or begun.time_ms >= time_ms:
-            raise HistoryMissing(f"{CLAIMS}/{number}: the moment lies among the records below {end}, which have left the log; {ARCHIVED}")
+            left = f"the moment lies among the records below {end}, which have left the log"
+            raise HistoryMissing(f"{CLAIMS}/{number}: {left}; {where_archived(log)}")
 
 
 def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, progress: Progress | None = None) -> Replayed:
@@ -178,7 +179,7 @@ def fold(log: Readable, ledger: Ledger, end: int, each: Each | None = None, prog
                 each(ledger, step)
         if ledger.next_offset == at:
             there = at_hand(start, log.end(CLAIMS, number))
-            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {ARCHIVED}")
+            raise HistoryMissing(f"{CLAIMS}/{number}: records from {at} on are needed, {there}; {where_archived(log)}")
         if progress is not None:
             progress(ledger.next_offset - at)
     return partition

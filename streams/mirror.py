@@ -13,6 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 from msgspec.structs import replace
 
 from projections.ledger import Ledger
+from projections.reading import where_archived
 from projections.replay import fold
 from schemas import topics
 from schemas.topics import MADE_AGAIN, TOPICS
@@ -138,7 +139,7 @@ def told(source: Log, ends: Mapping[str, Mapping[int, int]], progress: Progress 
 def _told(source: Log, place: Partition, end: int, progress: Progress) -> Iterator[Record]:
     at = latest_ms = 0
     if source.start(*place):
-        raise OffsetOutOfRange(f"{place}: the log begins at {source.start(*place)}; the folder with the rest goes into CLAIMLOG_ARCHIVE")
+        raise OffsetOutOfRange(f"{place}: the log begins at {source.start(*place)}; {where_archived(source)}")
     while at < end:
         records = source.read(*place, at, min(BATCH_RECORDS, end - at))
         if not records:
@@ -164,9 +165,7 @@ def _check_begun(source: Log, target: Log, place: Partition, at: int) -> None:
 
 def _check_at_hand(source: Log, place: Partition, needed: int) -> None:
     if (start := source.start(*place)) > needed:
-        raise OffsetOutOfRange(
-            f"{place}: the old log begins at {start}, and {needed} is next to read; the folder with the rest goes into CLAIMLOG_ARCHIVE"
-        )
+        raise OffsetOutOfRange(f"{place}: the old log begins at {start}, and {needed} is next to read; {where_archived(source)}")
 
 
 def _copy(source: Log, target: Target, place: Partition, end: int, progress: Progress) -> int:

@@ -235,7 +235,7 @@ class ArchivedLog:
     """A log whose archived history can be read: `start` is where the archive starts. Everything else goes to the log itself."""
 
     def __init__(self, log: Log, directory: Path) -> None:
-        self._log, self._directory = log, directory
+        self._log, self.history = log, directory
         self._opened: dict[Path, ArchiveFile] = {}
 
     @property
@@ -277,7 +277,7 @@ class ArchivedLog:
                 frames = file.frames()
                 first = bisect_right(frames, offset, key=_first_of) - 1
                 return self._from_files(file, frames[first:], offset, records_max, bytes_max)
-        raise OffsetOutOfRange(f"{topic}/{partition}@{offset}: the archive in {self._directory} starts at {self.start(topic, partition)}")
+        raise OffsetOutOfRange(f"{topic}/{partition}@{offset}: the archive in {self.history} starts at {self.start(topic, partition)}")
 
     def _from_files(self, file: ArchiveFile, frames: Sequence[Frame], offset: int, records_max: int, bytes_max: int) -> list[Record]:
         found: list[Record] = []
@@ -319,7 +319,7 @@ class ArchivedLog:
 
     def _chain(self, partition: Partition) -> list[ArchiveFile]:
         """The files that lead without a gap up to the log's own start, oldest first."""
-        return [self._open(path, partition) for path in _leading_to(self._directory, partition, self._log.start(*partition))]
+        return [self._open(path, partition) for path in _leading_to(self.history, partition, self._log.start(*partition))]
 
     def _open(self, path: Path, partition: Partition) -> ArchiveFile:
         file = self._opened.get(path)

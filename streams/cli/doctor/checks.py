@@ -14,6 +14,7 @@ from projections.digests import Published, read_digests
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
+from projections.reading import where_archived
 from projections.rules import SKEW_MS
 from projections.snapshots import damaged_at, newest_chunk
 from schemas.claims import PartitionOpened
@@ -246,7 +247,7 @@ def snapshots(log: Log, *, quick: bool) -> Check:
         return Check("fail", "snapshots", "; ".join(damaged), fix)
     gone = [f"{place}@{start}" for place in places(log, CLAIMS) if (start := log.start(*place)) > newest.get(place.number, -1) + 1]
     if gone:
-        fix = "set CLAIMLOG_ARCHIVE; without an archive start a worker that has its tables again: it writes one"
+        fix = f"{where_archived(log)}; without an archive start a worker that has its tables again: it writes one"
         none = f"none{f' but of {_versions(others)}' if others else ''} includes what left the log below {', '.join(gone)}"
         return Check("fail", "snapshots", f"{none}, so nobody can begin there", fix)
     if others:

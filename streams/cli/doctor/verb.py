@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
-from projections.reading import ARCHIVED, ProjectionError
+from projections.reading import ProjectionError, where_archived
 from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check
@@ -141,7 +141,7 @@ def _folded(log: Log) -> Iterator[Check]:
     yield from checks.times_ahead(state, now_ms)
     yield checks.host_clocks(state, now_ms)
     yield checks.findings(state)
-    yield Check("warn", "digests", f"not compared: the log begins at {late}", ARCHIVED) if late else watch.check()
+    yield Check("warn", "digests", f"not compared: the log begins at {late}", where_archived(log)) if late else watch.check()
 
 
 def _records(log: Log) -> int:

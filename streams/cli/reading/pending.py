@@ -9,7 +9,7 @@ from projections.evidence import would_count
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.observed import Observed
-from projections.reading import ARCHIVED, HistoryMissing, between
+from projections.reading import HistoryMissing, between, where_archived
 from schemas.claims import InstanceObserved, NodeObserved
 from schemas.codec import Unreadable, decode
 from schemas.envelope import from_headers
@@ -107,7 +107,7 @@ def _check_at_hand(log: Log, state: State, number: int, starts: Mapping[str, int
         if offset < firsts[topic] and was_reported:
             raise HistoryMissing(
                 f"{topic}/{number}: what hosts had reported by then includes records from {offset} on, which the ledger did not have yet; "
-                f"at hand are those from {firsts[topic]} on; {ARCHIVED}"
+                f"at hand are those from {firsts[topic]} on; {where_archived(log)}"
             )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from projections.cut import Cut
 from projections.ledger_id import check_cut, ledger_id_of
-from projections.reading import ARCHIVED, HistoryMissing, between
+from projections.reading import HistoryMissing, between, where_archived
 from projections.replay import check_at_hand
 from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, TOPICS
@@ -22,7 +22,7 @@ def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
     """Raises AnswerIncomplete where a partition of `claims` begins behind `offset`, from which on it is needed."""
     if offset < (start := log.start(CLAIMS, partition)):
         needed = f"{CLAIMS}/{partition}: records from {offset} on are needed"
-        raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {ARCHIVED}")
+        raise AnswerIncomplete(f"{needed}, at hand are those from {start} on; {where_archived(log)}")
 
 
 class Range(NamedTuple):
@@ -57,7 +57,8 @@ class Range(NamedTuple):
             return at_time(log, topic, partition, self.since.time_ms)
         bound = self.since.next_offset(topic, partition) or 0
         if bound < first and TOPICS[topic].kept == "ever":
-            raise HistoryMissing(f"{topic}/{partition}: records from {bound} on are needed, at hand are those from {first} on; {ARCHIVED}")
+            needed = f"{topic}/{partition}: records from {bound} on are needed, at hand are those from {first} on"
+            raise HistoryMissing(f"{needed}; {where_archived(log)}")
         return min(end, max(first, bound))
 
     def ends(self, log: Log, topic: str, partition: int) -> int:
@@ -93,7 +94,7 @@ def _check_none_left_since(log: Log, time_ms: int) -> None:
         left = load_newest(log, number, at_most=start) if start > 0 else None
         if left is not None and left.time_ms >= time_ms:
             among = f"records since that moment are among those below {start}, which have left the log"
-            raise HistoryMissing(f"{CLAIMS}/{number}: {among}; {ARCHIVED}")
+            raise HistoryMissing(f"{CLAIMS}/{number}: {among}; {where_archived(log)}")
 
 
 def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
@@ -115,7 +116,7 @@ def begins_late(log: Log, topics: Sequence[str], within: Range) -> list[str]:
         lacking = _may_lack_since(log, within.since.time_ms)
         late = [place for place in late if (place.number in lacking if place.topic == CLAIMS else lacking)]
     said = ", ".join(f"{place}@{starts[place]}" for place in late)
-    return [f"at hand are records from {said} on only; {ARCHIVED}"] if late else []
+    return [f"at hand are records from {said} on only; {where_archived(log)}"] if late else []
 
 
 def _may_lack_since(log: Log, time_ms: int) -> set[int]:

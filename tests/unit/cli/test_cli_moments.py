@@ -35,11 +35,15 @@ def test_a_time_among_records_that_have_left_the_log_is_answered_from_the_archiv
     early = str(START_MS + 3000)
 
     alone = fleet.run(capsys, *verb, early)
+    monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path))
+    without_files = fleet.run(capsys, *verb, early)
     monkeypatch.setenv("CLAIMLOG_ARCHIVE", str(tmp_path / "old"))
     with_it = fleet.run(capsys, *verb, early)
 
     assert (alone.code, alone.out) == (6, "")
     assert "which have left the log; set CLAIMLOG_ARCHIVE" in alone.err
+    assert (without_files.code, "set CLAIMLOG_ARCHIVE" in without_files.err) == (6, False)
+    assert f"which have left the log; the archive in {tmp_path} lacks the others: restore its files" in without_files.err
     assert with_it.code in {0, 3}
     assert with_it.out != ""
 
