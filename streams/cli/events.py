@@ -102,6 +102,7 @@ def events(
     topics = tuple(dict.fromkeys(topic)) or (tuple(name for name in TOPICS if _may_have(name, kind)) if kind else TOPICS_SHOWN)
     with opened(log) as source:
         if watch:
+            _warn(source, topics, kind, within)
             _watch(source, topics, within.since, chosen, show)
         else:
             lacks = missing(source, topics)
@@ -209,12 +210,22 @@ def _subject(text: str) -> Subject | None:
         raise UsageProblem(f"--for {text}: {problem}") from None
 
 
+def _warn(log: Log, topics: tuple[str, ...], types: tuple[str, ...], within: Range) -> None:
+    """Say what a watch does not have of what it is asked for: what has left the log, and topics, which may still be made."""
+    there = log.topics()
+    if lacks := missing(log, topics) if CLAIMS in there else []:
+        say(f"{missing_text(lacks)}; what comes there is waited for")
+    elif not any(name in there for name in topics):
+        say("this log has none of these topics yet; they are waited for")
+    if within.since is not None:
+        for each in begins_late(log, tuple([name for name in topics if _may_have(name, types)]), within):
+            say(each)
+
+
 def _watch(log: Log, topics: tuple[str, ...], since: Any, chosen: Chosen, show: Show) -> None:
     """Print records as they come, a batch at a time; ends by an interrupt (exit 130), or once nobody reads any more."""
     style = show.style(sys.stdout)
     headers = style.headers
-    if not any(name in log.topics() for name in topics):
-        say("this log has none of these topics yet; they are waited for")
     for batch in coming(log, topics, since):
         items = [record_item(record) for record in batch if chosen(record)]
         if items:

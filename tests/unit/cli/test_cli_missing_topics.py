@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from schemas import topics
 from streams.log.base import TopicSpec
-from tests.cli_log import FleetLog
+from tests.cli_log import START_MS, FleetLog
 
 VERBS = [
     ("dead-letters", "list", "-o", "json"),
@@ -68,3 +72,25 @@ def test_an_answer_that_has_some_of_its_topics_names_the_others_and_exits_6(part
     assert "node-observed" in events.out
     assert f"topics {topics.REQUESTS}, " in events.err
     assert f"topics {topics.REQUESTS}, {topics.RESULTS}, {topics.FINDINGS} are missing" in timeline.err
+
+
+def test_a_watch_names_what_it_lacks_before_it_waits_for_what_comes(part: FleetLog) -> None:
+    part.audit("c01", {"ghost": 512})
+    (number,) = [number for number in range(2) if part.log.end(topics.CLAIMS, number) > 1]
+    part.log.truncate(topics.CLAIMS, number, 1)
+    program = "import sys; from streams.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    flags = ["events", "-w", "--since", str(START_MS), "--log", part.spec]
+    command, root = [sys.executable, "-c", program, *flags], Path(__file__).parents[3]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=root, env={**os.environ}) as watch:
+        try:
+            assert watch.stderr is not None
+            lacks, late = watch.stderr.readline(), watch.stderr.readline()
+            watch.send_signal(signal.SIGINT)
+            code = watch.wait(timeout=10)
+        finally:
+            watch.kill()
+
+    assert lacks.startswith(f"topics {topics.REQUESTS}, ")
+    assert lacks.endswith("`claimlog topics check`; what comes there is waited for\n")
+    assert late.startswith(f"at hand are records from claims/{number}@1 on only; set CLAIMLOG_ARCHIVE")
+    assert code == 130
