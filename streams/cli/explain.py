@@ -214,7 +214,7 @@ def _told(
 def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) -> list[str]:
     """One instance's decision."""
     cut = structs.replace(now.state.cut, places=tuple(Place(CLAIMS, number, end) for number, end in enumerate(decision.cut)))
-    overlay = f" and {count(decision.overlay)} own claims in flight" if decision.overlay else ""
+    overlay = f" and {units.counted(count(decision.overlay), 'own claim')} in flight" if decision.overlay else ""
     lines = [_heading(decision, now.request), f"decided on {cut}{overlay}; {run.told}"]
     lines += funnel_lines(decision, run.matrix)
     if decision.chosen:
@@ -222,7 +222,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         lines.append(f"chosen: {decision.chosen}{beside}")
         lines += weight_lines(decision) + without_lines(decision.chosen, run.without)
     if decision.attempt > 1:
-        lines.append(f"attempt {decision.attempt}: {decision.attempt - 1} conflicts before" + _conflict(decision.refused))
+        lines.append(f"attempt {decision.attempt}: {units.counted(decision.attempt - 1, 'conflict')} before" + _conflict(decision.refused))
     if not decision.chosen:
         miss = decision.nearest_miss
         lines += supply_lines(run.supplies)

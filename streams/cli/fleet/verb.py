@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -9,14 +10,13 @@ from msgspec import structs, to_builtins
 
 from projections.node import Node
 from schemas.few import few
-from schemas.units import mib_text
 from streams.cli.flags import SHOW, LogFlag, MomentFlag, Show
 from streams.cli.fleet.file import Change, FleetFile, all_reserved, changes, is_pattern, read, settings, unknown_names, wanted
 from streams.cli.given.asking import file_or_stdin
 from streams.cli.given.documents import file_text
 from streams.cli.given.node_names import NodeNames, matching, unknown_node
 from streams.cli.printed import units
-from streams.cli.printed.amounts import MEMORY, TITLES
+from streams.cli.printed.amounts import TITLES, amount_text
 from streams.cli.printed.output import Column, Report, plain
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
@@ -98,7 +98,7 @@ def show_(*names: NodeNames, log: LogFlag = None, at: MomentFlag = "now", show: 
 def _columns() -> list[Column]:
     amounts = []
     for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus"):
-        title, shown, is_wide = TITLES[resource], mib_text if resource in MEMORY else units.count, resource == "pcpus"
+        title, shown, is_wide = TITLES[resource], partial(amount_text, resource), resource == "pcpus"
         amounts.append(Column(name=f"{resource}.ratio_milli", title=f"{title} ratio", shown=units.ratio, right=True, wide=is_wide))
         amounts.append(Column(name=f"{resource}.reserved", title="reserved", shown=shown, right=True, wide=is_wide))
     return [

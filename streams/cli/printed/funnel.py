@@ -57,7 +57,7 @@ def funnel_lines(decision: Decision, matrix: Matrix | None = None) -> list[str]:
         counts = f"{units.count(line.entered):>{digits}} -> {units.count(line.left):>{digits}}"
         lines.append(f"  {line.filter:<{width}}  {counts}  {_examples(line, matrix)}")
     if quiet:
-        lines.append(f"  {units.counted(quiet, 'other filter')} rejected nobody")
+        lines.append(f"  {units.counted(quiet, 'other filter' if found else 'filter')} rejected nobody")
     rejected = " + ".join(units.count(line.rejected) for line in found) or "0"
     lines.append(f"{units.count(decision.nodes_known)} = {rejected} rejected + {units.count(decision.passed)} left")
     return lines

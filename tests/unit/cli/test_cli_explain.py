@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,10 +40,21 @@ def test_a_placement_names_its_cut_its_funnel_and_gives_the_same_choice_again(fl
 
     assert said.code == 0
     assert said.out.count("made again, it gives the same choice") == 2
+    assert " and 1 own claim in flight; made again" in said.out
     assert "3 = 1 rejected + 2 left" in said.out
     assert "chosen: c0" in said.out
     assert "granted on c0" in said.out
     assert said.err.startswith("cut:")
+
+
+def test_filters_are_others_only_beside_one_that_rejected_somebody(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
+    fleet.asked(capsys, "r2", "--memory", "6GiB")
+
+    none, some = fleet.run(capsys, "explain", "r1").out, fleet.run(capsys, "explain", "r2").out
+
+    assert re.search(r"3 nodes known\n  \d filters rejected nobody\n3 = 0 rejected", none)
+    assert re.search(r"  \d other filters rejected nobody\n3 = 1 rejected", some)
 
 
 def test_the_only_node_left_is_not_weighed_and_the_answer_says_so(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,3 +264,9 @@ def test_a_file_may_come_through_a_pipe_and_begin_as_other_systems_files_do(
     assert (said.code, said.err.splitlines()[-1]) == (0, "1 of 1 nodes changed")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[defalts]\n")))
     assert "stdin: there is no section [defalts]" in fleet.run(capsys, "fleet", "apply", "-").err
+
+
+def test_amounts_of_memory_that_are_nothing_are_0_as_in_every_other_table(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = fleet.run(capsys, "fleet", "show", "c01").out
+
+    assert "MiB" not in shown
