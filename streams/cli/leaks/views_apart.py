@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import NamedTuple
 
@@ -18,10 +18,11 @@ from streams.cli.reading.state import State
 
 
 class ViewsApart(NamedTuple):
-    """The instances on which the views of one node differ, sorted, and whether an audit has yet to judge it."""
+    """The instances on which the views of one node differ, sorted, whether an audit has yet to judge it, and how old the last one is."""
 
     instances: list[str]
     unjudged: bool
+    audit_age_ms: int
 
 
 def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) -> dict[str, ViewsApart]:
@@ -55,7 +56,7 @@ def apart_on(state: State, names: Iterable[str], findings: Iterable[Finding]) ->
         departed = [event_ms for instance_id, event_ms in view.departed.items() if instance_id not in without]
         last_ms = max([*(word.event_ms for word in words), *departed], default=-1)
         unjudged = last_ms > node.complete_ms - SKEW_MS or any(word.moving for word in words)
-        found[node_id] = ViewsApart(instances, unjudged)
+        found[node_id] = ViewsApart(instances, unjudged, max(0, state.as_of_ms - node.complete_ms))
     return found
 
 
@@ -85,17 +86,21 @@ def apart_text(nodes: Mapping[str, ViewsApart], *, found: int, hidden: int) -> s
     """What is said of nodes whose views differ: in place of "all agree" where nothing is found, beside what is; empty where none do."""
     if not nodes:
         return ""
-    on, unjudged = f"tracked and reported differ on {units.counted(len(nodes), 'node')}", sum(each.unjudged for each in nodes.values())
+    on, unjudged = f"tracked and reported differ on {units.counted(len(nodes), 'node')}", [each for each in nodes.values() if each.unjudged]
     if found:
-        return f"without a finding, {on}: {_next_audits(len(nodes)) if unjudged == len(nodes) else 'see `claimlog nodes`'}"
+        return f"without a finding, {on}: {_next_audits(unjudged) if len(unjudged) == len(nodes) else 'see `claimlog nodes`'}"
     nothing = "nothing else found" if hidden else "nothing found"
     if unjudged:
-        return f"{nothing} yet; tracked and reported differ on {units.counted(unjudged, 'node')}: {_next_audits(unjudged)}"
+        return f"{nothing} yet; tracked and reported differ on {units.counted(len(unjudged), 'node')}: {_next_audits(unjudged)}"
     return f"{nothing}, though {on}: see `claimlog nodes`"
 
 
-def _next_audits(nodes: int) -> str:
-    return f"{'its' if nodes == 1 else 'their'} next audits will tell"
+def _next_audits(nodes: Sequence[ViewsApart]) -> str:
+    """What is known of the audits that these nodes wait for: whether any will come is not, where nothing runs that tells silence."""
+    oldest = units.span(max(each.audit_age_ms for each in nodes))
+    if len(nodes) == 1:
+        return f"its next audit will tell; its last is {oldest} old"
+    return f"their next audits will tell; their last ones are up to {oldest} old"
 
 
 def apart_lines(state: State, node_id: str, differ: ViewsApart) -> str:
@@ -104,7 +109,7 @@ def apart_lines(state: State, node_id: str, differ: ViewsApart) -> str:
     if ledger is None:
         return ""
     node, view = ledger.nodes[node_id], state.observed[ledger.partition].view(node_id)
-    lines = [f"tracked and reported differ on {node_id}{', whose next audit will tell' if differ.unjudged else ', without a finding'}"]
+    lines = [f"tracked and reported differ on {node_id}{f': {_next_audits([differ])}' if differ.unjudged else ', without a finding'}"]
     for instance_id in differ.instances:
         shown, tracked = node.shown.get(instance_id), (view.tracked or {}).get(instance_id)
         seen = "shown by no observation" if shown is None else f"shown with {amounts_text(shown.amounts)}"

@@ -253,9 +253,28 @@ def test_a_gap_that_no_audit_could_judge_yet_is_an_open_question_until_the_next_
     sound.audit("c02", {"i-2": 512})
 
     assert (before, gap, elsewhere) == (AGREE, 512, AGREE)
-    assert one == healed == "nothing found yet; tracked and reported differ on 1 node: its next audits will tell"
-    assert two == "nothing found yet; tracked and reported differ on 2 nodes: their next audits will tell"
+    assert one.startswith("nothing found yet; tracked and reported differ on 1 node: its next audit will tell; its last is ")
+    assert healed.startswith("nothing found yet; tracked and reported differ on 1 node: its next audit will tell; its last is ")
+    assert two.startswith(
+        "nothing found yet; tracked and reported differ on 2 nodes: their next audits will tell; their last ones are up to "
+    )
     assert last_words(sound, capsys) == AGREE
+
+
+def test_an_open_question_says_how_old_the_audit_is_that_another_one_has_to_follow(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Perhaps none ever will: its producer was stopped, and with no process that tells silence nobody says so."""
+    sound.lived("c01", "i-1", 2048, InstanceDeleted)
+    sound.now_ms += 3 * 3_600_000
+    sound.audit("c02", {"ghost": 512})
+    at = sound.now_ms + 500
+
+    said, explained = (sound.run(capsys, "leaks", *flags, "--at", str(at)) for flags in ((), ("--explain",)))
+
+    ends = "its next audit will tell; its last is 3h old"
+    assert said.err.splitlines()[-1] == f"without a finding, tracked and reported differ on 1 node: {ends}"
+    assert f"tracked and reported differ on c01: {ends}\n" in explained.out
 
 
 def test_an_open_question_that_the_next_audit_answers_badly_becomes_a_finding(sound: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,4 +369,4 @@ def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys
     sound.lived("c01", "i-1", 2048, InstanceDeleted)
 
     assert ignored == "nothing else found"
-    assert last_words(sound, capsys) == "nothing else found yet; tracked and reported differ on 1 node: its next audits will tell"
+    assert last_words(sound, capsys).startswith("nothing else found yet; tracked and reported differ on 1 node: its next audit will tell")
