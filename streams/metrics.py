@@ -168,6 +168,8 @@ class Health:
         self.ready = False
         self.doing = "still catching up with the log"
         """What keeps it from being ready."""
+        self.waits_for: Callable[[], str] = str
+        """What it waits for before it can go on, where that is not the log, in words; nothing while it works."""
         self.waits = False
         """Whether it can only wait for a log that is full or out of reach. Who waits says itself when that has lasted too long."""
         self.troubles = 0
@@ -179,7 +181,7 @@ class Health:
             return "waiting for a log that is full or out of reach"
         if self.ready and (idle := self.idle_seconds()) > ANSWERS_SECONDS:
             return f"the loop has not turned for {idle:.0f} s; it may wait for a log that does not answer"
-        return "" if self.ready else self.doing
+        return "" if self.ready else self.waits_for() or self.doing
 
     def met_trouble(self) -> None:
         """The loop came round to a log that is full or out of reach."""

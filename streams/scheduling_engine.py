@@ -86,6 +86,10 @@ class SchedulerEngine:
         """How much of the time of its turns it slept, in all."""
         return self._scheduler.waited_seconds
 
+    def waits_for(self) -> str:
+        """See `Health`."""
+        return self._scheduler.waits_for()
+
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`."""
         return self._scheduler.positions()

@@ -110,7 +110,7 @@ def run(
     from streams.folder import Folder
     from streams.log.kafka import KafkaLog
     from streams.measured import Measured
-    from streams.metrics import Health, Metrics, serve, url
+    from streams.metrics import Health, Metrics
     from streams.runner import Host, NoShare
     from streams.scheduling_engine import SchedulerEngine
 
@@ -129,9 +129,7 @@ def run(
         _open_ledger(opened, ledger_partitions)
         series, health = Metrics(_version(), timing.wall_ms), Health(time.monotonic, loads=True)
         if metrics is not None:
-            server = stack.enter_context(serve(series, health, metrics, metrics_address))
-            stack.callback(server.shutdown)
-            say(f"metrics and health at {url(metrics_address, server.server_port)}")
+            _serve(stack, series, health, metrics, metrics_address)
         home = state or _state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
@@ -142,7 +140,9 @@ def run(
             # Beside a stream processor nothing is placed before that has said which nodes went silent while it was away.
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
             given = (opened, process, chosen, engine, timing, series, say)
-            engines.append(SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin))
+            scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin)
+            health.waits_for = scheduler.waits_for
+            engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
         Host(opened, measured, share, health, sys.stderr).run(partial(bool, asked), until_idle=until_idle)
@@ -202,6 +202,15 @@ def _check_served(port: int | None, address: str) -> None:
         raise UsageProblem(f"--metrics-address {address}: nothing is served without --metrics PORT")
     if not address:
         raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
+
+
+def _serve(stack: ExitStack, metrics: Metrics, health: Health, port: int, address: str) -> None:
+    """Serve metrics and health until the stack is left."""
+    from streams.metrics import serve, url
+
+    server = stack.enter_context(serve(metrics, health, port, address))
+    stack.callback(server.shutdown)
+    say(f"metrics and health at {url(address, server.server_port)}")
 
 
 def _clock(text: str) -> Clock:

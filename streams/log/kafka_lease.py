@@ -71,6 +71,10 @@ class KafkaLease:
             self._poll(consumer, 0)
         return self._mine
 
+    def waits_for(self) -> str:
+        """What the first look waits for, in words; nothing once that has its answer."""
+        return "" if self._answered else "waiting for brokers to share out partitions: who was killed is missed after --lease-timeout only"
+
     def _join(self, consumer: Consumer) -> None:
         left = self._clients.patience(JOIN_SECONDS)
         # Who is to end takes nothing over.

@@ -410,6 +410,16 @@ def settle(leases: list[Lease], shares: list[int]) -> list[frozenset[int]]:
         time.sleep(0.02)
 
 
+def test_a_member_says_that_it_waits_for_its_share_until_it_has_the_brokers_word(log: KafkaLog) -> None:
+    lease = log.lease("schedulers", "claims", "alone", timeout_seconds=10)
+    before = lease.waits_for()
+
+    lease.partitions()
+
+    assert before.startswith("waiting for brokers to share out partitions")
+    assert lease.waits_for() == ""
+
+
 def test_members_divide_partitions_and_take_over_what_is_released(log: KafkaLog) -> None:
     (first,) = members(log, 1)
     alone = first.partitions()

@@ -79,6 +79,17 @@ def test_a_process_is_ready_only_when_it_has_caught_up(served: tuple[Metrics, He
     assert got(f"{url}/readyz")[0] == 200
 
 
+def test_a_process_that_waits_before_it_can_catch_up_says_for_what(served: tuple[Metrics, Health, str]) -> None:
+    _, health, url = served
+    health.waits_for = lambda: "waiting for brokers"
+    waiting = got(f"{url}/readyz")
+
+    health.ready = True
+
+    assert waiting == (503, "waiting for brokers\n")
+    assert got(f"{url}/readyz")[0] == 200
+
+
 def test_a_loop_that_does_not_turn_is_not_well(served: tuple[Metrics, Health, str], clock: Time) -> None:
     _, health, url = served
     health.ready = True
