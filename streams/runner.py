@@ -49,6 +49,10 @@ class NoShare:
         """No partition of the ledger, ever."""
         return frozenset()
 
+    def waits_for(self) -> str:
+        """Nothing: it needs none."""
+        return ""
+
     def release(self) -> None:
         """There is nothing to give up."""
 
@@ -73,7 +77,9 @@ class Host:
         health.waits = False
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
-        """Turn until `stopped` says so, or with `until_idle` until nothing is left to do. Engines and lease are given up at the end.
+        """Turn until `stopped` says so, or with `until_idle` until nothing is left to do that nobody else does.
+
+        Engines and lease are given up at the end.
 
         While the log is full, or out of reach for less than `UNREACHABLE_SECONDS_MAX`, this is said once and tried again: engines append
         what was not acknowledged anew, byte for byte. Whatever else goes wrong is raised, so that the process ends and says why.
@@ -94,7 +100,7 @@ class Host:
             try:
                 if not self._turn():
                     self._health.ready = True
-                    if until_idle:
+                    if until_idle and not (self._lease.waits_for() or self._health.waits_for()):
                         return
                     self._sleep()
             except (LogFull, LogUnreachable) as trouble:

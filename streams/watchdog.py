@@ -74,6 +74,10 @@ class Share:
                 return inner.loading, inner.waits(self.owned)
         return None, {}
 
+    def waits_for(self) -> str:
+        """See `Lease`: nothing, as it was given out."""
+        return ""
+
     def release(self) -> None:
         """Nothing is held: who has the partitions is Faust's word."""
 

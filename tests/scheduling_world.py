@@ -208,6 +208,9 @@ class Everything:
     def partitions(self) -> frozenset[int]:
         return self._all
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         self._all = frozenset()
 

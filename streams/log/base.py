@@ -154,6 +154,13 @@ class Lease(Protocol):
         """
         ...
 
+    def waits_for(self) -> str:
+        """What keeps this member's share from being all that nobody else works on, in words, as of the last look; nothing if it is that.
+
+        A member that was killed has its partitions until the time-out.
+        """
+        ...
+
     def release(self) -> None:
         """Give everything up at once, so that others need not wait for the time-out."""
         ...

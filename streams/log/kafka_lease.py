@@ -54,7 +54,7 @@ class KafkaLease:
             }
         )
         self._mine: frozenset[int] = frozenset()
-        self._answered = False
+        self._answered = self._has_shared = False
         self._looked = 0.0
         self._consumer.subscribe([clients.settings.topic(topic)], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
 
@@ -72,8 +72,9 @@ class KafkaLease:
         return self._mine
 
     def waits_for(self) -> str:
-        """What the first look waits for, in words; nothing once that has its answer."""
-        return "" if self._answered else "waiting for brokers to share out partitions: who was killed is missed after --lease-timeout only"
+        """See the contract: brokers share out once they miss whoever is gone."""
+        waits = "waiting for brokers to share out partitions: who was killed is missed after --lease-timeout only"
+        return "" if self._has_shared else waits
 
     def _join(self, consumer: Consumer) -> None:
         left = self._clients.patience(JOIN_SECONDS)
@@ -95,7 +96,7 @@ class KafkaLease:
             raise log_error(error, self._place, "sharing partitions")
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._answered = True
+        self._answered = self._has_shared = True
         consumer.incremental_assign(partitions)
         if partitions:
             consumer.pause(partitions)

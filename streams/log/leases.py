@@ -98,6 +98,10 @@ class RosterLease:
         self._beat: Heartbeat | None = None
         self._released = False
         self._mine: frozenset[int] = frozenset()
+        self._first: Mapping[str, Heartbeat] | None = None
+        """What was there of everybody at the first look."""
+        self._unheard = False
+        """Whether somebody has partitions who was not heard from since."""
 
     def partitions(self) -> frozenset[int]:
         """See the contract. After `release` it is empty for good."""
@@ -113,7 +117,16 @@ class RosterLease:
             raise
         self._looked_ms, self._beat = now_ms, group.heartbeats[self._member]
         self._mine = frozenset(number for number, member in group.held.items() if member == self._member)
+        first = self._first = group.heartbeats if self._first is None else self._first
+        others = {*group.held.values()} - {self._member}
+        self._unheard = any(first.get(member) == group.heartbeats[member] for member in others)
         return self._mine
+
+    def waits_for(self) -> str:
+        """See the contract."""
+        if not self._unheard:
+            return ""
+        return "waiting for a sign of who shares its work: who was killed is missed after --lease-timeout only"
 
     def release(self) -> None:
         """See the contract."""

@@ -407,6 +407,25 @@ def test_a_silent_member_loses_its_partitions_after_its_time_out(log: Log, backe
 
 
 @needs("the test's clock")
+def test_whoever_joins_waits_for_a_sign_of_the_others_or_for_their_time_out(log: Log, backend: Backend, clock: Clock) -> None:
+    """What a member that was killed has is nobody's work until then."""
+    dead, live = (log.lease("schedulers", "claims", name, timeout_seconds=10) for name in ("dead", "live"))
+    for lease in (dead, live):
+        lease.partitions()
+    waits: list[tuple[int, bool]] = []
+    with backend.open() as other:
+        joins = other.lease("schedulers", "claims", "joins", timeout_seconds=10)
+        for _ in range(11):
+            waits.append((len(joins.partitions()), bool(joins.waits_for())))
+            clock.now_ms += 1_000
+            live.partitions()
+
+    assert waits[0] == (1, True)
+    assert all(is_waiting for _, is_waiting in waits[:9])
+    assert waits[-1] == (2, False)
+
+
+@needs("the test's clock")
 def test_a_member_that_keeps_asking_stays(log: Log, backend: Backend, clock: Clock) -> None:
     first = log.lease("schedulers", "claims", "a", timeout_seconds=10)
     with backend.open() as other:

@@ -70,6 +70,9 @@ class First(At):
     def partitions(self) -> frozenset[int]:
         return frozenset({0})
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         """It owns it to the end."""
 

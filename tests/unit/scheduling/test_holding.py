@@ -176,6 +176,9 @@ class Shared(Far):
     def partitions(self) -> frozenset[int]:
         return self.owned
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         self.owned = frozenset()
 

@@ -23,6 +23,9 @@ class Lease:
         self.was_ready.append(self._health.ready)
         return self._shares.pop(0) if len(self._shares) > 1 else self._shares[0]
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         """Nothing is held."""
 
@@ -97,3 +100,34 @@ def test_a_process_that_gives_a_part_up_stays_ready() -> None:
     Host(log, [engine], lease, health, StringIO()).run(lambda: len(engine.readiness) == 5)
 
     assert engine.readiness == [False, False, False, True, True]
+
+
+def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() -> None:
+    health, lease, turns = Health(lambda: 0.0), Waiting(2), list[frozenset[int]]()
+
+    class Noted(Loading):
+        def turn(self, partitions: frozenset[int]) -> int:
+            turns.append(partitions)
+            return 0
+
+    Host(MemoryLog(), [Noted(health)], lease, health, StringIO()).run(lambda: False, until_idle=True)
+
+    assert turns[-1] == ALL
+    assert lease.waits_for() == ""
+
+
+class Waiting:
+    """Has its share once it was asked for so often: each turn and each sleep asks."""
+
+    def __init__(self, looks: int) -> None:
+        self._left = looks
+
+    def partitions(self) -> frozenset[int]:
+        self._left -= 1
+        return NONE if self._left >= 0 else ALL
+
+    def waits_for(self) -> str:
+        return "waiting" if self._left >= 0 else ""
+
+    def release(self) -> None:
+        """Nothing is held."""

@@ -92,6 +92,9 @@ class _Mine(Lease):
     def partitions(self) -> frozenset[int]:
         return self._mine
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         """Nothing to give up."""
 
@@ -585,6 +588,9 @@ class Lent(At):
 
     def partitions(self) -> frozenset[int]:
         return self.mine
+
+    def waits_for(self) -> str:
+        return ""
 
     def release(self) -> None:
         self.mine = frozenset()

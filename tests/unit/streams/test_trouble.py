@@ -74,6 +74,9 @@ class Everything:
     def partitions(self) -> frozenset[int]:
         return ALL
 
+    def waits_for(self) -> str:
+        return ""
+
     def release(self) -> None:
         """Nothing is held."""
 
