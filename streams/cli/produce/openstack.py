@@ -60,11 +60,12 @@ def openstack(
     from producers.openstack import PRODUCER, OpenStack
     from producers.openstack_hosts import audit_of
     from producers.source import epoch_after, said
-    from schemas.topics import AUDITS
+    from schemas.topics import AUDITS, LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
     from streams.cli.produce.notifications import Feed, letters_before, swaps, told_before
     from streams.cli.produce.publishing import last_epochs, message
     from streams.cli.produce.verb import persistence
+    from streams.cli.reading.records import lost_before
 
     clock = SystemClock()
     hosts, swap, start_ms = listed_hosts(hypervisors), swaps(swap_mib), clock.wall_ms()
@@ -73,6 +74,8 @@ def openstack(
         sources = [stack.enter_context(notifications(spec)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
         open_ledger(target)
+        if lost := lost_before(target, LIFECYCLE):
+            say(f"what was told before is not known, so notifications that come again are told again: {lost}")
         before = told_before(target)
         follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
         feed, persistent = Feed(follower, letters_before(target)), persistence()

@@ -17,7 +17,7 @@ from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.interrupts import ended_by_sigterm
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
-from streams.cli.problems import UsageProblem
+from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.open_log import opened
 from streams.clock import SystemClock
 from streams.ledger_topics import open_ledger
@@ -177,9 +177,10 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
     """Open the log, make the fleet, and play until the plan is fulfilled; what came of it is said on stderr."""
     from producers.load import PRODUCER, SimulatedFleet
     from producers.source import epoch_after
-    from schemas.topics import AUDITS, LIFECYCLE
+    from schemas.topics import AUDITS, LIFECYCLE, RESULTS
     from streams.cli.produce.driving import Driver
     from streams.cli.produce.publishing import last_epochs, wait_until_carried
+    from streams.cli.reading.records import lost_before
 
     plan.check()
     clock = SystemClock()
@@ -192,6 +193,8 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         for node_id in fleet.nodes:
             fleet.restart_producers(node_id, epoch)
         coming = iter(()) if plan.once else events()
+        if lost := lost_before(target, LIFECYCLE, RESULTS):
+            raise AnswerIncomplete(f"what earlier runs left on these nodes, and what was answered, is not known: {lost}")
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
         progress, persistent = Progress("instances", plan.instances), persistence()
         try:

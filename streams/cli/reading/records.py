@@ -78,6 +78,15 @@ class Range(NamedTuple):
         )
 
 
+def lost_before(log: Log, *topics: str) -> str:
+    """Which of these topics begins late, so that not all that was said there is at hand, and what to do about it; nothing if none does."""
+    found = next(((place, start) for place in places(log, *topics) if (start := log.start(*place))), None)
+    if found is None:
+        return ""
+    (topic, number), start = found
+    return f"{topic}/{number} begins at record {start}; {where_archived(log)}"
+
+
 def _has_left(log: Log, topics: Sequence[str]) -> bool:
     """Whether some of these topics begin late. What leaves the log is that of all of them up to one moment, and `claims` knows which."""
     return any(log.start(*place) > 0 for place in places(log, *_kept_for_ever(topics)))
