@@ -104,6 +104,11 @@ class Driver:
         return self._next is None
 
     @property
+    def unsent(self) -> int:
+        """How many messages the log has not acknowledged; the tally has what they say."""
+        return len(self._out)
+
+    @property
     def waiting(self) -> int:
         """How many requests have no counting result yet."""
         return len(self._waiting)

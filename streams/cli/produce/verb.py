@@ -213,4 +213,6 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         finally:
             progress.close()
             say(str(driver.tally))
+            if driver.unsent:
+                say(f"of these the last {driver.unsent} messages were not acknowledged: the log may lack them")
     return Exit.DONE

@@ -69,6 +69,23 @@ class World:
         self.log.append([Message(RESULTS, request_id.encode(), encode(result))])
 
 
+def test_what_the_log_did_not_acknowledge_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([arrival(0, "r1"), arrival(0, "r2")])
+
+    def full(messages: Sequence[Message]) -> list[int]:
+        raise LogFull(f"no room for {len(messages)}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.log, "append", full)
+        with pytest.raises(LogFull):
+            world.at(0)
+        unsent = world.driver.unsent
+    world.at(1)
+
+    assert unsent == len(world.records(REQUESTS)) + len(world.records(AUDITS)) == 4
+    assert world.driver.unsent == 0
+
+
 def arrival(time_ms: int, request_id: str) -> Arrival:
     return Arrival(time_ms, PlacementRequested(request_id=request_id, flavor=Flavor(vcpus=1, memory_mib=1_792)))
 
