@@ -20,7 +20,7 @@ from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
 from tests.conformance.ledger_areas import options_in
-from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, listed, options_of, renamed, room_of
+from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, counted_alone, listed, options_of, renamed, room_of
 from tests.scheduling_world import settle, world
 
 Vector = dict[str, Any]
@@ -46,7 +46,7 @@ def weighed(vector: Vector) -> Mapping[str, Any]:
     said = [value for key, value in config.items() if key.rpartition(".")[2] in own and value is not None]
     multiplier = float(said[0]) if said else default
     group = asked.get("group") or {}
-    rooms = [room_of(host, group.get("members") or (), group.get("policy") or "anti-affinity") for host in hosts]
+    rooms = [room_of(counted_alone(host, name), group.get("members") or (), group.get("policy") or "anti-affinity") for host in hosts]
     try:
         scores, _ = weigh(rooms, [(name, multiplier)], ask=ask_for(asked), options=options_of(config))
     except MetricMissing as error:

@@ -15,13 +15,15 @@ from producers import nova_stats
 from producers.openstack_places import RESIZED, is_moving
 from projections import numa, pci
 from projections.fit import fits
+from projections.ledger_state import Step
 from projections.node import Node
 from projections.room import mark_of, room
 from schemas.claims import ClaimItem
 from schemas.inventory import Hypervisor, PciDevice, Physical, ResourceRule
 from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
 from schemas.resources import Limits, ObservedResources, Resources, Shortfall
-from tests.ledger_history import History, item
+from tests.ledger_history import History as AnyHistory
+from tests.ledger_history import item
 
 Given = dict[str, Any]
 NODE = "n1"
@@ -35,6 +37,25 @@ NO_CELLS_WITH_DEVICES = "Requested instance NUMA topology together with requeste
 NO_DEVICES, OTHER_PAGES = "Claim pci failed", "Requested page size is different from current page size"
 ENDED = {"confirmed", "reverted", "failed", "completed", "cancelled", "done"}
 """States of a migration that holds nothing any more."""
+
+
+class History(AnyHistory):
+    """A ledger that has to take what a vector is translated into. Raises ValueError for a record that it does not."""
+
+    def append(self, key: bytes, value: bytes, at_s: int | None = None) -> Step:
+        step = super().append(key, value, at_s)
+        if step.dead is not None:
+            raise ValueError(f"no record of the ledger's: {step.dead.reason}")
+        return step
+
+
+def in_whole(said: Any) -> Any:
+    """What a vector says, whole numbers as such where they are written with a fraction of zero."""
+    if isinstance(said, float) and said.is_integer():
+        return int(said)
+    if isinstance(said, Mapping):
+        return {key: in_whole(each) for key, each in said.items()}
+    return [in_whole(each) for each in said] if isinstance(said, list) else said
 
 
 def milli(ratio: float) -> int:
@@ -284,29 +305,44 @@ def _tested(given: Given) -> Given:
 LIVE = "live-migration"
 GUESTS, HOSTS = ("instance", "old", "source", "current"), ("claimed", "new", "dest", "requested", "fit", "host_")
 """How keys begin under which a vector says what a guest that moves has, and what it was given where it goes."""
+PAGE_LEAST_KIB = 4
 ROOMY = {"memory_mb": 4096, "local_gb": 40, "vcpus": 8}
 
 
 def _moved(given: Given) -> Given:
     """A move onto a host that has what its NUMA fit gave (`claimed…`, `new…`): the guest's own page size must be there if it moves live.
 
-    One that names its host, or the host's cells, is tested like any other claim.
+    One that names its host, or the host's cells, is tested like any other claim besides.
     """
-    if "node" in given or given.get("node_numa_cells"):
-        return _tested(given)
     guest, there = (_cells_said(given, *names) for names in (GUESTS, HOSTS))
-    if guest and there and given.get("migration_type", LIVE) != LIVE:
-        return _outcome([])
+    pages = _pages_met(guest, there) if guest and there and given.get("migration_type", LIVE) == LIVE else []
+    if "node" in given or given.get("node_numa_cells"):
+        # Whom its new cells are told of, the NUMA fit has seated already.
+        tested = _tested({**given, "instance_numa_cells": [] if there else guest})
+        return {**tested, **_outcome([*tested["reason_mentions_in_order"], *pages])}
     if guest and there:
-        sizes = [page_size_of(cell) for cell in there]
-        pages = [{"mempages": [(size, cell["memory"] * 1024 // size, 0)] if size else []} for cell, size in zip(there, sizes, strict=True)]
-        cells = [_cell({**cell, **of_size}) for cell, of_size in zip(there, pages, strict=True)]
-        lacks = [lack for lack in numa.fit_cells(cells, list(map(want_of, guest))) if isinstance(lack, Shortfall)]
-        return _outcome([OTHER_PAGES if lack.resource.startswith("pages_") else NO_CELLS for lack in lacks])
+        return _outcome(pages)
     claim = ClaimItem(
         claim_id="c", instance_id="vm", nodes=(NODE,), resources=Resources(vcpus=1, memory_mib=512), numa=tuple(map(want_of, guest))
     )
     return _outcome([NO_CELLS] if fits(_node(ROOMY), claim, "r") else [])
+
+
+def _pages_met(guest: list[Given], there: list[Given]) -> list[str]:
+    """Whether a guest's pages are where it goes, which has as many as it needs of the size that it was given, and of no other.
+
+    A guest or a cell of which no size is told has the smallest pages.
+    """
+    sizes = [page_size_of(cell) or PAGE_LEAST_KIB for cell in there]
+    wants = [{**cell, "pagesize": page_size_of(cell) or PAGE_LEAST_KIB} for cell in guest]
+    # Whole pages of each size: what is compared is the size, which vectors tell without memory.
+    largest_mib = max(*sizes, *(want["pagesize"] for want in wants), 1024) // 1024
+    needed = [{**want, "memory": -(-want["memory"] // largest_mib) * largest_mib} for want in wants]
+    most_mib = max(each["memory"] for each in (*needed, *there))
+    pages = [[(size, most_mib * 1024 // size, 0)] for size in sizes]
+    cells = [_cell({**cell, "memory": most_mib, "mempages": met}) for cell, met in zip(there, pages, strict=True)]
+    lacks = [lack for lack in numa.fit_cells(cells, list(map(want_of, needed))) if isinstance(lack, Shortfall)]
+    return [OTHER_PAGES if lack.resource.startswith("pages_") else NO_CELLS for lack in lacks]
 
 
 def _cells_said(given: Given, *prefixes: str) -> list[Given]:
@@ -574,8 +610,7 @@ def _placement_capacity(vector: Given) -> Given:
         step_size=inventory.get("step_size") or 1,
     )
     history = History()
-    if (step := history.configure(NODE, at_s=0, vcpus=rule)).dead is not None:
-        raise ValueError(f"no rule of the ledger's: {step.dead.reason}")
+    history.configure(NODE, at_s=0, vcpus=rule)
     others = given.get("used_by_others", 0)
     history.audit({"others": ObservedResources(vcpus=others)} if others else {}, at_s=0, hypervisor=Hypervisor(vcpus=inventory["total"]))
     if vector["subject"] == "capacity":
@@ -592,7 +627,7 @@ def _host_state(vector: Given) -> Given:
         case "free_disk_mb":
             least = given.get("disk_available_least")
             physical = Physical(disk_mib_available_least=None if least is None else least * 1024)
-            node = _with_free({"free_disk_mb": given["free_disk_gb"] * 1024}, physical=physical)
+            node = _with_free({"free_disk_mb": (given["free_disk_gb"] or 0) * 1024}, physical=physical)
             return {"free_disk_mb": _seen(node)["free_disk_mb"]}
         case "counters":
             history = History()
@@ -651,15 +686,22 @@ def _seen(node: Node, own: Sequence[ClaimItem] = ()) -> Given:
     }
 
 
+def _read_in_whole(area: Callable[[Given], object]) -> Callable[[Given], object]:
+    return lambda vector: area({**vector, "given": in_whole(vector["given"])})
+
+
 AREAS: dict[str, Callable[[Given], object]] = {
-    "claim": _claim,
-    "tracker": _track,
-    "stats": _stats,
-    "placement_capacity": _placement_capacity,
-    "numa_cell_fit": _numa_cell_fit,
-    "numa_host_fit": _numa_host_fit,
-    "pci": _pci,
-    "host_state": _host_state,
+    name: _read_in_whole(area)
+    for name, area in {
+        "claim": _claim,
+        "tracker": _track,
+        "stats": _stats,
+        "placement_capacity": _placement_capacity,
+        "numa_cell_fit": _numa_cell_fit,
+        "numa_host_fit": _numa_host_fit,
+        "pci": _pci,
+        "host_state": _host_state,
+    }.items()
 }
 SUBJECTS: dict[str, Collection[str]] = {
     "claim": ("Claim", "MoveClaim", "abort"),

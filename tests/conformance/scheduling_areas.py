@@ -17,7 +17,7 @@ from streams.scheduling.filters.json_query import QueryError, holds, parsed
 from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.weighers import Weigher, normalised
 from tests.conformance.choosing_areas import chosen, selected, weighed
-from tests.conformance.terms import GIB, HOST_NAMES, REQUEST_NAMES, aggregates_of, ask_for, options_of, renamed, room_of
+from tests.conformance.terms import GIB, HOST_NAMES, REQUEST_NAMES, aggregates_of, ask_for, counted_alone, options_of, renamed, room_of
 
 Vector = dict[str, Any]
 NOTHING_REPORTED: Mapping[str, Any] = {
@@ -53,7 +53,7 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
             return {"pass": holds(parsed(ask.request.hints.query), facts)}
         except QueryError:
             return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
-    room = room_of({**NOTHING_REPORTED, **host}, group.get("members") or (), group.get("policy") or "anti-affinity")
+    room = room_of(counted_alone({**NOTHING_REPORTED, **host}, name), group.get("members") or (), group.get("policy") or "anti-affinity")
     return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask, room, name)}
 
 

@@ -88,7 +88,15 @@ def room_of(host: Mapping[str, Any], members: Sequence[str] = (), policy: str = 
     node.shown = _shown(host)
     memory_mib, disk_mib = _used(host, "free_ram_mb", _memory_mib(host)), _used(host, "free_disk_mb", _disk_mib(host))
     node.used = [host.get("vcpus_used") or 0, 0, memory_mib, disk_mib]
-    return room(node, 0, mark_of(node.node_id), _instances(host, node.node_id, members, policy))
+    instances = _instances(host, node.node_id, members, policy)
+    # They stand for what is there, where claims in flight would be I/O operations: of those the host's own figure has told.
+    node.io_claims = -len(instances)
+    return room(node, 0, mark_of(node.node_id), instances)
+
+
+def counted_alone(host: dict[str, Any], subject: str) -> dict[str, Any]:
+    """A host as Nova's rules about the number of instances see it: by the count that it reports, whichever it names."""
+    return host if "NumInstances" not in subject else {key: value for key, value in host.items() if key != "instances"}
 
 
 def aggregates_of(listed: Sequence[Mapping[str, str]] | None) -> tuple[Aggregate, ...]:
@@ -221,9 +229,9 @@ def _used(host: Mapping[str, Any], free: str, total: int | None) -> int:
 
 
 def _instances(host: Mapping[str, Any], node_id: str, members: Sequence[str], policy: str) -> list[ClaimItem]:
-    """The host's instances as claims that take nothing: by name, or as many as are counted."""
-    named = [each if isinstance(each, str) else _id(each) for each in host.get("instances") or ()]
-    names = named or [f"instance-{number}" for number in range(host.get("num_instances") or 0)]
+    """The host's instances as claims that take nothing: by name, and as many more as are counted."""
+    names = [each if isinstance(each, str) else _id(each) for each in host.get("instances") or ()]
+    names += [f"instance-{number}" for number in range(len(names), host.get("num_instances") or 0)]
     group = GroupMember(group_id=GROUP, policy=POLICIES.get(policy, "anti-affinity"))
     return [
         ClaimItem(claim_id=name, instance_id=name, nodes=(node_id,), resources=Resources(), group=group if name in members else None)

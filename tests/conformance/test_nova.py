@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -330,6 +331,27 @@ ALONE = {"direction": "dest", "type": "resize", "status": "error", "flavor": {"m
             {"pass": False},
         ),
         ("normalize", "normalize", {"values": [1, 3]}, {"weights": [0, 1]}),
+        (
+            "filter",
+            "IoOpsFilter",
+            {"host": {"num_io_ops": 7, "instances": ["i1", "i2"]}, "config": {"max_io_ops_per_host": 8}},
+            {"pass": True},
+        ),
+        (
+            "filter",
+            "NumInstancesFilter",
+            {"host": {"num_instances": 5, "instances": ["i1"]}, "config": {"max_instances_per_host": 5}},
+            {"pass": False},
+        ),
+        (
+            "weigh",
+            "IoOpsWeigher",
+            {"hosts": [{"host": "h1", "num_io_ops": 1, "num_instances": 9}, {"host": "h2", "num_io_ops": 2}]},
+            {"order": ["h1", "h2"]},
+        ),
+        ("placement_capacity", "capacity", {"inventory": {"total": 16.0, "allocation_ratio": 1.0}}, {"capacity": 16}),
+        ("tracker", "claim", {"totals": {"memory_mb": 512.0}, "claim": {"memory_mb": 128.0}}, {"free_ram_mb": 384}),
+        ("host_state", "free_disk_mb", {"free_disk_gb": None}, {"free_disk_mb": 0}),
         ("claim", "Claim", {"node": {}, "flavor": {"memory_mb": 512, "vcpus": 1, "root_gb": 1}}, {"claimed": True}),
         (
             "tracker",
@@ -516,3 +538,45 @@ def test_a_file_without_vectors_is_no_success(tmp_path: Path, text: str) -> None
 
     assert main([str(file)]) == 2
     assert main([str(tmp_path / "none.json")]) == 2
+
+
+def test_a_file_that_is_none_costs_no_other_its_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    beyond, deep = tmp_path / "beyond.json", tmp_path / "deep.json"
+    good: dict[str, Any] = {"area": "normalize", "subject": "normalize", "given": {"values": [1, 3]}, "expect": {"weights": [0, 1]}}
+    beyond.write_text("\ufeff" + json.dumps([good, {**good, "given": {"values": [float("inf")]}}]))
+    deep.write_text("[" * 200_000)
+
+    code = main([str(deep), str(beyond), str(HERE / "nova_vectors.json")])
+
+    said = capsys.readouterr()
+    assert (code, said.out.splitlines()[-1]) == (2, "207 passed, 2 failed")
+    assert f"error: {deep}: expected JSON: " in said.err
+
+
+SEATED, LARGE_PAGES = {"id": 0, "cpuset": [0, 1], "memory": 1024}, 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("said", "reasons"),
+    [
+        ({"instance_numa": [{**SEATED, "pagesize": 2048}], "claimed_numa": [{**SEATED, "pagesize": 2048}]}, []),
+        (
+            {"instance_numa": [{**SEATED, "pagesize": 2048}], "claimed_numa": [{**SEATED, "pagesize": 4}]},
+            ["Requested page size is different"],
+        ),
+        ({"instance_numa": [SEATED], "claimed_numa": [{**SEATED, "pagesize": 2048}]}, ["Requested page size is different"]),
+        ({"instance_numa": [SEATED], "claimed_numa": [SEATED]}, []),
+        ({"instance_pagesize": LARGE_PAGES, "claimed_pagesize": LARGE_PAGES}, []),
+        ({"instance_pagesize": LARGE_PAGES, "claimed_pagesize": 2048}, ["Requested page size is different"]),
+        ({"instance_numa": [SEATED], "node_numa_cells": [{**SEATED, "cpuset": [0]}]}, ["Requested instance NUMA topology"]),
+        (
+            {"instance_numa": [{**SEATED, "pagesize": 2}], "claimed_numa": [{**SEATED, "pagesize": 1}], "node_numa_cells": [SEATED]},
+            ["Requested page size is different"],
+        ),
+    ],
+)
+def test_a_live_move_is_granted_where_its_cells_fit_and_its_pages_are(said: dict[str, Any], reasons: list[str]) -> None:
+    given = {"migration_type": "live-migration", **said}
+    expect = {"claimed": not reasons, "reason_mentions_in_order": reasons}
+
+    assert difference({"area": "claim", "subject": "MoveClaim", "given": given, "expect": expect}) == ""
