@@ -29,7 +29,8 @@ from streams.log.kafka import KafkaLog
 from streams.log.kafka_errors import NOT_ALLOWED
 from streams.log.kafka_settings import KafkaSettings
 from streams.metrics import Health
-from streams.runner import PAUSE_SECONDS, UNREACHABLE_SECONDS_MAX, Engine, Host
+from streams.patience import PAUSE_SECONDS, Patience
+from streams.runner import Engine, Host
 from streams.seldom import Seldom
 from streams.tables import RECOVERY_SECONDS, mark_overdue
 from streams.watchdog import GROUP, Share, Watchdog
@@ -84,17 +85,16 @@ class _EngineThread:
 
     def _opened(self) -> KafkaLog | None:
         """The log, as soon as brokers answer; None when told to stop before. Raises LogUnreachable when that takes too long."""
-        host, until, told = self._host, time.monotonic() + UNREACHABLE_SECONDS_MAX, False
+        host, patience = self._host, Patience(self._host.tell, time.monotonic)
         while not self.stopped.is_set():
             try:
-                return KafkaLog.open(host.settings)
+                log = KafkaLog.open(host.settings)
             except LogUnreachable as trouble:
-                if time.monotonic() > until:
-                    raise
-                if not told:
-                    host.tell(f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s: {trouble}")
-                told = True
-            self.stopped.wait(PAUSE_SECONDS)
+                patience.met(trouble)
+                self.stopped.wait(PAUSE_SECONDS)
+            else:
+                patience.over()
+                return log
         return None
 
     def hurry(self) -> None:

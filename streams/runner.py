@@ -14,14 +14,10 @@ from projections.table import TableError
 from streams import collector
 from streams.log.base import Lease, Log, LogError, LogFull, LogUnreachable, Partition
 from streams.metrics import Health
+from streams.patience import PAUSE_SECONDS, Patience
 
 WAIT_SECONDS = 0.5
 """Longest sleep: how late a lease is renewed, a timer is looked at and a request to stop is heard, when nothing happens on the log."""
-PAUSE_SECONDS = 0.5
-"""Pause before a log that is full or out of reach is tried again: making room or starting a broker takes longer than this."""
-UNREACHABLE_SECONDS_MAX = 300.0
-"""How long a log may be out of reach before the process ends: what a rolling restart of a cluster takes. Then something else may be wrong
-with this process or its machine, and whoever supervises it should know."""
 
 
 class Engine(Protocol):
@@ -70,19 +66,15 @@ class Host:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log, self._engines, self._lease, self._health, self._err = log, list(engines), lease, health, err
-        self._clock = clock
         self._owned: frozenset[int] = frozenset()
-        self._trouble: LogError | None = None
-        self._since = 0.0
+        self._patience = Patience(self._tell, clock)
         health.waits = False
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
         """Turn until `stopped` says so, or with `until_idle` until nothing is left to do that nobody else does.
 
-        Engines and lease are given up at the end.
-
-        While the log is full, or out of reach for less than `UNREACHABLE_SECONDS_MAX`, this is said once and tried again: engines append
-        what was not acknowledged anew, byte for byte. Whatever else goes wrong is raised, so that the process ends and says why.
+        Engines and lease are given up at the end. A log that is full or out of reach is waited for (see `Patience`), and engines append
+        anew what was not acknowledged, byte for byte. Whatever else goes wrong is raised, so that the process ends and says why.
         """
         collector.settle()
         try:
@@ -92,7 +84,7 @@ class Host:
             raise
         failure = self._close()
         # A log that was away already has been said to be; what it would have been told, others find out.
-        if failure is not None and self._trouble is None:
+        if failure is not None and self._patience.trouble is None:
             raise failure
 
     def _loop(self, stopped: Callable[[], bool], *, until_idle: bool) -> None:
@@ -106,9 +98,11 @@ class Host:
             except (LogFull, LogUnreachable) as trouble:
                 if isinstance(trouble, LogUnreachable) and stopped():
                     # It was waited for only as long as an end may take, which says nothing of it.
-                    self._trouble = self._trouble or trouble
+                    self._patience.trouble = self._patience.trouble or trouble
                     return
-                self._bear(trouble)
+                self._health.met_trouble()
+                self._patience.met(trouble)
+                self._log.wait({}, PAUSE_SECONDS)
 
     def _turn(self) -> int:
         """One turn of every engine; returns how much there was to do."""
@@ -118,25 +112,10 @@ class Host:
             self._health.ready, self._health.loads = False, True
         self._owned = owned
         done = sum(engine.turn(owned) for engine in self._engines)
-        if self._trouble is not None:
-            self._tell("there is room again" if isinstance(self._trouble, LogFull) else "the log answers again")
-            self._trouble = None
+        self._patience.over()
         self._health.waits = False
         self._health.turned()
         return done
-
-    def _bear(self, trouble: LogFull | LogUnreachable) -> None:
-        """Wait before another try; raise what has lasted too long. Room has to be made by somebody, so that is waited for without end."""
-        now = self._clock()
-        if type(self._trouble) is not type(trouble):
-            self._since = now
-            waits = "waiting for room" if isinstance(trouble, LogFull) else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
-            self._tell(f"{waits}: {trouble}")
-        self._trouble = trouble
-        self._health.met_trouble()
-        if isinstance(trouble, LogUnreachable) and now - self._since > UNREACHABLE_SECONDS_MAX:
-            raise trouble
-        self._log.wait({}, PAUSE_SECONDS)
 
     def _close(self) -> LogError | TableError | None:
         """Give everything up, each whatever becomes of the others; returns the first failure, each is told."""

@@ -15,7 +15,8 @@ from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.log.base import Log, LogError, LogUnreachable, Partition
 from streams.measured import Measured
 from streams.metrics import Health
-from streams.runner import UNREACHABLE_SECONDS_MAX, Engine
+from streams.patience import UNREACHABLE_SECONDS_MAX
+from streams.runner import Engine
 from streams.tables import RECOVERY_SECONDS, Loading
 
 LOOK_SECONDS: Final = 1.0

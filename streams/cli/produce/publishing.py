@@ -12,6 +12,7 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.envelope import Headers
 from schemas.topics import AUDITS
 from streams.log.base import Log, LogFull, LogUnreachable, Message
+from streams.patience import PAUSE_SECONDS, Patience
 from streams.reconciler import CARRIERS
 
 TAIL_RECORDS = 5_000
@@ -19,9 +20,6 @@ TAIL_RECORDS = 5_000
 ahead: so that time stands for it where none is found."""
 BATCH_RECORDS = 1_000
 
-UNREACHABLE_SECONDS_MAX = 300.0
-"""How long a producer goes on while the log is out of reach, as long as the other processes do (`streams.runner`)."""
-PAUSE_SECONDS = 0.5
 CARRIED_SECONDS_MAX = 30.0
 """A worker of a cluster has its partitions within seconds, also on a busy machine; who starts none wants his requests all the same."""
 CARRIED_SECONDS_TOLD = 2.0
@@ -31,10 +29,9 @@ Answer = TypeVar("Answer")
 
 
 class Persistent:
-    """Does something with a log again while it is full, or out of reach for `UNREACHABLE_SECONDS_MAX` at most; `tell` hears it once.
+    """Does something with a log again while it is full or out of reach, as long as other processes wait for it (see `Patience`).
 
-    Room has to be made by somebody, so that is waited for without end, as other processes do (`streams.runner`).
-    `clock` gives seconds and only runs, `sleep` waits for some.
+    `sleep` waits for some seconds.
     """
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
@@ -42,22 +39,15 @@ class Persistent:
 
     def __call__(self, act: Callable[[], Answer]) -> Answer:
         """What `act` returns. It must go on where it was: append the same bytes again. Raises LogUnreachable when the time is up."""
-        since, before = 0.0, ""
+        patience = Patience(self._tell, self._clock)
         while True:
             try:
                 answer = act()
             except (LogFull, LogUnreachable) as trouble:
-                is_full = isinstance(trouble, LogFull)
-                waits = "waiting for room" if is_full else f"trying again for {UNREACHABLE_SECONDS_MAX:.0f} s"
-                if waits != before:
-                    since, before = self._clock(), waits
-                    self._tell(f"{waits}: {trouble}")
-                if not is_full and self._clock() - since > UNREACHABLE_SECONDS_MAX:
-                    raise
+                patience.met(trouble)
                 self._sleep(PAUSE_SECONDS)
             else:
-                if before:
-                    self._tell("there is room again" if before == "waiting for room" else "the log answers again")
+                patience.over()
                 return answer
 
 

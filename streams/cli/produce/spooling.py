@@ -24,6 +24,7 @@ from streams.ledger_topics import open_ledger
 from streams.log.base import Log, LogFull, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.reading import partition_records
 from streams.log.sqlite import SqliteLog
+from streams.patience import Trouble, again
 
 SPOOLED, EPOCHS = "spooled", "epochs"
 TOPIC_HEADER = "claimlog-topic"
@@ -136,7 +137,7 @@ class Forwarder:
         self._stop = threading.Event()
         self._tried = threading.Event()
         self._reaches = False
-        self._trouble: LogFull | LogUnreachable | None = None
+        self._trouble: Trouble | None = None
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 
@@ -207,7 +208,7 @@ class Forwarder:
         self._reaches = True
         self._tried.set()
 
-    def _met(self, trouble: LogFull | LogUnreachable) -> None:
+    def _met(self, trouble: Trouble) -> None:
         self._reaches = self._reaches and isinstance(trouble, LogFull)
         self._tried.set()
         while not self._reaches and not self._questions.empty():
@@ -218,9 +219,8 @@ class Forwarder:
 
     def _passed(self, store: SqliteSpoolStore) -> None:
         if self._trouble is not None and store.start() == store.end():
-            again = "there is room again" if isinstance(self._trouble, LogFull) else "the log answers again"
+            self._tell(f"{again(self._trouble)}, and nothing waits in {self._path} any more")
             self._trouble = None
-            self._tell(f"{again}, and nothing waits in {self._path} any more")
 
 
 def _forward(store: SqliteSpoolStore, target: Log) -> int:
