@@ -17,6 +17,7 @@ from streams.carried import first_to_carry
 from streams.dead_letters import dead_letter
 from streams.ledger_topics import expected
 from streams.log.base import Log, LogDamaged, Message, Partition, Record, is_stand_in, partition_count, read_at_hand
+from streams.log.holes import CAUSE, Holes
 from streams.looked_through import Letters
 from streams.reconciler import CARRIERS, SOURCES, reconcile
 from streams.topology import WATCHED_TOPICS
@@ -31,6 +32,8 @@ WATCHERS = "watcher"
 
 COMMIT_EVERY_SECONDS = 1.0
 """On Kafka a commit takes longer than a batch, and all it saves is that whoever comes next reads a batch again."""
+NEXT_REPORTS = "what hosts report next says what is there, and `claimlog leaks` what they left behind"
+"""What becomes of observations that are lost."""
 RENEWED_SECONDS = 86_400.0
 """A broker forgets the offset of a group without members a week after it was stored (`offsets.retention.minutes`), moved or not."""
 
@@ -52,7 +55,7 @@ class Reader:
     """Where a group stands in one topic, per partition; commits after the batch is dealt with.
 
     `clock` gives seconds and only runs; `tell` hears of a log that was rewound under the group, and with `needs_all` of records that left
-    before they were read; `unstored` says where to begin in a partition of which nothing is stored.
+    before they were read and of holes; `unstored` says where to begin in a partition of which nothing is stored.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Reader:
         self._commit_due: float | None = None
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
+        self._holes: dict[int, Holes] = {}
 
     def read(self, partition: int) -> list[Record]:
         """The next batch of a partition; the same again until `advance`."""
@@ -104,14 +108,15 @@ class Reader:
     def _lost(self, partition: int, first: int, start: int) -> None:
         if self._needs_all:
             place = f"{self.topic}/{partition}"
-            self._tell(
-                f"{place}: the records from {first} to {start - 1} have left the log before {self._group} read them; what hosts report "
-                "next says what is there, and `claimlog leaks` what they left behind"
-            )
+            self._tell(f"{place}: the records from {first} to {start - 1} have left the log before {self._group} read them; {NEXT_REPORTS}")
 
     def advance(self, records: list[Record]) -> None:
         """Go on behind these records of one partition."""
-        self._next[records[-1].partition] = records[-1].offset + 1
+        partition = records[-1].partition
+        if self._needs_all:
+            for hole in self._holes.setdefault(partition, Holes()).ended(records):
+                self._tell(f"{hole}: {CAUSE}; {NEXT_REPORTS}")
+        self._next[partition] = records[-1].offset + 1
 
     def commit(self, *, at_once: bool = False) -> None:
         """Store where this group stands, if it moved; but for `at_once` not sooner than a second after the last time.
@@ -134,6 +139,7 @@ class Reader:
         """Read these anew from what is committed: somebody else had them."""
         for partition in partitions:
             self._next.pop(partition, None)
+            self._holes.pop(partition, None)
 
     def waits_for(self, partition: int) -> int:
         """The offset at which something new would stand."""

@@ -48,6 +48,7 @@ from streams.cli.reading.state_at import moment_of, state_at
 from streams.cli.reading.there import check_there
 from streams.log.base import Log
 from streams.log.reading import places
+from streams.scheduler import GROUP as SCHEDULERS
 from streams.scheduling.explain import spelled_out
 from streams.scheduling.matrix import Line, Matrix
 from streams.scheduling.overlay import count
@@ -175,12 +176,29 @@ def _found(log: Log, subject: str) -> tuple[RequestHistory, PlacementRequested, 
         found, instance_id = request_history(log, request_id), subject
     counting = found.counting
     if counting is None:
-        late = f"; {len(found.results)} came too late to count" if found.results else ""
-        late += not_at_hand(log, RESULTS) or "; is a scheduler on this log?"
-        raise AnswerIncomplete(f"request {found.request_id} at {found.position} has no answer yet{late}")
+        raise AnswerIncomplete(_unanswered(log, found))
     if found.request is None:
         raise AnswerIncomplete(f"the record of request {found.request_id} is not at hand; it was archived, or this log has only its result")
     return found, found.request, counting, instance_id
+
+
+def _unanswered(log: Log, found: RequestHistory) -> str:
+    """Why there is no answer, as far as the log says it."""
+    asked = found.asked_last
+    late = f"; {len(found.results)} came too late to count" if found.results else ""
+    if gone := not_at_hand(log, RESULTS):
+        late += gone
+    elif asked is not None and (stored := log.committed(SCHEDULERS, REQUESTS).get(asked.partition, 0)) > asked.offset:
+        # Stored only once the result was read back: it may have come since the results were read here.
+        if request_history(log, found.request_id).counting is not None:
+            return f"request {found.request_id} at {found.position} was answered a moment ago; ask again"
+        late += (
+            f", and will have none: schedulers have read past it, as they go on at {REQUESTS}/{asked.partition}@{stored}, where somebody "
+            "may have set them. `claimlog place` with the same flags and `--request ID` asks again"
+        )
+    else:
+        late += "; is a scheduler on this log?"
+    return f"request {found.request_id} at {found.position} has no answer yet{late}"
 
 
 def _told(

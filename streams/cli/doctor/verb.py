@@ -16,7 +16,9 @@ from schemas.topics import CLAIMS, SNAPSHOTS
 from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check
 from streams.cli.doctor.cluster import of_brokers, of_cluster
+from streams.cli.doctor.holes import LOOKED_THROUGH, holes
 from streams.cli.doctor.producers import producers
+from streams.cli.doctor.skipped import skipped
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag
 from streams.cli.printed.output import Column, Report
@@ -27,7 +29,7 @@ from streams.cli.reading.state_at import state_at
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
-from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch, file_of
+from streams.log.base import Log, LogDamaged, LogError, LogUnreachable, OffsetOutOfRange, TopicMismatch, file_of, full_name_of
 from streams.log.reading import places
 
 RIGHT = "ask as a user that may, or give this one the right"
@@ -42,16 +44,18 @@ COLUMNS = [
 @watchable
 def doctor(
     *,
-    quick: Annotated[bool, Parameter(negative=(), help="Leave out what reads the whole log: checksums, findings, digests.")] = False,
+    quick: Annotated[
+        bool, Parameter(negative=(), help="Leave out what reads whole topics: checksums, requests, findings, digests.")
+    ] = False,
     log: LogFlag = None,
     show: Live = LIVE,
 ) -> int:
     """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log is out of reach or not there.
 
     Checked: the log opens, every checksum fits, and there is room to append; topics and their partitions; the ledger is opened; clocks; who
-    is behind; dead letters; open findings; published digests against a fold of the same records; what is installed. On Kafka also brokers
-    and copies, the settings of topics, and who is in the groups of workers and schedulers. Of a file of JSON lines: all that does not need
-    somebody at work on it.
+    is behind; requests that nobody will answer; dead letters; open findings; published digests against a fold of the same records; what is
+    installed. On Kafka also brokers and copies, the settings of topics, who is in the groups of workers and schedulers, and whether records
+    were lost in the middle of topics. Of a file of JSON lines: all that does not need somebody at work on it.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -87,7 +91,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         if _has_failed(history):
             return
     if not quick:
-        with Progress("check", _records(log)) as progress:
+        with Progress("check", _records(log, log.topics().keys() - {SNAPSHOTS})) as progress:
             (sound,) = _allowed("integrity", lambda: [checks.integrity(log, progress.add)])
         yield sound
         if _has_failed(sound):
@@ -107,7 +111,10 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield checks.file_lags()
     else:
         yield from _allowed("behind", lambda: checks.lags(log))
+        yield from () if quick else _allowed("requests", lambda: skipped(log))
         yield from _allowed("snapshots", lambda: [checks.snapshots(log, quick=quick)])
+    if not quick and full_name_of(log) is not None:
+        yield from _allowed("holes", lambda: _holes(log))
     yield from _allowed("dead letters", lambda: [checks.dead_letters(log)])
     yield from _allowed("producers", lambda: producers(log))
     yield from (check for check in folded if check not in ahead)
@@ -144,7 +151,11 @@ def _folded(log: Log) -> Iterator[Check]:
     yield Check("warn", "digests", f"not compared: the log begins at {late}", where_archived(log)) if late else watch.check()
 
 
-def _records(log: Log) -> int:
-    """How many records there are whose checksums are looked at first."""
-    checked = log.topics().keys() - {SNAPSHOTS}
-    return sum(end - log.start(topic, number) for topic in checked for number, end in log.ends(topic).items())
+def _holes(log: Log) -> list[Check]:
+    with Progress("holes", _records(log, LOOKED_THROUGH)) as progress:
+        return [*holes(log, progress.add)]
+
+
+def _records(log: Log, topics: Iterable[str]) -> int:
+    """How many records these topics have."""
+    return sum(end - log.start(topic, number) for topic in log.topics().keys() & set(topics) for number, end in log.ends(topic).items())

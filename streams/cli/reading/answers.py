@@ -48,6 +48,8 @@ class RequestHistory(Struct, kw_only=True):
     request_id: str
     request: PlacementRequested | None = None
     position: Position | None = None
+    asked_last: Position | None = None
+    """Where it was asked again, if it was; else its position."""
     time_ms: int = 0
     cancels: list[Position] = []
     results: list[RecordedResult] = []
@@ -69,8 +71,10 @@ def request_history(log: Log, request_id: str) -> RequestHistory:
     key = request_id.encode()
     for record in _keyed(log, REQUESTS, key):
         event = decode_keyed(REQUESTS, record.key, record.value)
-        if isinstance(event, PlacementRequested) and found.request is None:
-            found.request, found.position, found.time_ms = event, record.position, record.time_ms
+        if isinstance(event, PlacementRequested):
+            found.asked_last = record.position
+            if found.request is None:
+                found.request, found.position, found.time_ms = event, record.position, record.time_ms
         elif isinstance(event, PlacementCancelled):
             found.cancels.append(record.position)
     found.results = [result for record in _keyed(log, RESULTS, key) if (result := result_of(log, record)) is not None]

@@ -19,6 +19,7 @@ from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.printed import units
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.log.base import Log, Record, is_stand_in
+from streams.log.holes import CAUSE, holes_in, told
 from streams.reconciler import reconcile
 
 Each = Callable[[Ledger, Observed, Step], None]
@@ -57,7 +58,9 @@ def lay_pending(
             first, stored = log.start(topic, number), committed.get(topic, {}).get(number)
             # With nothing stored it may all have been carried, and left with the history that showed it.
             state.lost += 0 if stored is None else max(first - max(start, stored), 0)
-            records += between(log, topic, number, max(start, first), behind[topic], READ_RECORDS)
+            found = list(between(log, topic, number, max(start, first), behind[topic], READ_RECORDS))
+            state.holes += holes_in(found)
+            records += found
         for record in sorted(records, key=lambda record: record.time_ms):
             _lay(state, record, each)
 
@@ -126,5 +129,7 @@ def say_pending(state: State, stderr: TextIO) -> None:
             f"{units.counted(state.lost, 'observation')} left the log before the ledger had what they said: a retention is set, or "
             "somebody deleted them; what hosts report next says what is there\n"
         )
+    if state.holes:
+        stderr.write(f"{told(state.holes)}, and were not carried into the ledger: {CAUSE}; what hosts report next says what is there\n")
     if state.unreadable:
         stderr.write(f"{units.counted(state.unreadable, 'observation')} cannot be read, and count for nothing; see `claimlog events`\n")

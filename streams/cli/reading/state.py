@@ -28,6 +28,7 @@ from schemas.topics import CLAIMS
 from streams.cli.reading.apart import Added
 from streams.cli.reading.records import check_claims_at_hand
 from streams.log.base import Log, Position
+from streams.log.holes import Hole
 
 READ_RECORDS = 5_000
 
@@ -46,8 +47,8 @@ class State(Struct, kw_only=True):
 
     `ledgers` are in the order of their partitions. `ends` is the next offset of each partition of `claims` that the fold includes. `laid`
     has, for what was laid on the end, where it really stands; `pending` counts it, `unreadable` those observations that will be dead
-    letters, `lost` those that left the log before anybody carried them. Ages count to `as_of_ms`. Without `has_views` there are ledgers
-    only: no rows, no findings.
+    letters, `lost` those that left the log before anybody carried them, `holes` where some may have that have others behind them. Ages
+    count to `as_of_ms`. Without `has_views` there are ledgers only: no rows, no findings.
     """
 
     partitions: int
@@ -62,6 +63,7 @@ class State(Struct, kw_only=True):
     pending: int = 0
     unreadable: int = 0
     lost: int = 0
+    holes: list[Hole] = field(default_factory=list)
     laid: dict[tuple[int, int], Position] = field(default_factory=dict)
 
     def node_ids(self) -> list[str]:

@@ -9,20 +9,24 @@ from shutil import rmtree
 import pytest
 from msgspec import structs
 
+from projections import filed
 from projections.state import STATE_VERSION
 from schemas.audits import HypervisorAudited
 from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved
 from schemas.codec import decode, encode
 from schemas.inventory import Hypervisor
 from schemas.results import LedgerDigest, PlacementFailed, SnapshotChunk
-from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, RESULTS, SNAPSHOTS
+from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, REQUESTS, RESULTS, SNAPSHOTS
 from streams import ledger_topics
 from streams.cli.doctor import checks
+from streams.cli.doctor.holes import holes
 from streams.cli.printed.units import moment
 from streams.cli.reading.state_at import state_at
 from streams.clock import wall_clock_ms
 from streams.ledger_topics import open_ledger, topic_specs
-from streams.log.base import Message
+from streams.log.base import NO_RECORD, Message
+from streams.placement.filing import KEPT_MS
+from streams.scheduler import GROUP
 from tests.cli_log import PARTITIONS, FleetLog, Said
 from tests.unit.cli.test_answers import Stamped
 
@@ -369,3 +373,70 @@ def test_a_disk_that_is_full_or_nearly_so_is_told() -> None:
     assert [each.status for each in told] == ["fail", "warn", "ok"]
     assert told[0].says == "10 MiB free where /var/lib/claimlog/log.sqlite is"
     assert ["make room there" in each.fix for each in told] == [True, True, False]
+
+
+def test_requests_that_schedulers_were_set_past_are_named_until_they_are_asked_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.asked(capsys, "answered", "--memory", "1GiB")
+    asks = {name: ("place", "--memory", "1GiB", "--request", name, "--wait", "0s") for name in ("r1", "r2", "taken-back", "late")}
+    for name in ("r1", "r2", "taken-back"):
+        fleet.run(capsys, *asks[name])
+    fleet.run(capsys, "cancel", "taken-back")
+    fleet.log.commit(GROUP, REQUESTS, fleet.log.ends(REQUESTS))
+    fleet.run(capsys, *asks["late"])
+
+    both = fleet.run(capsys, "doctor", "-o", "json")
+    fleet.run(capsys, *asks["r1"])
+    one = fleet.run(capsys, "doctor", "-o", "json")
+    fleet.run(capsys, *asks["r2"])
+    fleet.schedule()
+    none = fleet.run(capsys, "doctor", "-o", "json")
+
+    first = min((fleet.log.partition(REQUESTS, name.encode()), name) for name in ("r1", "r2"))
+    assert says(both, "requests").startswith("2 requests have no answer and will have none, as schedulers go on behind them")
+    assert f"the first is {first[1]} at {REQUESTS}/{first[0]}@" in says(both, "requests")
+    assert "`claimlog place` with the same flags and `--request ID`" in says(both, "requests")
+    assert says(one, "requests").startswith("1 request has no answer")
+    assert (both.code, statuses(both)["requests"]) == (0, "warn")
+    assert "requests" not in statuses(none)
+    assert all(fleet.run(capsys, "explain", name).code == 0 for name in ("r1", "r2"))
+
+
+def test_what_was_filed_away_is_answered_and_schedulers_set_back_place_nothing_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filed, "SAID_REQUESTS", 1)
+    fleet.asked(capsys, "r1", "--memory", "1GiB")
+    fleet.now_ms += 2 * KEPT_MS
+    fleet.asked(capsys, "r2", "--memory", "1GiB")
+    fleet.now_ms += 2 * KEPT_MS
+    fleet.asked(capsys, "r3", "--memory", "1GiB")
+    fleet.schedule()
+    results = fleet.log.ends(RESULTS)
+
+    filed_away = sum(fleet.log.ends(ANSWERED).values())
+    said = fleet.run(capsys, "doctor", "-o", "json")
+    fleet.log.commit(GROUP, REQUESTS, dict.fromkeys(fleet.log.ends(REQUESTS), 0))
+    fleet.schedule()
+
+    assert filed_away > 0
+    assert "requests" not in statuses(said)
+    placed = [record for number, end in results.items() for record in fleet.log.read(RESULTS, number, end)]
+    assert all(b"instances-placed" not in record.value for record in placed)
+
+
+def test_records_that_were_lost_in_the_middle_of_topics_are_named_with_where_and_how_many(fleet: FleetLog) -> None:
+    counted: list[int] = []
+    (sound,) = holes(fleet.log, counted.append)
+    number = fleet.log.partition(AUDITS, b"c01")
+    fleet.log.append([Message(AUDITS, b"", b"", NO_RECORD, number)] * 3)
+    fleet.audit("c01", {})
+    fleet.log.append([Message(REQUESTS, b"", b"", NO_RECORD, 1)] * 2)
+
+    (lost,) = holes(fleet.log, counted.append)
+
+    assert (sound.status, lost.status, sum(counted)) == ("ok", "warn", 1 + 7)
+    assert lost.says.startswith(
+        f"{AUDITS}/{number}: the offsets from 1 to 3 have no record, nor have 2 others, the last of them in {REQUESTS}/1: a compaction or"
+    )

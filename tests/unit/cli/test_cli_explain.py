@@ -19,6 +19,7 @@ from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.log.base import Message
+from streams.scheduler import GROUP
 from streams.scheduling.options import Options
 from streams.scheduling.policy import DEFAULT, Multiplied, Policy, digest_of
 from streams.scheduling.policy import text as text_of
@@ -410,6 +411,25 @@ def test_a_request_without_an_answer_is_incomplete(fleet: FleetLog, capsys: pyte
 
     assert said.code == 6
     assert "has no answer yet" in said.err
+
+
+def test_a_request_that_schedulers_were_set_past_is_told_as_such_until_it_is_asked_again(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = ("place", "--memory", "1GiB", "--request", "r1", "--wait", "0s")
+    fleet.run(capsys, *asks)
+    number = fleet.log.partition(REQUESTS, b"r1")
+    fleet.log.commit(GROUP, REQUESTS, {number: 1})
+
+    skipped = fleet.run(capsys, "explain", "r1")
+    fleet.run(capsys, *asks)
+    again = fleet.run(capsys, "explain", "r1")
+    fleet.schedule()
+
+    assert skipped.code == 6
+    assert f"will have none: schedulers have read past it, as they go on at {REQUESTS}/{number}@1" in skipped.err
+    assert "is a scheduler on this log?" in again.err
+    assert fleet.run(capsys, "explain", "r1").code == 0
 
 
 def test_what_is_no_request_and_no_instance_is_refused(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from schemas.lifecycle import InstanceArrived, InstanceDeparted
 from streams.cli.main import run
 from streams.cli.reading.state_at import state_at
-from streams.log.base import TopicSpec
+from streams.log.base import NO_RECORD, Message, TopicSpec
 from streams.log.jsonl import write_jsonl
 from streams.log.sqlite import SqliteLog
 from tests.cli_log import START_MS, FleetLog
@@ -88,6 +88,21 @@ def test_observations_that_left_the_log_before_anybody_carried_them_are_said(tmp
     assert said.json["items"][0]["memory_mib"]["reported"] == 1024
     assert "1 observation left the log before the ledger had what they said" in said.err
     assert "left the log" not in fleet.run(capsys, "nodes").err
+
+
+def test_offsets_without_a_record_among_what_is_not_carried_yet_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"i1": 1024})
+    number = fleet.log.partition("hypervisor-audits", b"c01")
+    fleet.log.append([Message("hypervisor-audits", b"", b"", NO_RECORD, number)] * 3)
+    fleet.audit("c01", {"i2": 512}, carry=False)
+
+    said = fleet.run(capsys, "nodes")
+    fleet.carry()
+
+    lacking = f"hypervisor-audits/{number}: the offsets from 1 to 3 have no record, and were not carried into the ledger: "
+    assert lacking in said.err
+    assert "no record" not in fleet.run(capsys, "nodes").err
 
 
 def test_what_was_carried_twice_is_counted_once_and_not_pending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
