@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
-from streams.log.base import Log, LogError, LogUnreachable, Partition
+from streams.log.base import Log, LogError, LogOutdated, LogUnreachable, Partition
 from streams.measured import Measured
 from streams.metrics import Health
 from streams.patience import UNREACHABLE_SECONDS_MAX
@@ -215,8 +215,8 @@ class Watchdog:
             self._failing_since = math.inf
             return
         self._failing_since, self._health.waits = min(self._failing_since, now), True
-        if now - self._failing_since > UNREACHABLE_SECONDS_MAX:
-            give_up = self._out_of_reach if isinstance(problem, LogUnreachable) else self._give_up
+        if now - self._failing_since > UNREACHABLE_SECONDS_MAX or isinstance(problem, LogOutdated):
+            give_up = self._out_of_reach if isinstance(problem, LogUnreachable | LogOutdated) else self._give_up
             give_up(f"{problem} (for {now - self._failing_since:.0f} s now, and this worker has no partitions)")
 
     def _judge_touch(self, log: Log) -> None:

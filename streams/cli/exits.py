@@ -16,7 +16,7 @@ from streams.cli.interrupts import was_interrupted
 from streams.cli.printed.printable import printable_lines
 from streams.cli.printed.stdout import NAME, hush_stdout
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.log.base import LogCutShort, LogError, LogUnreachable, OffsetOutOfRange
+from streams.log.base import LogCutShort, LogError, LogOutdated, LogUnreachable, OffsetOutOfRange
 from streams.log.kafka_settings import SettingsProblem
 from streams.scheduling.custom_error import CustomError
 
@@ -52,7 +52,7 @@ def exit_of(problem: BaseException) -> Exit:
             return Exit.DONE
         case UsageProblem() | WrongCut() | SettingsProblem():
             return Exit.USAGE
-        case LogUnreachable():
+        case LogUnreachable() | LogOutdated():
             return Exit.UNREACHABLE
         case LogCutShort() | OffsetOutOfRange() | HistoryMissing() | OffsetGap() | AnswerIncomplete():
             return Exit.INCOMPLETE

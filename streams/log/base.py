@@ -109,6 +109,10 @@ class LogUnreachable(LogError):
     """The log cannot be opened or reached, now (command line: exit 5)."""
 
 
+class LogOutdated(LogError):
+    """The log lets nobody in who says who he is as this process does, and what that was read from has changed since (exit 5)."""
+
+
 class LogDamaged(LogError, RecordsDamaged):
     """Bytes in the log are not what was written. The message names the first bad position; nothing is served from there on."""
 

@@ -18,10 +18,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Thro
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined] # public, though not in its __all__
 from msgspec.structs import replace
 
-from streams.log.base import LogError, Partition
+from schemas.few import few
+from streams.log.base import LogError, LogOutdated, Partition
 from streams.log.kafka_aside import Aside
-from streams.log.kafka_errors import error_of, is_passing, is_vanished, log_error
-from streams.log.kafka_settings import KafkaSettings, SettingsProblem, unreadable
+from streams.log.kafka_errors import error_of, is_passing, is_refused, is_vanished, log_error
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem, changed, unreadable
 
 T = TypeVar("T")
 
@@ -181,10 +182,21 @@ class Clients:
                 error = error_of(problem)
                 # Lets the client tell `_heard` what happened to its connections.
                 self.asker.poll(0)
+                self._check_who_it_says_it_is(error, doing)
                 passes = is_passing(error) or (was_there and is_vanished(error))
                 if not passes or left() <= RETRY_SECONDS:
                     raise log_error(error, self.settings.place, doing, self.last_seen, was_there=was_there) from None
             time.sleep(RETRY_SECONDS)
+
+    def _check_who_it_says_it_is(self, error: KafkaError, doing: str) -> None:
+        """Raises LogOutdated where brokers refuse what this process says of itself, and it read that from a file that has changed since."""
+        said = next(filter(is_refused, (error.str(), self.last_seen)), "")
+        if said and (files := changed(self.settings.files)):
+            verb = "has" if len(files) == 1 else "have"
+            raise LogOutdated(
+                f"{self.settings.place}: {doing}: {said}. {few(files)} {verb} changed since this process began: start it again, "
+                "so that it reads what is there now"
+            )
 
     def metadata(self, patience_seconds: float | None = None) -> ClusterMetadata:
         """Brokers, topics and partitions as the cluster has them now."""

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_address
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -46,6 +48,11 @@ _BROKERS_BOUNDS: Final = {
 }
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
+# The same, where it is about passwords and certificates.
+_NOT_WELCOME: Final = ("uthentication", "certificate", "alert")
+# One word of librdkafka for whatever is wrong with a broker's certificate, and the broker that it is of.
+_NOT_VERIFIED: Final = "certificate verify failed"
+_WHOSE: Final = re.compile(r"ssl://(\[[^\]]+\]|[^:/\s]+):(\d+)")
 NOT_ALLOWED: Final = "This user may not; who may do what to which topic: docs/kafka.md"
 CHECK_ADDRESS: Final = "Check that the brokers run, and that the address and security.protocol are theirs"
 CHECK_COPIES: Final = (
@@ -87,6 +94,11 @@ def is_vanished(error: KafkaError) -> bool:
     return error.code() in _NO_TOPIC
 
 
+def is_refused(said: str) -> bool:
+    """Whether words of the client are about who this process, or the broker, says it is."""
+    return any(word in said for word in _NOT_WELCOME)
+
+
 def is_end(error: KafkaError) -> bool:
     """Whether it is no error but the word that a reader has come to the end of a partition."""
     return bool(error.code() == KafkaError._PARTITION_EOF)
@@ -107,8 +119,8 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
         return LogFatal(f"{place}: {doing}: {said}. This process cannot go on; start it again{lost}")
     if is_passing(error) or (was_there and is_vanished(error)):
         seen = f"; last heard: {last_seen}" if last_seen and last_seen not in said else ""
-        is_refused = any(word in f"{said}{seen}" for word in _REFUSALS)
-        check = CHECK_TOPICS if is_vanished(error) else CHECK_SECURITY if is_refused else CHECK_ADDRESS
+        about_security = any(word in f"{said}{seen}" for word in _REFUSALS)
+        check = CHECK_TOPICS if is_vanished(error) else _check_security(f"{said}{seen}") if about_security else CHECK_ADDRESS
         if error.code() in _TOO_FEW_COPIES:
             check = CHECK_COPIES
         return LogUnreachable(f"{place}: {doing}: {said}{seen}. {check}")
@@ -122,5 +134,27 @@ def log_error(error: KafkaError, place: str, doing: str, last_seen: str = "", *,
     if code == KafkaError._BAD_MSG:
         return LogDamaged(f"{place}: {doing}: {said}. The broker served bytes whose checksum is wrong; look at its disk")
     if code in {KafkaError._AUTHENTICATION, KafkaError._SSL}:
-        return LogUnreachable(f"{place}: {doing}: {said}. {CHECK_SECURITY}")
+        return LogUnreachable(f"{place}: {doing}: {said}. {_check_security(said)}")
     return LogError(f"{place}: {doing}: {said}" + (f". {_BROKERS_BOUNDS[code]}" if code in _BROKERS_BOUNDS else ""))
+
+
+def _check_security(said: str) -> str:
+    """What to look at; of a broker's certificate that was not accepted also what else may be wrong with it than who vouches for it."""
+    if _NOT_VERIFIED not in said:
+        return CHECK_SECURITY
+    whose = _WHOSE.search(said)
+    host, port = whose.groups() if whose else ("HOST", "PORT")
+    name = host.strip("[]")
+    verify = f"-verify_ip {name}" if _is_address(name) else f"-verify_hostname {name}"
+    return (
+        f"{CHECK_SECURITY}. A certificate that has expired, is not valid yet or is for another host name reads alike; which it is says "
+        f"`openssl s_client -connect {host}:{port} -CAfile CA.pem {verify} </dev/null`, in its line `Verify return code`"
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

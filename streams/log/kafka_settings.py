@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
@@ -65,7 +67,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
 
     `prefix` sets several ledgers on one cluster apart: topic `claims` is `PREFIX.claims` there. `single_broker` says that a replication
     of 1 is meant. `patience_ms` is how long to go on trying before an error. `options` are passed to librdkafka as they are. `known` are
-    brokers that the cluster has named, HOST:PORT: any of them lets in whoever comes later, when those of `bootstrap` are gone.
+    brokers that the cluster has named, HOST:PORT: any of them lets in whoever comes later, when those of `bootstrap` are gone. `files`
+    are those that settings, secrets and certificates come from, each with a hash of what was in it.
     """
 
     bootstrap: str
@@ -74,6 +77,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     patience_ms: int = PATIENCE_MS_DEFAULT
     options: Mapping[str, str] = {}
     known: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
 
     @property
     def brokers(self) -> list[str]:
@@ -132,6 +136,8 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     if not _PREFIX.fullmatch(prefix):
         raise SettingsProblem(f"prefix {prefix!r} may have letters, digits, - and _ only; the address of a Kafka log is {FORM}")
     options: dict[str, str] = {}
+    # Before they are read: what changes in between is then taken for changed.
+    files = _hashes(value for name, value in environ.items() if name == CONFIG or (name.startswith(ENVIRONMENT) and name.endswith("_FILE")))
     for said in (
         _from_file(environ),
         _from_environment(environ),
@@ -147,7 +153,25 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     wrong = sorted(name for name in options if name in FIXED or name.endswith("_cb"))
     if wrong:
         raise SettingsProblem(f"{', '.join(wrong)} cannot be changed: what claimlog promises depends on it; leave it out")
-    return KafkaSettings(bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options)
+    files |= _hashes(value for name, value in options.items() if name.startswith("ssl.") and name.endswith(".location"))
+    return KafkaSettings(
+        bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options, files=files
+    )
+
+
+def changed(files: Mapping[str, str]) -> list[str]:
+    """Which of these files of `KafkaSettings` have something else in them by now; one that cannot be read is not among them."""
+    now = _hashes(files)
+    return sorted(file for file, was in files.items() if now.get(file, was) != was)
+
+
+def _hashes(files: Iterable[str]) -> dict[str, str]:
+    """Of those files that can be read; what says why others cannot is who needs them."""
+    found: dict[str, str] = {}
+    for file in files:
+        with suppress(OSError, ValueError):
+            found[file] = blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+    return found
 
 
 def unreadable(options: Mapping[str, str], said: str) -> str:

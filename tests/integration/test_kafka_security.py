@@ -449,7 +449,7 @@ def test_doctor_says_which_of_its_checks_a_user_may_not_make_and_makes_the_other
 
 def is_ready(process: Process) -> bool:
     """Whether it says so itself, at the port that it names."""
-    served = re.search(r"metrics and health at (\S+)/metrics", process.said())
+    served = re.search(r"metrics and health at (\S+)/metrics", process.said_since_start())
     if served is None:
         return False
     try:
@@ -496,3 +496,25 @@ def test_an_operator_redrives_what_it_may_and_hears_of_each_letter_that_it_may_n
         rest = secured.run("scheduler", "dead-letters", "redrive", "--all", "--topic", RESULTS)
 
         assert (rest.returncode, rest.stdout) == (0, f"{place[RESULTS]} -> {RESULTS}/0@{end}\n"), rest.stderr
+
+
+def test_who_is_refused_after_its_secret_was_replaced_ends_at_once_and_says_what_to_do(secured: Secured) -> None:
+    names, admin = ("processor", "scheduler"), AdminClient({"bootstrap.servers": secured.broker.address})
+    kinds = {"processor": ("--state", str(secured.folder / "state")), "scheduler": ()}
+    working = [secured.start(user, "run", "--only", user, *options, "--metrics", "0") for user, options in kinds.items()]
+    until(lambda: all(map(is_ready, working)), PATIENCE_SECONDS, "both work")
+    how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    for future in admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, b"another") for user in names]).values():
+        future.result()
+    until(lambda: secured.run("scheduler", "topics", "check", password="another").returncode == 0, PATIENCE_SECONDS, "brokers know it")
+    for user in names:
+        (secured.folder / f"{user}.password").write_text("another\n")
+    secured.broker.kill()
+    secured.broker.again()
+
+    codes = [process.ended(PATIENCE_SECONDS) for process in working]
+    again = [secured.run(user, "topics", "check").returncode for user in names]
+
+    for user, process in zip(names, working, strict=True):
+        assert f"{secured.folder}/{user}.password has changed since this process began: start it again" in process.said()
+    assert (codes, again) == ([5, 5], [0, 0])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ThrottleEvent
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 from msgspec import structs
 
 from streams.cli.exits import Exit, exit_of
-from streams.log.base import LogError
+from streams.log.base import LogError, LogOutdated
 from streams.log.kafka_client import HELD_BACK_SECONDS, Clients
-from streams.log.kafka_settings import KafkaSettings, SettingsProblem
+from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,39 @@ def test_a_file_of_certificates_is_blamed_for_what_it_is_the_reason_of_alone(opt
 
     assert said in str(refused.value)
     assert ("cannot be read" in said) == ("cannot be read" in str(refused.value))
+
+
+REFUSED = "sasl_ssl://b:9092/1: SASL authentication error: Authentication failed during authentication due to invalid credentials"
+
+
+@pytest.mark.parametrize(
+    ("heard", "now", "ends"),
+    [
+        (REFUSED, "new", True),
+        (REFUSED, "old", False),
+        (REFUSED, None, False),
+        ("ssl://b:9092/1: SSL handshake failed: ...: sslv3 alert certificate expired", "new", True),
+        ("sasl_ssl://b:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused", "new", False),
+    ],
+    ids=["replaced", "the same", "gone", "certificate", "away"],
+)
+def test_who_is_refused_with_a_secret_that_was_replaced_ends_at_once(heard: str, now: str | None, ends: bool, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("old")
+    settings = parse_settings("kafka://127.0.0.1:9092", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)})
+    clients = Clients(settings)
+    if now is None:
+        secret.unlink()
+    else:
+        secret.write_text(now)
+
+    def ask(_timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, heard))
+
+    with pytest.raises(LogError) as problem:
+        clients.patiently(ask, "asking for offsets", 0.0)
+
+    assert isinstance(problem.value, LogOutdated) == ends
+    assert exit_of(problem.value) == Exit.UNREACHABLE
+    told = f"{secret} has changed since this process began: start it again"
+    assert (told in str(problem.value)) == ends

@@ -37,3 +37,21 @@ def test_an_error_of_the_brokers_says_what_to_do(error: KafkaError, kind: type[L
 
     assert type(told) is kind
     assert advice in str(told)
+
+
+@pytest.mark.parametrize(
+    ("broker", "place", "verify"),
+    [
+        ("ssl://b1.example:9093/bootstrap", "b1.example:9093", "-verify_hostname b1.example"),
+        ("sasl_ssl://10.0.0.1:9093/1", "10.0.0.1:9093", "-verify_ip 10.0.0.1"),
+        ("sasl_ssl://[::1]:9093/1", "[::1]:9093", "-verify_ip ::1"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_may_have_expired_or_be_for_another_host(broker: str, place: str, verify: str) -> None:
+    heard = f"{broker}: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could not be …"
+
+    told = log_error(KafkaError(KafkaError._TRANSPORT), "kafka://here:9092", "asking for its topics", heard)
+
+    assert type(told) is LogUnreachable
+    assert "has expired, is not valid yet or is for another host name reads alike" in str(told)
+    assert f"`openssl s_client -connect {place} -CAfile CA.pem {verify} </dev/null`" in str(told)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from streams.cli.main import run
-from streams.log.kafka_settings import ALIASES, SINGLE_BROKER, KafkaSettings, SettingsProblem, parse_settings
+from streams.log.kafka_settings import ALIASES, SINGLE_BROKER, KafkaSettings, SettingsProblem, changed, parse_settings
 from streams.log.kafka_topics import MISSING, TopicDifference
 
 
@@ -41,7 +42,7 @@ def test_of_two_names_of_a_setting_what_is_said_nearer_to_the_command_wins(one: 
 
         both = parse_settings(f"kafka://b:9092{query}", environ, [f"{last}={values[1]}"] if place == "-X" else [])
 
-        assert both == parse_settings("kafka://b:9092", {}, [f"{last}={values[1]}"])
+        assert structs.replace(both, files={}) == parse_settings("kafka://b:9092", {}, [f"{last}={values[1]}"])
 
 
 def test_of_two_names_of_a_setting_in_one_file_the_last_line_wins(tmp_path: Path) -> None:
@@ -148,3 +149,18 @@ def test_a_secret_and_the_file_that_holds_it_are_not_both_set(tmp_path: Path) ->
         parse_settings("kafka://a:1", both)
 
     assert "of the variable" not in str(problem.value)
+
+
+def test_files_that_have_something_else_in_them_than_when_they_were_read_are_named_and_those_that_are_gone_are_not(tmp_path: Path) -> None:
+    config, secret, ca, gone = files = [tmp_path / name for name in ("kafka.conf", "password", "ca.pem", "key.pem")]
+    for file in files:
+        file.write_text(f"ssl.ca.location={ca}\nssl.key.location={gone}\n" if file == config else "old")
+    settings = parse_settings("kafka://b:9092", {"CLAIMLOG_KAFKA_CONFIG": str(config), "CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)})
+    before = changed(settings.files)
+
+    secret.write_text("new")
+    ca.write_text("new")
+    gone.unlink()
+
+    assert (before, changed(settings.files)) == ([], sorted([str(ca), str(secret)]))
+    assert "old" not in settings.files.values()

@@ -18,7 +18,7 @@ from projections.ledger_table import LedgerTable
 from schemas.topics import CLAIMS, STREAM_PARTITIONS
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogError, LogUnreachable, Message, Partition, TopicSpec
+from streams.log.base import LogError, LogOutdated, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.measured import Measured
 from streams.metrics import Health, Metrics
@@ -473,6 +473,24 @@ def test_a_loop_that_has_turned_is_judged_by_its_turns() -> None:
     watchdog._look(log)
 
     assert not health.alive()[0]
+
+
+def test_a_worker_in_reserve_whose_secret_was_replaced_ends_at_once() -> None:
+    given_up = list[tuple[str, int]]()
+    watchdog = Watchdog(
+        lambda: None,
+        lambda: None,
+        MemoryLog,
+        Health(time.monotonic),
+        print,
+        lambda reason: given_up.append((reason, 1)),
+        stall_seconds=60.0,
+        out_of_reach=lambda reason: given_up.append((reason, 5)),
+    )
+
+    watchdog._bear(LogOutdated("start it again"))
+
+    assert given_up == [("start it again (for 0 s now, and this worker has no partitions)", 5)]
 
 
 @pytest.mark.parametrize(
