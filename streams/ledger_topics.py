@@ -27,6 +27,8 @@ LATER_TOPICS = frozenset({topics.ANSWERED})
 
 HOW = "as docs/operations.md says"
 """Where it is told how a topic is restored, and what that costs."""
+HIDES = "Brokers hide topics from users who may not read or describe them"
+"""What else a missing topic may mean."""
 
 
 def topic_specs(ledger_partitions: int, request_partitions: int) -> list[TopicSpec]:
@@ -128,7 +130,7 @@ def _refuse_deleted(log: Log, there: Collection[str]) -> None:
         if topic in there and any(log.ends(topic).values()):
             raise TopicMismatch(
                 f"topic {topics.CLAIMS} is missing, though {topic} has what follows from its records: somebody deleted it. Restore it "
-                f"from a copy, {HOW}; to begin another ledger here delete the other topics, too, or take another prefix"
+                f"from a copy, {HOW}; to begin another ledger here delete the other topics, too, or take another prefix. {HIDES}"
             )
 
 
@@ -198,7 +200,7 @@ def _said_missing(log: Log, names: Sequence[str], most: int) -> str:
     todo = [way if len(ways) == 1 else f"of {', '.join(alike)}: {way}" for alike, way in ways]
     return (
         f"topic{'s' * (not one)} {few(names, most)} {is_} missing: this is no claimlog ledger, its making was interrupted, or somebody "
-        f"deleted {it}; {'; '.join(todo)}. Brokers hide topics from users who may not read them"
+        f"deleted {it}; {'; '.join(todo)}. {HIDES}"
     )
 
 

@@ -21,6 +21,7 @@ from streams.cli.reading.open_log import check_on_kafka, opened, with_settings
 from streams.cli.reading.there import is_lines
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.ledger_topics import (
+    HIDES,
     LEDGER_PARTITIONS_DEFAULT,
     REQUEST_PARTITIONS_DEFAULT,
     made_anew,
@@ -179,7 +180,7 @@ def differences(log: Log) -> Sequence[TopicDifference | Missing]:
     specs = topic_specs(_ledger_partitions(log, there), made_with(there, "requests", REQUEST_PARTITIONS_DEFAULT))
     if isinstance(log, Configured):
         found_there = log.differences(specs)
-        return [replace(each, expected=remedy(log, each.topic)) if each.is_missing else each for each in found_there]
+        return [replace(each, expected=f"{remedy(log, each.topic)}. {HIDES}") if each.is_missing else each for each in found_there]
     found: list[Missing] = []
     if is_lines(log):  # A copy of a ledger, which leaves out what is derived.
         specs = [spec for spec in specs if spec.name in COPIED]

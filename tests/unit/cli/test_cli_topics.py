@@ -12,7 +12,9 @@ from schemas.topics import CLAIMS, FINDINGS, NODE_RESOURCES, RESULTS, SNAPSHOTS,
 from streams.cli.main import run
 from streams.cli.topics import differences
 from streams.ledger_topics import topic_specs
-from streams.log.base import Message
+from streams.log.base import Message, TopicSpec
+from streams.log.kafka_settings import KafkaSettings
+from streams.log.kafka_topics import MISSING, TopicDifference
 from streams.log.memory import MemoryLog
 from tests.cli_log import FleetLog
 
@@ -110,3 +112,22 @@ def test_a_single_broker_is_not_meant_of_a_log_that_has_none(verb: str, tmp_path
         f"claimlog: --single-broker is about Kafka, and the log is sqlite:{tmp_path / 'log'}; leave out --single-broker\n"
     )
     assert not (tmp_path / "log").exists()
+
+
+class Hidden(MemoryLog):
+    """On Kafka, where this user may not see the ledger."""
+
+    settings = KafkaSettings(bootstrap="b:9092")
+
+    def differences(self, specs: list[TopicSpec]) -> list[TopicDifference]:
+        return [TopicDifference(spec.name, MISSING, "", MISSING) for spec in specs if spec.name == CLAIMS]
+
+
+def test_a_topic_that_is_missing_on_kafka_may_be_hidden_from_this_user() -> None:
+    log = Hidden([TopicSpec(VERDICTS, 1)])
+    log.append([Message(VERDICTS, b"k", b"{}")])
+
+    (missing,) = differences(log)
+
+    hidden = "restore it from a copy, as docs/operations.md says. Brokers hide topics from users who may not read or describe them"
+    assert str(missing) == f"topic 'claims': missing; {hidden}"
