@@ -24,6 +24,7 @@ import faust
 
 from schemas.topics import STREAM_PARTITIONS
 from streams.app_security import address_family, resolve_only, security
+from streams.ledger_topics import check_share
 from streams.log.base import Log, LogError, LogUnreachable
 from streams.log.kafka import KafkaLog
 from streams.log.kafka_errors import NOT_ALLOWED
@@ -75,6 +76,7 @@ class _EngineThread:
                 self._log = log
                 if host.is_stopping():
                     log.hurry()
+                check_share(log, self.share.owned, host.partitions)
                 engines = host.make_engines(log)
                 self.share.engines = engines
                 Host(log, engines, self.share, host.health, host.err).run(self.stopped.is_set, until_idle=host.until_idle)

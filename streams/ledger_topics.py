@@ -15,7 +15,7 @@ from schemas.few import NAMED_MAX, few
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec, full_name_of
-from streams.log.partitioner import WAY_BACK, anew, is_made_again
+from streams.log.partitioner import WAY_BACK, anew, check_same, is_made_again
 
 LEDGER_PARTITIONS_DEFAULT = 4
 """Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
@@ -167,6 +167,15 @@ def check_topics(log: Log, names: Collection[str] = TOPICS) -> None:
     if topics.CLAIMS in names:
         _check_claims(log)
     _check_counts(log, names)
+
+
+def check_share(log: Log, share: Collection[int], partitions: int) -> None:
+    """Raise TopicMismatch where a worker is given a partition of work that a ledger of so many `partitions` does not have."""
+    full_name = full_name_of(log)
+    if (most := max(share, default=-1) + 1) > partitions and full_name is not None:
+        check_topics(log)
+        # The broker that this log asks may not know yet what the worker was told.
+        check_same({topics.STREAM_PARTITIONS: partitions}, {topics.STREAM_PARTITIONS: most}, full_name)
 
 
 def _check_claims(log: Log) -> None:

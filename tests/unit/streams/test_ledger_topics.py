@@ -12,7 +12,7 @@ from schemas.codec import decode_keyed
 from schemas.partitioner import partition_of
 from schemas.topics import MADE_AGAIN, TOPICS
 from streams.engines import Watcher
-from streams.ledger_topics import LATER_TOPICS, check_topics, first_partitions, open_ledger, own_key, topic_specs
+from streams.ledger_topics import LATER_TOPICS, check_share, check_topics, first_partitions, open_ledger, own_key, topic_specs
 from streams.log.base import LogError, LogFull, Message, TopicMismatch, TopicSpec
 from streams.log.kafka_settings import KafkaSettings
 from streams.log.leases import RosterLease
@@ -167,6 +167,23 @@ def test_a_log_that_is_not_on_kafka_has_no_use_for_kafka_s_tools(name: str) -> N
         log.create([TopicSpec(name, 2)])
 
     assert not any("kafka-topics" in str(each.value) for each in (checked, opened))
+
+
+@pytest.mark.parametrize(
+    ("added", "says"),
+    [
+        ((topics.STREAM_PARTITIONS,), "delete pre.stream-partitions"),
+        ((), "topic 'pre.stream-partitions' has 3 partitions now and had 2: .*delete pre.stream-partitions"),
+        ((topics.AUDITS, topics.STREAM_PARTITIONS), "claimlog copy"),
+    ],
+    ids=["added", "not known here yet", "added to others, too"],
+)
+def test_a_worker_that_is_given_a_partition_that_was_added_is_told_what_to_do(added: tuple[str, ...], says: str) -> None:
+    log = with_added(*added)
+
+    with pytest.raises(TopicMismatch, match=says):
+        check_share(log, frozenset({0, 2}), 2)
+    check_share(log, frozenset({0, 1}), 2)
 
 
 @pytest.mark.parametrize("names", [(topics.AUDITS,), (topics.NODE_RESOURCES, topics.RESULTS), (topics.REQUESTS,)])
