@@ -1,20 +1,20 @@
 """The embedded log: one SQLite file that several processes append to and read at once. The default; it needs no broker.
 
-Beside the file stand SQLite's `-wal` and `-shm`, and `-wake`, which carries nothing (see `streams.log.wake`). Every read of the file
-checks every checksum; only a fold that reads back what its process said last has it from memory. What cannot be seen is damage in the WAL
-of a log whose last process died: SQLite takes a frame there that does not hold for the torn end of an unacknowledged commit.
+Beside the file stand SQLite's `-wal` and `-shm`, `-wake`, which carries nothing (see `streams.log.wake`), and `-ends`, by which a tail that
+vanished is noticed (see `streams.log.sqlite_ends`). Every read of the file checks every checksum; only a fold that reads back what its
+process said last has it from memory.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from schemas.partitioner import partition_of
 from streams.clock import ClockMs, wall_clock_ms
@@ -23,7 +23,9 @@ from streams.log.blocks import BlockDamaged, blocks_of, check_readable, encode_r
 from streams.log.leases import RosterLease
 from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
+from streams.log.sqlite_ends import Ends, ends_file
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
+from streams.log.sqlite_lost import check_ends
 from streams.log.sqlite_reading import Reader, Said
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
@@ -33,6 +35,7 @@ TRUNCATE_STEP: Final = 200_000  # offsets dropped in one transaction, so that ot
 SPURIOUS_SECONDS: Final = 0.0002  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
 
 Progress = Callable[[Partition, int, int], None]
+_Beside = TypeVar("_Beside")
 
 _topic = attrgetter("topic")
 
@@ -40,13 +43,13 @@ _topic = attrgetter("topic")
 class SqliteLog:
     """See `streams.log.base.Log`. Made by `SqliteLog.open`; one instance belongs to one thread."""
 
-    def __init__(self, file: SqliteFile, bell: Bell, clock: ClockMs) -> None:
+    def __init__(self, file: SqliteFile, ends: Ends, bell: Bell, clock: ClockMs) -> None:
         self.path, self.ledger_id = file.path, file.ledger_id
         self._file, self._catalog, self._shelf = file, Catalog(file), Shelf(file)
-        self._bell, self._clock = bell, clock
+        self._ends, self._bell, self._clock = ends, bell, clock
         self._ear: Ear | None = None
         self._leases: list[RosterLease] = []
-        self._reader = Reader(self.path, file, self._shelf)
+        self._reader = Reader(self.path, file, self._shelf, ends)
         self._tails_checked: set[int] = set()
         self._appended_bytes = 0
         self._closed = False
@@ -59,12 +62,14 @@ class SqliteLog:
         """
         path = Path(path)
         file = SqliteFile.open(path, create=create)
-        try:
-            return cls(file, Bell(wake_file(path), path), clock)
-        except OSError as problem:
-            file.close()
-            said = problem.strerror or problem
-            raise LogUnreachable(f"{wake_file(path)}: {said}. It must be writable by all who use the log, as the log itself") from problem
+        with ExitStack() as stack:
+            stack.callback(file.close)
+            ends = stack.enter_context(closing(_beside(ends_file(path), lambda beside: Ends(beside, path, file.ledger_id))))
+            bell = stack.enter_context(closing(_beside(wake_file(path), lambda beside: Bell(beside, path))))
+            with file.guarded("what was acknowledged"):
+                check_ends(file, ends)
+            stack.pop_all()
+        return cls(file, ends, bell, clock)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """See the contract."""
@@ -83,8 +88,8 @@ class SqliteLog:
         """See the contract. Raises TypeError for a message that could not be read back."""
         if not messages:
             return []
-        offsets, _ = self._commit(messages)
-        self._file.sync()
+        offsets, said = self._commit(messages)
+        self._sync_said(said)
         return offsets
 
     def append_early(self, messages: Sequence[Message]) -> list[int]:
@@ -117,11 +122,17 @@ class SqliteLog:
         """Append copies of another log's records with the times they have there, in one transaction. Raises as `append` does."""
         numbers = self._route(messages)
         self._file.bound_wal()
+        said = []
         with self._file.writing("append"):
             for (*to, time_ms), run in groupby(zip(map(_topic, messages), numbers, times_ms, messages, strict=True), itemgetter(0, 1, 2)):
-                self._append(self._catalog.place(*to), [message for *_, message in run], time_ms)
+                said.append(self._append(self._catalog.place(*to), [message for *_, message in run], time_ms))
         self._bell.ring()
+        self._sync_said(said)
+
+    def _sync_said(self, said: Sequence[Said]) -> None:
         self._file.sync()
+        for each in said:
+            self._ends.told(each.place.id, each.first + len(each.messages))
 
     def _append_scattered(self, messages: Sequence[Message], numbers: Sequence[int], now_ms: int) -> tuple[list[Said], list[int]]:
         """Append to several partitions inside the caller's transaction; returns also the offsets in the order of the messages."""
@@ -330,6 +341,7 @@ class SqliteLog:
             self._ear.close()
         self._closed = True
         self._bell.close()
+        self._ends.close()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -361,3 +373,11 @@ class SqliteLog:
     def _reading(self, what: str) -> Iterator[None]:
         with self._file.guarded(what), self._file.reading():
             yield
+
+
+def _beside(path: Path, opened: Callable[[Path], _Beside]) -> _Beside:
+    try:
+        return opened(path)
+    except OSError as problem:
+        said = problem.strerror or problem
+        raise LogUnreachable(f"{path}: {said}. It must be writable by all who use the log, as the log itself") from problem

@@ -8,6 +8,7 @@ from streams.log.base import LogDamaged, TopicMismatch, TopicSpec
 from streams.log.blocks import seed_of
 from streams.log.partitioner import no_partition, other_count, unknown_topic
 from streams.log.sqlite_file import SqliteFile, row_mark
+from streams.log.sqlite_names import RESTORE
 from streams.log.sqlite_shelf import Place
 
 
@@ -75,9 +76,9 @@ class Catalog:
             ((known,),) = self._file.rows("SELECT count(*) FROM partitions")
         for id_, name, partitions, compacted, mark in rows:
             if mark != row_mark(id_, name, partitions, compacted):
-                raise LogDamaged(f"{self._file.path}: the row of topic {name!r} is damaged. Restore the log from a copy")
+                raise LogDamaged(f"{self._file.path}: the row of topic {name!r} is damaged; {RESTORE}")
         if known != sum(row[2] for row in rows):  # else a topic whose row was lost would be made again, empty
-            raise LogDamaged(f"{self._file.path}: {known} partitions, but not the topics for them. Restore the log from a copy")
+            raise LogDamaged(f"{self._file.path}: {known} partitions, but not the topics for them; {RESTORE}")
         for id_, name, partitions, compacted, _ in rows:
             if name not in self._specs:
                 self._specs[name] = TopicSpec(name, partitions, bool(compacted))

@@ -15,13 +15,15 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote
 from zlib import crc32
 
 import apsw
 
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
-from streams.log.sqlite_names import Files, find, for_sqlite, from_sqlite
+from streams.log.sqlite_ends import ends_file, of_another
+from streams.log.sqlite_names import RESTORE, Files, find, for_sqlite, from_sqlite
 from streams.log.sqlite_wal import PAGES_MAX, Wal
 
 FORMAT_VERSION: Final = 1
@@ -80,6 +82,7 @@ class SqliteFile:
         db: apsw.Connection | None = None
         try:
             find(path, create=create)
+            _refuse_anothers_wal(path)
             db = apsw.Connection(for_sqlite(path), flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
@@ -159,7 +162,7 @@ class SqliteFile:
             trouble = _trouble(problem, self._db)
             raise type(trouble)(f"{self.path}: {what}: {trouble}") from problem
         except BlockDamaged as problem:
-            raise LogDamaged(f"{self.path}: {what}: {problem}. Restore the file from a copy") from problem
+            raise LogDamaged(f"{self.path}: {what}: {problem}; {RESTORE}") from problem
 
     def _after_commit(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._wal.grew(pages)
@@ -232,7 +235,7 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
         return LogUnreachable(f"{problem}. Check that the file and its folder can be read and written by this user")
     if isinstance(problem, (apsw.MisuseError, apsw.ThreadingViolationError, apsw.ConnectionClosedError, apsw.BindingsError)):
         return LogUnreachable(f"{problem}. The log is closed or used by two threads at once; open one for each")
-    return LogDamaged(f"{problem}. The file is not what was written; restore it from a copy")
+    return LogDamaged(f"{problem}. The file is not what was written; {RESTORE}")
 
 
 def _cut_short(path: Path) -> str:
@@ -243,6 +246,35 @@ def _cut_short(path: Path) -> str:
         whole = (65_536 if page_size == 1 else page_size) * pages
         if len(head) == 100 and size < whole:
             return f"it is cut short: all from byte {size} on is missing, of {whole} that it had; "
+    return ""
+
+
+def _refuse_anothers_wal(path: Path) -> None:
+    """Raises LogUnreachable before SQLite lays the WAL of the log that stood here over another one, which that would spoil.
+
+    Only where a WAL is there, and by ids: a log that is copied back without claimlog has its old one.
+    """
+    beside = path.resolve()
+    wal = beside.with_name(f"{beside.name}-wal")
+    if not wal.exists() or not wal.stat().st_size or not (ledger_id := _id_without_wal(path)):
+        return
+    if of_another(ends_file(path), ledger_id):
+        name = beside.name
+        raise LogUnreachable(
+            f"another log was put in this place, and {name}-wal is of the one that stood here: SQLite would lay that over it and spoil it. "
+            "End all processes that have the old one open, put this file under a new name, and point --log to it; or, if the old one is "
+            f"needed no more, delete {name}-wal and {name}-shm"
+        )
+
+
+def _id_without_wal(path: Path) -> str:
+    """The ledger id in the file itself; empty if there is none, or none that can be read so: then others say why."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    # By SQLite, as a file that Python closes would lose the locks that this process has on it.
+    with suppress(*_TROUBLE), closing(apsw.Connection(f"file:{quote(for_sqlite(path.absolute()))}?immutable=1", flags=flags)) as db:
+        rows = db.execute("SELECT value, mark FROM ledger WHERE name = 'ledger_id'").fetchall()
+        if rows and rows[0][1] == row_mark("ledger_id", str(rows[0][0])):
+            return str(rows[0][0])
     return ""
 
 
@@ -259,13 +291,14 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
     db.execute(f"PRAGMA journal_size_limit={PAGES_MAX * 4096}")
     if found != APPLICATION_ID:
         _make(db)
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # The file itself says which log it is, whatever becomes of the WAL.
     db.execute("PRAGMA synchronous=NORMAL")  # in order on disk, whatever the moment; `sync` says when
     ((version,),) = db.execute("PRAGMA user_version")
     if version != FORMAT_VERSION:
         raise LogDamaged(f"format version {version} where this claimlog knows {FORMAT_VERSION} only; use the claimlog that wrote it")
     rows = db.execute("SELECT value, mark FROM ledger WHERE name = 'ledger_id'").fetchall()
     if not rows or rows[0][1] != row_mark("ledger_id", str(rows[0][0])):
-        raise LogDamaged("the row with the ledger's id is damaged; restore the file from a copy")
+        raise LogDamaged(f"the row with the ledger's id is damaged; {RESTORE}")
     return str(rows[0][0])
 
 

@@ -20,6 +20,12 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 Identity = tuple[int, int]
 
+RESTORE: Final = (
+    "restore the file from a copy: put that under a new name and point --log to it. In the old place SQLite would lay what is left in "
+    "`-wal` over it; so delete the log's `-wal` and `-shm` first if it has to stand there"
+)
+"""What to do about damage, for whoever copies a file over another."""
+
 
 def for_sqlite(path: Path) -> str:
     """The name of a file as SQLite is told it, which is UTF-8 in every locale.

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 from projections.reading import at_hand
 from streams.log.base import BareRecord, LogDamaged, Message, OffsetOutOfRange, Position, Record
 from streams.log.blocks import BYTES_MAX, RECORDS_MAX, Block, BlockDamaged, in_bites, opened, opened_bare, salvaged
+from streams.log.sqlite_ends import Ends
 from streams.log.sqlite_file import BROKEN, SqliteFile
+from streams.log.sqlite_lost import check_end
+from streams.log.sqlite_names import RESTORE
 from streams.log.sqlite_shelf import Place, Shelf, State
 
 LAZILY_RECORDS = 512
@@ -45,9 +48,9 @@ class Said(NamedTuple):
 class Reader:
     """The reading half of one file: it serves what is on disk, and has it put there. `damage` has what was met, by topic and partition."""
 
-    def __init__(self, path: Path, file: SqliteFile, shelf: Shelf) -> None:
+    def __init__(self, path: Path, file: SqliteFile, shelf: Shelf, ends: Ends) -> None:
         self.damage: dict[tuple[str, int], LogDamaged] = {}
-        self._path, self._file, self._shelf = path, file, shelf
+        self._path, self._file, self._shelf, self._ends = path, file, shelf, ends
         self._said: dict[int, list[BareRecord]] = {}
         self._durable: dict[int, int] = {}
         """The end of each partition that is known to be on disk."""
@@ -138,6 +141,8 @@ class Reader:
     def _end_for(self, place: Place, offset: int) -> int:
         """The partition's end for who reads from `offset` on. Raises LogDamaged where known damage is there, and OffsetOutOfRange."""
         state = self.state(place)
+        if offset > state.end:
+            check_end(self._file, self._ends, place.topic, place.number, place.id, state.end)
         _check_offset(place, offset, state)
         known = self.known_damage(place, state)
         if known is not None and known.position is not None and offset >= known.position.offset:
@@ -155,6 +160,7 @@ class Reader:
         if offset < end and known < end:
             self._file.sync()
             self._durable[place.id] = end
+            self._ends.told(place.id, end)
         return end
 
     def _read(self, opening: Opening, place: Place, offset: int, end: int, records_max: int, bytes_max: int) -> tuple[list[Any], int]:
@@ -210,7 +216,7 @@ class Reader:
     def mark_damaged(self, place: Place, offset: int, problem: Exception) -> LogDamaged:
         """Remember the first bad offset of a partition, and what to raise for it."""
         position = Position(place.topic, place.number, offset)
-        served = "Nothing is served from there on and nothing appended there; restore the file from a copy"
+        served = f"Nothing is served from there on and nothing appended there; {RESTORE}"
         damaged = LogDamaged(f"{self._path}: {position}: {problem}. {served}", position)
         known = self.damage.setdefault((place.topic, place.number), damaged)
         if known.position is not None and known.position.offset > offset:

@@ -35,7 +35,7 @@ class Bell:
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._fd = _made(path, log.stat())
+            self._fd = made_beside(path, log.stat())
         # With its one block there from the start, ringing works on a full disk as well.
         self._can_ring = self._ring_once()
 
@@ -56,9 +56,9 @@ class Bell:
         os.close(self._fd)
 
 
-def _made(path: Path, like: os.stat_result) -> int:
-    """A new file with the rights and, made by root, the owner of another, as SQLite makes those beside its own."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def made_beside(path: Path, like: os.stat_result) -> int:
+    """A new file, open to read and write, with the rights and, made by root, the owner of another, as SQLite makes those beside its own."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with suppress(PermissionError):  # of another user who made it at this moment, or a file system without such rights
         os.fchmod(fd, like.st_mode & 0o666)
         if os.geteuid() == 0:

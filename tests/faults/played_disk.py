@@ -5,6 +5,7 @@ writes are looked at when they are synced: under a name is on disk what was when
 """
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ import pytest
 from typing_extensions import Buffer
 
 from streams.log import sqlite_wal
+from streams.log.sqlite_ends import ends_file
 
 SECTOR = 512
 
@@ -61,6 +63,8 @@ class Disk:
                     if chance.random() < share:
                         _write(content, *part)
             (folder / Path(name).name).write_bytes(content)
+        # Nobody syncs it, and the worst is that all of it is there: it may say nothing that the log does not have.
+        shutil.copy(ends_file(self.path), folder)
         return folder / self.path.name
 
 

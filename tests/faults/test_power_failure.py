@@ -15,6 +15,7 @@ from streams.log.archive import ArchivedLog, archive
 from streams.log.base import Log, LogDamaged, Message, Partition, TopicSpec
 from streams.log.blocks import Block, BlockDamaged
 from streams.log.sqlite import SqliteLog
+from streams.log.sqlite_ends import ends_file
 from streams.log.sqlite_shelf import Place
 from streams.snapshot_writer import write_snapshot
 from tests.faults.played_disk import Disk, Folders, Killed, PlayedFiles, syncing
@@ -190,6 +191,9 @@ def test_the_played_disk_loses_what_nobody_synced(tmp_path: Path) -> None:
         (tmp_path / "left").mkdir()
         left = site.disk.fail(tmp_path / "left", Random(1))
 
+    with pytest.raises(LogDamaged, match="acknowledged records are missing: offset 0 of claims/0, offset 0 of claims/1"):
+        SqliteLog.open(left)
+    ends_file(left).unlink()
     with SqliteLog.open(left) as log:
         assert values(log) == {0: [], 1: []}
 

@@ -64,7 +64,7 @@ def _fresh(directory: Path) -> Path:
     """The log's path in `directory`, with what an earlier demonstration left there out of the way."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "ledger.sqlite"
-    for suffix in ("", "-wal", "-shm", "-wake"):
+    for suffix in ("", "-wal", "-shm", "-wake", "-ends"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     shutil.rmtree(path.with_name(path.name + "-state"), ignore_errors=True)
     return path

@@ -12,6 +12,7 @@ import pytest
 from streams.log import sqlite_names
 from streams.log.base import LogDamaged, LogUnreachable, Message, Partition, TopicSpec
 from streams.log.sqlite import SqliteLog
+from streams.log.sqlite_ends import ends_file
 
 ROOT = Path(__file__).parents[3]
 OTHER = """
@@ -114,18 +115,28 @@ def test_a_log_with_a_part_taken_away_takes_nothing_more_and_what_it_has_goes_in
 
 
 @pytest.mark.parametrize(
-    ("gone", "kept"),
-    [(["-shm"], [b"first", b"second", b"the other's"]), (["-wal", "-shm"], [b"first", b"the other's"])],
+    ("gone", "is_known", "kept"),
+    [
+        (["-shm"], True, [b"first", b"second", b"the other's"]),
+        (["-wal", "-shm"], True, [b"first", b"second"]),
+        (["-wal", "-shm"], False, [b"first", b"the other's"]),
+    ],
 )
 def test_what_another_process_appended_after_parts_of_a_log_were_deleted_is_not_written_over(
-    path: Path, gone: list[str], kept: list[bytes]
+    path: Path, gone: list[str], is_known: bool, kept: list[bytes]
 ) -> None:
-    """What only the deleted file had is lost where another process writes before the last one that has it ends."""
+    """What only the deleted file had is lost where another process writes before the last one that has it ends; it is told, and may not."""
     with SqliteLog.open(path) as log:
         log.append(said(b"second"))
         for each in gone:
             path.with_name(path.name + each).unlink()
-        other_appends(path)
+        if not is_known:
+            ends_file(path).unlink()
+        if b"the other's" in kept:
+            other_appends(path)
+        else:
+            with pytest.raises(subprocess.CalledProcessError):
+                other_appends(path)
         with pytest.raises(LogUnreachable):
             log.append(said(b"lost"))
 
@@ -160,7 +171,7 @@ def test_a_row_with_another_type_of_field_is_damage(path: Path, damage: str) -> 
     db.close()
 
     with SqliteLog.open(path) as log:
-        with pytest.raises(LogDamaged, match=r"log\.db: .*Restore the file from a copy"):
+        with pytest.raises(LogDamaged, match=r"log\.db: .*restore the file from a copy"):
             if "partitions" in damage:
                 log.wait({Partition("claims", 0): 0}, 1)
             else:

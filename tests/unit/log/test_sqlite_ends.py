@@ -1,0 +1,150 @@
+"""A tail of the embedded log that vanished with its WAL, and a WAL that is of another log."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streams.log.base import LogDamaged, LogUnreachable, Message, TopicSpec
+from streams.log.sqlite import SqliteLog
+from streams.log.sqlite_ends import Ends, ends_file, of_another
+
+ROOT = Path(__file__).parents[3]
+KILLED = """
+import os, sys
+from streams.log.base import Message
+from streams.log.sqlite import SqliteLog
+log = SqliteLog.open(sys.argv[1])
+for at in range(int(sys.argv[3])):
+    getattr(log, sys.argv[2])([Message("claims", b"k", b"%d" % at + bytes(5000))])
+os._exit(0)
+"""
+
+
+def appended_and_killed(path: Path, count: int, how: str = "append") -> Path:
+    """By another process, which is killed: what it appended stands in the WAL, whose path is returned."""
+    subprocess.run([sys.executable, "-c", KILLED, str(path), how, str(count)], cwd=ROOT, check=True)
+    return path.with_name(path.name + "-wal")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "log.db"
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1), TopicSpec("results", 2)])
+        log.append([Message("claims", b"k", b"first")])
+    return path
+
+
+def flip(wal: Path) -> None:
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 8
+    wal.write_bytes(content)
+
+
+def halve(wal: Path) -> None:
+    os.truncate(wal, wal.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [flip, halve, Path.unlink])
+def test_a_log_whose_wal_lost_what_was_acknowledged_is_refused_with_the_offsets(path: Path, damage: Callable[[Path], None]) -> None:
+    damage(appended_and_killed(path, 8))
+
+    for create in (False, True):
+        with pytest.raises(LogDamaged, match=r"acknowledged records are missing: offsets \d to 8 of claims/0\. .*delete log\.db-ends"):
+            SqliteLog.open(path, create=create)
+    ends_file(path).unlink()
+    with SqliteLog.open(path) as log:
+        assert 1 <= log.end("claims", 0) < 9
+        log.append([Message("claims", b"k", b"on")])
+    with SqliteLog.open(path) as log:
+        assert log.verify() == log.end("claims", 0)
+
+
+@pytest.mark.parametrize("damage", [flip, halve, Path.unlink])
+def test_a_log_that_has_only_a_wal_is_not_taken_for_an_empty_one_when_that_is_gone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = tmp_path / "log.db"
+    script = KILLED.replace("(sys.argv[1])", "(sys.argv[1], create=True)").replace("for at", "log.create([TopicSpec('claims', 1)])\nfor at")
+    script = script.replace("import Message", "import Message, TopicSpec")
+    subprocess.run([sys.executable, "-c", script, str(path), "append", "3"], cwd=ROOT, check=True)
+    damage(path.with_name("log.db-wal"))
+
+    with pytest.raises(LogDamaged, match="acknowledged records are missing"):
+        SqliteLog.open(path, create=True)
+
+
+def test_what_nobody_was_told_may_vanish(path: Path) -> None:
+    appended_and_killed(path, 8, "append_early").unlink()
+
+    with SqliteLog.open(path) as log:
+        assert log.end("claims", 0) == 1
+
+
+def test_what_was_read_was_told(path: Path) -> None:
+    appended_and_killed(path, 8, "append_early")
+
+    with SqliteLog.open(path) as log:
+        before = Ends(ends_file(path), path, log.ledger_id).all()
+        log.read("claims", 0, 0)
+        after = Ends(ends_file(path), path, log.ledger_id).all()
+
+    assert (before, after) == ({1: 1}, {1: 9})
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 64, b"\xff" * 500, b"nonsense"])
+def test_a_damaged_file_of_ends_says_nothing(path: Path, damage: bytes) -> None:
+    ends_file(path).write_bytes(damage)
+
+    with SqliteLog.open(path) as log:
+        assert log.append([Message("claims", b"k", b"second")]) == [1]
+    with SqliteLog.open(path) as log:
+        assert log.end("claims", 0) == 2
+
+
+def test_an_end_is_never_taken_back(path: Path) -> None:
+    ends, other = (Ends(path.with_name("ends"), path, "a") for _ in range(2))
+    ends.told(3, 7)
+    other.told(3, 5)
+
+    assert (other.end(3), other.all(), Ends(path.with_name("ends"), path, "a").all()) == (7, {3: 7}, {3: 7})
+    assert not of_another(path.with_name("ends"), "a")
+    assert of_another(path.with_name("ends"), "b")
+    assert Ends(path.with_name("ends"), path, "b").all() == {}
+
+
+@pytest.mark.parametrize("put", [shutil.copyfile, os.replace])
+def test_a_copy_beside_the_wal_of_another_log_is_refused_before_it_is_spoilt(path: Path, put: Callable[[Path, Path], object]) -> None:
+    backup = path.with_name("backup.db")
+    with SqliteLog.open(backup, create=True) as log:
+        log.create([TopicSpec("claims", 1), TopicSpec("results", 2)])
+        log.append([Message("claims", b"k", b"saved")])
+    sound = backup.read_bytes()
+    wal = appended_and_killed(path, 8)
+    put(backup, path)
+
+    for _ in range(2):
+        with pytest.raises(LogUnreachable, match=r"another log was put in this place, and log\.db-wal is of the one.*under a new name"):
+            SqliteLog.open(path)
+    assert path.read_bytes() == sound
+    wal.unlink()
+    path.with_name("log.db-shm").unlink()
+    with SqliteLog.open(path) as log:
+        assert [record.value for record in log.read("claims", 0, 0)] == [b"saved"]
+
+
+def test_a_copy_that_takes_the_place_of_a_log_in_use_is_told_from_it(path: Path) -> None:
+    backup = path.with_name("backup.db")
+    with SqliteLog.open(backup, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+    with SqliteLog.open(path) as used:
+        used.append([Message("claims", b"k", b"second")])
+        backup.replace(path)
+
+        with pytest.raises(LogUnreachable, match="End all processes that have the old one open"):
+            SqliteLog.open(path)
+        with pytest.raises(LogUnreachable, match="moved, deleted or replaced"):
+            used.append([Message("claims", b"k", b"lost")])
