@@ -7,7 +7,7 @@ group's home; `i` and an offset, the ids that the batch from that offset on made
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from projections import state
 from projections.ledger import Ledger
@@ -23,6 +23,12 @@ Extra = Mapping[bytes, bytes | None]
 
 _HEADER = "ledger"
 _NODE, _TIMES, _GROUP, _IDS, _EXTRA = b"n", b"t", b"g", b"i", b"x"
+
+
+def begun(meta: Callable[[str], bytes | None]) -> Ledger | None:
+    """Of what stands under the names of a table the ledger's own figures, without rows; None if nothing is stored. Raises StateError."""
+    header = meta(_HEADER)
+    return None if header is None else state.begun(header)
 
 
 class LedgerTable:

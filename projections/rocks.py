@@ -9,7 +9,9 @@ while somebody wrote. What it reads then are rows of different batches. So each 
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
+from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
 
 from projections.table import TableDamaged, TableError, TableInUse
 
@@ -208,6 +210,19 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+def meta_kept(folder: Path, name: str) -> bytes | None:
+    """What the table in `folder`, which no process has, was given under `name` last, or None; nothing is changed. Raises TableError."""
+    try:
+        db = Rdict(str(folder), _options(), access_type=AccessType.read_only())
+        try:
+            found: bytes | None = db.get(_META + name.encode())
+        finally:
+            db.close()
+    except Exception as problem:  # rocksdict raises nothing narrower
+        raise _translated(problem, folder) from problem
+    return found
+
+
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -236,4 +251,11 @@ def _translated(problem: Exception, folder: Path) -> TableError:
         return TableInUse(f"{folder}: another process has this table open; stop it, or give this one a folder of its own ({text})")
     if "Corruption" in text or "No such file" in text or "not exist" in text:
         return _damaged(folder, text)
-    return TableError(f"{folder}: RocksDB cannot go on: {text}; see to room and permissions, or choose another folder")
+    return TableError(f"{folder}: RocksDB cannot go on: {text}; {what_helps(text)}")
+
+
+def what_helps(text: str) -> str:
+    """What to do about what the system says of the files of a table."""
+    if os.strerror(errno.EMFILE) in text or os.strerror(errno.ENFILE) in text:
+        return "a process needs about ten files for each partition of claims that it folds: let it have more (`ulimit -n 1024`)"
+    return "see to room and permissions, or choose another folder"

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from projections import companions, state
 from projections.ledger import Ledger
+from projections.misfit import misfit
 from projections.reading import Readable, Recorded, RecordsDamaged, between
 from projections.state import STATE_VERSION, StateError
-from schemas.claims import PartitionOpened
 from schemas.codec import Unreadable, decode
 from schemas.results import SnapshotChunk
 from schemas.topics import CLAIMS, SNAPSHOTS
@@ -283,32 +283,6 @@ def damaged_at(log: Readable, partition: int) -> str:
     except RecordsDamaged as problem:
         return str(getattr(problem, "position", None) or f"{SNAPSHOTS}/{partition}")
     return ""
-
-
-def misfit(ledger: Ledger, log: Readable, number: int) -> str | None:
-    """Why a stored state does not belong to this partition of this log and is to be discarded (rule 13); None if it does."""
-    next_offset = ledger.next_offset
-    if ledger.partition != number:
-        return f"it is of {CLAIMS}/{ledger.partition}"
-    partitions = log.topics().get(CLAIMS)
-    if partitions != ledger.partitions:
-        return f"the log has {partitions} partitions of {CLAIMS}, it is of {ledger.partitions}"
-    if not next_offset:
-        return None
-    start, end = log.start(CLAIMS, number), log.end(CLAIMS, number)
-    if end < next_offset:
-        return f"the log ends at offset {end}, before it"
-    if start > next_offset:
-        return f"the log begins at offset {start}, the records from {next_offset} on are not at hand"
-    if start < next_offset:
-        last = log.read(CLAIMS, number, next_offset - 1, 1)[0]
-        if (last.offset, last.value) != (next_offset - 1, ledger.last_value):
-            return f"the log has another record at offset {next_offset - 1}"
-    if start == 0:
-        opened = decode(CLAIMS, log.read(CLAIMS, number, 0, 1)[0].value)
-        if isinstance(opened, PartitionOpened) and opened.ledger_id != ledger.ledger_id:
-            return f"it is of ledger {ledger.ledger_id!r}, the log is ledger {opened.ledger_id!r}"
-    return None
 
 
 def _needed(log: Readable, partition: int) -> str:

@@ -11,8 +11,9 @@ from projections import companions
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
+from projections.misfit import misfit
 from projections.observed import Observed
-from projections.snapshots import load_newest_with, misfit, newest_offset
+from projections.snapshots import load_newest_with, newest_offset
 from projections.state import StateError
 from projections.table import Table
 from schemas import topics

@@ -13,10 +13,10 @@ from functools import cache
 from msgspec import Struct
 
 from projections.ledger import Ledger
+from projections.misfit import misfit
 from projections.placements import Answered, Asked, Cancel, Placements
 from projections.reading import Recorded, bare_reading
 from projections.rules import DIGEST_EVERY
-from projections.snapshots import misfit
 from schemas.codec import Unreadable
 from schemas.topics import ANSWERED, CLAIMS, REQUESTS, RESULTS
 from streams.clock import ClockMs, boot_clock_ms, wall_clock_ms

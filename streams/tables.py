@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from projections.rocks import RocksTable, is_held, make_folder
+from projections.rocks import RocksTable, is_held, make_folder, what_helps
 from projections.table import TableDamaged, TableError, TableInUse
 from schemas.topics import CLAIMS
 
@@ -201,8 +201,8 @@ def _set_count(loading: Path, starts: int) -> None:
         else:
             loading.unlink(missing_ok=True)
     except OSError as problem:
-        needs = "see to room and permissions, or choose another folder"
-        raise TableError(f"{loading}: cannot be written: {problem.strerror or problem}; {needs}") from problem
+        said = str(problem.strerror or problem)
+        raise TableError(f"{loading}: cannot be written: {said}; {what_helps(said)}") from problem
 
 
 def _number(folder: Path) -> int:

@@ -24,6 +24,7 @@ from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.reading.open_log import named_log, open_log
+from streams.cli.reading.state_folder import STATE_HELP, state_folder
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.clock import Clock, parse
 from streams.log.base import Log, LogUnreachable
@@ -41,7 +42,6 @@ ENGINE_HELP = (
 )
 AGAIN_SECONDS = 1.0
 """A second signal so much later is no echo of the first, as `timeout` and shells send one to a process and its group."""
-STATE_HELP = "Folder of the tables; default: the log's path with -state behind it, on Kafka claimlog-PREFIX-state where it is started."
 POLICY_HELP = "A policy by name (spread, pack, nova, best-fit, bin-pack …) or its TOML file; default: spread."
 NAME_HELP = (
     "What this process is called in records; default: the host's name and the process id. Each needs a name of its own: on an embedded log "
@@ -130,7 +130,7 @@ def run(
         series, health = Metrics(_version(), timing.wall_ms), Health(time.monotonic, loads=True)
         if metrics is not None:
             _serve(stack, series, health, metrics, metrics_address)
-        home = state or _state_folder(log)
+        home = state or state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
             return _code(asked)
@@ -292,15 +292,6 @@ def _policy(policy: Path | None, engine: str) -> Policy:
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
     return DEFAULT if policy is None else policy_named(str(policy), "--policy")
-
-
-def _state_folder(log: str | None) -> Path:
-    """Tables lie beside the log they come from; where that is a cluster, in the working directory."""
-    spec = named_log(log)
-    if _is_kafka(log):
-        address, _, prefix = spec.removeprefix("kafka://").partition("?")[0].partition("/")
-        return Path(f"claimlog-{prefix or address.replace(':', '-')}-state")
-    return Path(f"{spec.removeprefix('sqlite:')}-state")
 
 
 def _was_to_end(asked: list[int], kind: type[BaseException] | None, _problem: BaseException | None, _where: TracebackType | None) -> bool:

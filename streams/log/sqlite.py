@@ -66,8 +66,12 @@ class SqliteLog:
             stack.callback(file.close)
             ends = stack.enter_context(closing(_beside(ends_file(path), lambda beside: Ends(beside, path, file.ledger_id))))
             bell = stack.enter_context(closing(_beside(wake_file(path), lambda beside: Bell(beside, path))))
-            with file.guarded("what was acknowledged"):
-                check_ends(file, ends)
+            try:
+                with file.guarded("what was acknowledged"):
+                    check_ends(file, ends)
+            except LogDamaged:
+                file.keep_wal()
+                raise
             stack.pop_all()
         return cls(file, ends, bell, clock)
 

@@ -23,7 +23,7 @@ import apsw
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
 from streams.log.sqlite_ends import ends_file, of_another
-from streams.log.sqlite_names import RESTORE, Files, find, for_sqlite, from_sqlite
+from streams.log.sqlite_names import PATH_BYTES_MAX, RESTORE, Files, find, for_sqlite, from_sqlite
 from streams.log.sqlite_wal import PAGES_MAX, Wal
 
 FORMAT_VERSION: Final = 1
@@ -82,8 +82,9 @@ class SqliteFile:
         db: apsw.Connection | None = None
         try:
             find(path, create=create)
+            name = for_sqlite(path)
             _refuse_anothers_wal(path)
-            db = apsw.Connection(for_sqlite(path), flags=flags)
+            db = apsw.Connection(name, flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
             trouble = problem if isinstance(problem, LogError) else _trouble(problem, db)
@@ -199,10 +200,14 @@ class SqliteFile:
         except (apsw.BusyError, apsw.FullError):
             pass  # Somebody else is at it, or there is no room: then the append itself says so, or finds room in the WAL.
 
+    def keep_wal(self) -> None:
+        """Leave the WAL as it is when the file is closed: somebody may make out what stands behind damage there."""
+        self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
     def close(self) -> None:
         """Close the file; SQLite folds the WAL back if nobody else has it open."""
         if not self._closed and self._files.are_anothers():
-            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.keep_wal()
         self._closed = True
         self._wal.close()
         self._db.close(force=True)
@@ -229,6 +234,8 @@ def _trouble(problem: BaseException, db: apsw.Connection | None) -> LogError:
             f"the file may not grow any more ({problem}): a limit of this process (`ulimit -f`) or of the file system. Nothing "
             "acknowledged is lost; raise the limit and go on"
         )
+    if number == errno.ENAMETOOLONG:
+        return LogUnreachable(f"the path, or a name in it, is too long: a log's path may have {PATH_BYTES_MAX} bytes; use a shorter one")
     if isinstance(problem, apsw.BusyError):
         return LogUnreachable(f"another process held the write lock for {BUSY_SECONDS:.0f} s ({problem}). Is one stopped?")
     if isinstance(problem, (*_UNREACHABLE, apsw.IOError)):
@@ -291,7 +298,8 @@ def _prepare(db: apsw.Connection, *, create: bool) -> str:
     db.execute(f"PRAGMA journal_size_limit={PAGES_MAX * 4096}")
     if found != APPLICATION_ID:
         _make(db)
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # The file itself says which log it is, whatever becomes of the WAL.
+        with suppress(apsw.BusyError, apsw.FullError):  # of another process that makes it, or a disk that has room inside of the WAL
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # The file itself says which log it is, whatever becomes of the WAL.
     db.execute("PRAGMA synchronous=NORMAL")  # in order on disk, whatever the moment; `sync` says when
     ((version,),) = db.execute("PRAGMA user_version")
     if version != FORMAT_VERSION:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from schemas.few import few
+from schemas.topics import CLAIMS
 from streams.log.base import LogDamaged, Position
 from streams.log.sqlite_ends import Ends
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
@@ -25,33 +27,30 @@ def check_ends(file: SqliteFile, ends: Ends) -> None:
         if {row[0] for row in rows} != names.keys():
             return
         there = {row[0]: row[2] for row in rows}
-        missing = [
-            (*names.get(number, ("a topic that is not there", number)), there.get(number, 0), end)
-            for number, end in sorted(told.items())
-            if there.get(number, 0) < end
-        ]
+        missing = {names.get(number): (there.get(number, 0), end) for number, end in told.items() if there.get(number, 0) < end}
         if missing:
-            raise lost(file, missing)
+            raise _lost(file, missing)
 
 
-def check_end(file: SqliteFile, ends: Ends, topic: str, number: int, partition_id: int, end: int) -> None:
+def check_end(file: SqliteFile, ends: Ends, place: tuple[str, int], partition_id: int, end: int) -> None:
     """Raises LogDamaged if this partition, which is found to end at `end`, ends before what was acknowledged."""
     told = ends.end(partition_id)
     if told > end:
-        raise lost(file, [(topic, number, end, told)])
+        raise _lost(file, {place: (end, told)})
 
 
-def lost(file: SqliteFile, missing: list[tuple[str, int, int, int]]) -> LogDamaged:
-    """What to raise: each is a topic and partition, where that ends, and where it ended."""
+def _lost(file: SqliteFile, missing: Mapping[tuple[str, int] | None, tuple[int, int]]) -> LogDamaged:
+    """What to raise: of each partition, None for those of topics that are gone as well, where it ends, and where it ended."""
     name = file.path.name
-    said = few([f"{_offsets(end, told)} of {topic}/{number}" for topic, number, end, told in missing])
-    topic, number, end, _ = missing[0]
+    known = sorted((place[0] != CLAIMS, *place, *ends) for place, ends in missing.items() if place is not None)
+    said = few([f"{_offsets(end, told)} of {topic}/{number}" for _, topic, number, end, told in known]) or "all, with their topics"
+    position = Position(*known[0][1:4]) if known else None
     return LogDamaged(
-        f"{file.path}: acknowledged records are missing: {said}. What was written last stands in {name}-wal until it is folded back. That "
-        f"was damaged, cut short or deleted, or {name}-shm, which says what stands there, was; or an older copy took its place. First "
-        "end all processes that have the log open, but not by kill -9: the last one puts into it what it has. Where that does not help "
-        f"{RESTORE}. To go on without these records, by which guests may be running, delete {name}-ends",
-        Position(topic, number, end),
+        f"{file.path}: acknowledged records are missing: {said}. {name}-wal, where what was written last stands, was damaged, cut short or "
+        f"deleted, or {name}-shm was, or an older copy took this file's place. First end all processes that have the log open, but not by "
+        f"kill -9: the last one puts into it what it has. Where that does not help {RESTORE}. To go on without these records, by which "
+        f"guests may be running, delete {name}-ends",
+        position,
     )
 
 

@@ -16,13 +16,15 @@ from streams.log.base import LogUnreachable
 
 # Less than a process takes to start, and open what is left of a log.
 LOOK_SECONDS: Final = 0.01
+PATH_BYTES_MAX: Final = 504
+"""SQLite takes 512, and has to put `-journal` behind it."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 Identity = tuple[int, int]
 
 RESTORE: Final = (
-    "restore the file from a copy: put that under a new name and point --log to it. In the old place SQLite would lay what is left in "
-    "`-wal` over it; so delete the log's `-wal` and `-shm` first if it has to stand there"
+    "restore the file from a copy: put that under a new name and point --log to it, or delete the log's `-wal` and `-shm` first, which "
+    "SQLite would lay over it"
 )
 """What to do about damage, for whoever copies a file over another."""
 
@@ -30,9 +32,12 @@ RESTORE: Final = (
 def for_sqlite(path: Path) -> str:
     """The name of a file as SQLite is told it, which is UTF-8 in every locale.
 
-    Raises LogUnreachable for bytes that are not, be they those of a folder above or of where a link leads: SQLite's own names have those.
+    Raises LogUnreachable for bytes that are not, be they those of a folder above or of where a link leads: SQLite's own names have those;
+    and for a name that is too long for it.
     """
     name = os.fsencode(path.resolve())
+    if len(name) > PATH_BYTES_MAX:
+        raise LogUnreachable(f"the whole path has {len(name)} bytes, and SQLite takes {PATH_BYTES_MAX} at most; use a shorter one")
     try:
         name.decode()
         return os.fsencode(path).decode()

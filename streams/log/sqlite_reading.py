@@ -142,7 +142,7 @@ class Reader:
         """The partition's end for who reads from `offset` on. Raises LogDamaged where known damage is there, and OffsetOutOfRange."""
         state = self.state(place)
         if offset > state.end:
-            check_end(self._file, self._ends, place.topic, place.number, place.id, state.end)
+            check_end(self._file, self._ends, (place.topic, place.number), place.id, state.end)
         _check_offset(place, offset, state)
         known = self.known_damage(place, state)
         if known is not None and known.position is not None and offset >= known.position.offset:

@@ -79,7 +79,7 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
     try:
         count += verify(told, without=(SNAPSHOTS,))
     except LogDamaged as problem:
-        fix = "copy the log's files away, then restore a backup or read what is good with `claimlog events`"
+        fix = "copy the log's files away, then restore a backup under a new name, or read what is good with `claimlog events`"
         return Check("fail", "integrity", str(problem), fix)
     return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from shutil import disk_usage
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.state_at import state_at
+from streams.cli.reading.state_folder import STATE_HELP, state_folder
 from streams.cli.reading.there import is_lines
 from streams.cli.watching import watchable
 from streams.clock import wall_clock_ms
@@ -47,15 +49,17 @@ def doctor(
     quick: Annotated[
         bool, Parameter(negative=(), help="Leave out what reads whole topics: checksums, requests, findings, digests.")
     ] = False,
+    state: Annotated[Path | None, Parameter(help=STATE_HELP)] = None,
     log: LogFlag = None,
     show: Live = LIVE,
 ) -> int:
     """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log is out of reach or not there.
 
     Checked: the log opens, every checksum fits, and there is room to append; topics and their partitions; the ledger is opened; clocks; who
-    is behind; requests that nobody will answer; dead letters; open findings; published digests against a fold of the same records; what is
-    installed. On Kafka also brokers and copies, the settings of topics, who is in the groups of workers and schedulers, and whether records
-    were lost in the middle of topics. Of a file of JSON lines: all that does not need somebody at work on it.
+    is behind; requests that nobody will answer; dead letters; open findings; published digests against a fold of the same records; that the
+    log has all that tables of an ended process were folded from; what is installed. On Kafka also brokers and copies, the settings of
+    topics, who is in the groups of workers and schedulers, and whether records were lost in the middle of topics. Of a file of JSON lines:
+    all that does not need somebody at work on it.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -66,6 +70,8 @@ def doctor(
         with opened(log, for_work=True) as source:
             found.append(Check("ok", "log", "opens"))
             found.extend(_of_log(source, quick=quick))
+            if not any(map(_has_failed, found)) and not is_lines(source) and (home := state or state_folder(log)).is_dir():
+                found.extend(_tables(source, home))
             # Where a check failed the ledger's first record may be what is damaged.
             sound = all(check.status != "fail" for check in found)
             ends = {(topic, number): end for topic in source.topics() for number, end in source.ends(topic).items()}
@@ -118,6 +124,12 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     yield from _allowed("dead letters", lambda: [checks.dead_letters(log)])
     yield from _allowed("producers", lambda: producers(log))
     yield from (check for check in folded if check not in ahead)
+
+
+def _tables(log: Log, home: Path) -> list[Check]:
+    from streams.cli.doctor.tables import tables
+
+    return list(_allowed("tables", lambda: tables(log, home)))
 
 
 def _allowed(name: str, looked: Callable[[], Iterable[Check]]) -> Iterator[Check]:

@@ -52,11 +52,14 @@ def halve(wal: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, halve, Path.unlink])
 def test_a_log_whose_wal_lost_what_was_acknowledged_is_refused_with_the_offsets(path: Path, damage: Callable[[Path], None]) -> None:
-    damage(appended_and_killed(path, 8))
+    wal = appended_and_killed(path, 8)
+    damage(wal)
+    left = wal.read_bytes() if wal.exists() else b""
 
     for create in (False, True):
         with pytest.raises(LogDamaged, match=r"acknowledged records are missing: offsets \d to 8 of claims/0\. .*delete log\.db-ends"):
             SqliteLog.open(path, create=create)
+    assert (wal.read_bytes() if wal.exists() else b"") == left, "what stands behind the damage may be worth something"
     ends_file(path).unlink()
     with SqliteLog.open(path) as log:
         assert 1 <= log.end("claims", 0) < 9
@@ -148,3 +151,14 @@ def test_a_copy_that_takes_the_place_of_a_log_in_use_is_told_from_it(path: Path)
             SqliteLog.open(path)
         with pytest.raises(LogUnreachable, match="moved, deleted or replaced"):
             used.append([Message("claims", b"k", b"lost")])
+
+
+def test_who_reads_on_behind_an_end_that_came_back_hears_of_what_is_missing(path: Path) -> None:
+    """As of a `-shm` that was damaged while processes had the log open: SQLite finds an older page then."""
+    with SqliteLog.open(path) as log:
+        older = log._file.rows("SELECT * FROM partitions")
+        log.append([Message("claims", b"k", b"second")])
+        log._file.run_many("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?, ?)", older)
+
+        with pytest.raises(LogDamaged, match=r"missing: offset 1 of claims/0\. .*log\.db-shm was.*First end all processes"):
+            log.read("claims", 0, 2)

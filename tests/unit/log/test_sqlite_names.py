@@ -204,3 +204,28 @@ def test_a_name_that_sqlite_cannot_have_is_no_damage(tmp_path: Path) -> None:
     for path in (folder / "log.db", tmp_path / "link.db"):
         with pytest.raises(LogUnreachable, match=r"B\\xe4ume/log.db' is no UTF-8, and SQLite needs names that are"):
             SqliteLog.open(path, create=True)
+
+
+def test_a_path_that_is_too_long_for_sqlite_is_told_with_its_length(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 200) / ("d" * 200) / ("d" * 200)
+    folder.mkdir(parents=True)
+    path = folder / "log.db"
+
+    with pytest.raises(LogUnreachable, match=f"the whole path has {len(str(path))} bytes, and SQLite takes 504 at most"):
+        SqliteLog.open(path, create=True)
+    with pytest.raises(LogUnreachable, match="too long: a log's path may have 504 bytes"):
+        SqliteLog.open(tmp_path / ("d" * 300), create=True)
+
+
+def test_the_longest_path_that_sqlite_takes_is_taken(tmp_path: Path) -> None:
+    left = sqlite_names.PATH_BYTES_MAX - len(str(tmp_path)) - len("/log.db")
+    folder = tmp_path / ("d" * (left // 2 - 1)) / ("d" * (left - left // 2 - 1))
+    folder.mkdir(parents=True)
+    path = folder / "log.db"
+    assert len(str(path)) == sqlite_names.PATH_BYTES_MAX
+
+    with SqliteLog.open(path, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+        log.append(said(b"first"))
+    with SqliteLog.open(path) as log:
+        assert values(log) == [b"first"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from projections.rocks import _SUM_KEY, RocksTable
+from projections.rocks import _SUM_KEY, RocksTable, meta_kept
 from projections.table import TableDamaged, TableError, TableInUse
 
 ROOT = Path(__file__).parents[3]
@@ -217,3 +217,33 @@ except TableError as problem:
     assert "see to room" in ran.stdout
     with RocksTable.open(tmp_path / "t") as table:
         assert (len(list(table.items())), table.next_offset) == (ROWS, 7)
+
+
+FEW_FILES = """
+import resource, sys
+from projections.rocks import RocksTable
+from projections.table import TableError
+resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+try:
+    RocksTable.open(sys.argv[1])
+except TableError as problem:
+    print(problem)
+"""
+
+
+def test_a_process_that_may_not_open_enough_files_is_told_which_limit_it_is(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", FEW_FILES, str(tmp_path / "table")], cwd=ROOT, check=True, capture_output=True, text=True)
+
+    assert "Too many open files; a process needs about ten files" in ran.stdout
+    assert "`ulimit -n 1024`" in ran.stdout
+
+
+def test_what_a_closed_table_was_given_last_is_told_without_changing_it(tmp_path: Path) -> None:
+    with RocksTable.open(tmp_path / "table") as table:
+        table.write({b"a": b"1"}, next_offset=7, meta={"ledger": b"figures"})
+    before = {path.name: path.read_bytes() for path in (tmp_path / "table").iterdir()}
+
+    assert (meta_kept(tmp_path / "table", "ledger"), meta_kept(tmp_path / "table", "other")) == (b"figures", None)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "table").iterdir()} == before
+    with pytest.raises(TableError):
+        meta_kept(tmp_path / "missing", "ledger")

@@ -15,9 +15,10 @@ from producers.ledger_load import ledger_records
 from projections import state
 from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
+from projections.misfit import misfit
 from projections.node import Audit, Claim, FullAudit, Home, Node, Shown
 from projections.rules import REMEMBERED_RECORDS
-from projections.snapshots import CHUNKS_AT_ONCE, chunks_of, encoded, load_newest, load_newest_with, misfit, restored
+from projections.snapshots import CHUNKS_AT_ONCE, chunks_of, encoded, load_newest, load_newest_with, restored
 from projections.state import STATE_VERSION, StateError
 from projections.table import MemoryTable, TableError
 from schemas.claims import Change, GroupHomeClosed, GroupHomeProposed, GroupMember, PartitionOpened
