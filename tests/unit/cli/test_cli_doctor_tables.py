@@ -79,3 +79,18 @@ def test_tables_of_another_ledger_are_a_warning_and_what_cannot_be_read_is_too(
     assert "claims-0" in says(said, "tables")
     assert (other_said.code, statuses(other_said)["tables"]) == (0, "warn")
     assert "claims/1: the log has another record at offset 0" in says(other_said, "tables")
+
+
+def test_a_log_that_lost_what_was_acknowledged_is_refused_by_every_verb_until_somebody_goes_on_knowingly(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SqliteLog.open(fleet.path) as log:
+        place = log._catalog.place(CLAIMS, 1)
+        log._ends.told(place.id, log.end(CLAIMS, 1) + 3)
+
+    codes = {verb: fleet.run(capsys, *verb.split()) for verb in ("doctor", "claims list", "replay --verify", "run --until-idle")}
+
+    assert {verb: said.code for verb, said in codes.items()} == {"doctor": 3, "claims list": 1, "replay --verify": 1, "run --until-idle": 1}
+    assert all("acknowledged records are missing: offsets" in said.out + said.err for said in codes.values())
+    ends_file(fleet.path).unlink()
+    ended(fleet, capsys)
