@@ -19,6 +19,9 @@ from streams.patience import PAUSE_SECONDS, Patience
 WAIT_SECONDS = 0.5
 """Longest sleep: how late a lease is renewed, a timer is looked at and a request to stop is heard, when nothing happens on the log."""
 
+TOLD_SECONDS = 3.0
+"""Whoever works gives a sign sooner; who waits longer for one says so."""
+
 
 class Engine(Protocol):
     """Something that works through the log in turns."""
@@ -49,12 +52,19 @@ class NoShare:
         """Nothing: it needs none."""
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        """The ledger is others' affair."""
+        return True
+
     def release(self) -> None:
         """There is nothing to give up."""
 
 
 class Host:
-    """One process: its engines, its share of the partitions, its health. `clock` gives seconds and only runs."""
+    """One process: its engines, its share of the partitions, its health. `clock` gives seconds and only runs.
+
+    `beside` are the leases that engines have of their own.
+    """
 
     def __init__(
         self,
@@ -64,10 +74,14 @@ class Host:
         health: Health,
         err: TextIO,
         clock: Callable[[], float] = time.monotonic,
+        beside: Sequence[Lease] = (),
     ) -> None:
         self._log, self._engines, self._lease, self._health, self._err = log, list(engines), lease, health, err
         self._owned: frozenset[int] = frozenset()
         self._patience = Patience(self._tell, clock)
+        self._leases, self._clock = [lease, *beside], clock
+        self._idle_since: float | None = None
+        self._has_told = False
         health.waits = False
 
     def run(self, stopped: Callable[[], bool], *, until_idle: bool = False) -> None:
@@ -90,11 +104,13 @@ class Host:
     def _loop(self, stopped: Callable[[], bool], *, until_idle: bool) -> None:
         while not stopped():
             try:
-                if not self._turn():
-                    self._health.ready = True
-                    if until_idle and not (self._lease.waits_for() or self._health.waits_for()):
-                        return
-                    self._sleep()
+                if self._turn():
+                    self._idle_since = None
+                    continue
+                self._health.ready = True
+                if until_idle and self._is_over():
+                    return
+                self._sleep()
             except (LogFull, LogUnreachable) as trouble:
                 if isinstance(trouble, LogUnreachable) and stopped():
                     # It was waited for only as long as an end may take, which says nothing of it.
@@ -103,6 +119,17 @@ class Host:
                 self._health.met_trouble()
                 self._patience.met(trouble)
                 self._log.wait({}, PAUSE_SECONDS)
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to do, not even for somebody who shares the work and may have been killed."""
+        now = self._clock()
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        idle = now - self._idle_since
+        is_over = all(lease.is_rest_at_work(idle) for lease in self._leases)
+        if not is_over and idle > TOLD_SECONDS and not self._has_told:
+            self._has_told = True
+            self._tell("waiting for a sign of others that share this work: who was killed has its part until --lease-timeout is over")
+        return is_over
 
     def _turn(self) -> int:
         """One turn of every engine; returns how much there was to do."""

@@ -96,7 +96,7 @@ class Scheduler:
         self._ledgers = [_begun_with(log, number, ledger, tell) for number, ledger in enumerate(begun_with)]
         self._request_partitions = topics[REQUESTS]
         self._places = {topic: [Partition(topic, number) for number in range(topics[topic])] for topic in (CLAIMS, REQUESTS, RESULTS)}
-        self._lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
+        self.lease = log.lease(GROUP, REQUESTS, process_id, lease_timeout_seconds)
         self._placements: dict[int, Placements] = {}
         self._committed: dict[int, int] = {}
         self._commit_soon: Callable[[str, str, Mapping[int, int]], None] | None = getattr(log, "commit_soon", None)
@@ -138,7 +138,7 @@ class Scheduler:
 
     def waits_for(self) -> str:
         """What it waits for before it has its share of the requests, in words."""
-        return self._lease.waits_for()
+        return self.lease.waits_for()
 
     def turn(self, timeout_seconds: float = 0.0) -> int:
         """One turn of the loop; then it waits at most `timeout_seconds` for more to do. Returns how many records it read and appended.
@@ -186,7 +186,7 @@ class Scheduler:
                 self.outbox.finish(FINISH_SECONDS)
                 self._commit(force=True)
         finally:
-            self._lease.release()
+            self.lease.release()
 
     def _act(self) -> None:
         """Let the placer act, with a batch for the next turn by how long this one took."""
@@ -200,7 +200,7 @@ class Scheduler:
 
     def _share(self) -> int:
         """Follow the lease: let go of what others own now, take over what is new."""
-        mine = self._lease.partitions()
+        mine = self.lease.partitions()
         for partition in self.partitions - mine:
             for request_id in self.placer.desks[partition].placements.open:
                 self.placer.sender.traces.pop(request_id, None)

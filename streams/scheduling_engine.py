@@ -9,7 +9,7 @@ from projections.snapshots import load_newest
 from schemas.topics import CLAIMS, REQUESTS
 from streams.clock import Clock
 from streams.digest_check import digest_message, digest_name
-from streams.log.base import Log, Partition, partition_count
+from streams.log.base import Lease, Log, Partition, partition_count
 from streams.metrics import Metrics
 from streams.scheduler import READ_BACK_SECONDS, Clocks, Scheduler
 from streams.scheduling.policy import Policy
@@ -85,6 +85,11 @@ class SchedulerEngine:
     def waited_seconds(self) -> float:
         """How much of the time of its turns it slept, in all."""
         return self._scheduler.waited_seconds
+
+    @property
+    def lease(self) -> Lease:
+        """Its share of the requests."""
+        return self._scheduler.lease
 
     def waits_for(self) -> str:
         """See `Health`."""

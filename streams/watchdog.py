@@ -79,6 +79,10 @@ class Share:
         """See `Lease`: nothing, as it was given out."""
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        """See `Lease`: whoever is missed, all is given out anew."""
+        return True
+
     def release(self) -> None:
         """Nothing is held: who has the partitions is Faust's word."""
 

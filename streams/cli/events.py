@@ -102,6 +102,7 @@ def events(
     topics = tuple(dict.fromkeys(topic)) or (tuple(name for name in TOPICS if _may_have(name, kind)) if kind else TOPICS_SHOWN)
     with opened(log) as source:
         if watch:
+            within.check(source, topics)
             _warn(source, topics, kind, within)
             _watch(source, topics, within.since, chosen, show)
         else:

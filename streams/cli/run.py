@@ -98,7 +98,7 @@ def run(
     ] = None,
     metrics: Annotated[int | None, Parameter(converter=whole, help="Serve Prometheus metrics and health at this port.")] = None,
     metrics_address: Annotated[str, Parameter(help="The address to serve them at.")] = METRICS_ADDRESS,
-    until_idle: Annotated[bool, Parameter(negative=(), help="End when there is nothing left to do.")] = False,
+    until_idle: Annotated[bool, Parameter(negative=(), help="End when nothing is left to do that others who live do not do.")] = False,
     clock: Annotated[str, Parameter(show=False)] = "",
 ) -> int:
     """Carry observations into the ledger, fold it, publish what follows, and place instances, until stopped.
@@ -145,7 +145,8 @@ def run(
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
-        Host(opened, measured, share, health, sys.stderr).run(partial(bool, asked), until_idle=until_idle)
+        own = [each.lease for each in engines if isinstance(each, SchedulerEngine)]
+        Host(opened, measured, share, health, sys.stderr, beside=own).run(partial(bool, asked), until_idle=until_idle)
     return _code(asked)
 
 

@@ -159,9 +159,13 @@ class Lease(Protocol):
         ...
 
     def waits_for(self) -> str:
-        """What keeps this member's share from being all that nobody else works on, in words, as of the last look; nothing if it is that.
+        """What keeps this member from having any share yet, in words; nothing once it is known what its share is."""
+        ...
 
-        A member that was killed has its partitions until the time-out.
+    def is_rest_at_work(self, seconds: float) -> bool:
+        """Whether all that is not this member's is with others that were heard from within the last so many seconds.
+
+        A member that was killed has its partitions until the time-out: until then they are nobody's work.
         """
         ...
 

@@ -1,7 +1,8 @@
-"""Holes: runs of offsets without a record that are longer than the one offset which the mark of a transaction takes.
+"""Holes: runs of offsets without a record that are longer than what the marks of transactions take, which is one offset each.
 
 Where everybody passes over what is no record (`streams.log.kafka_gaps`), a hole is the only sign of records that a compaction or a disk
-lost in the middle of a partition. One lost record looks like a mark, and is not told. Pure.
+lost in the middle of a partition. A few lost records look like the marks of transactions that ended one after the other, and are not told.
+Pure.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Final, NamedTuple
 
 from streams.log.base import Record, is_stand_in
 
-MARK_OFFSETS: Final = 1
-"""What a transaction leaves in a partition beside its records, those of an aborted one too: all of them are read."""
-CAUSE: Final = "a compaction or a disk lost them, unless transactions of another tool left nothing but their marks there"
+MARK_OFFSETS: Final = 8
+"""What transactions leave in a partition beside their records, those of aborted ones too (all of them are read): one mark each, and so many
+side by side where as many producers' transactions overlapped."""
+CAUSE: Final = f"a compaction or a disk lost them, unless more than {MARK_OFFSETS} producers' transactions ended there at once"
 
 
 class Hole(NamedTuple):

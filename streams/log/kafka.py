@@ -348,8 +348,7 @@ class KafkaLog:
 
     def lease(self, group: str, topic: str, member: str, timeout_seconds: float = 10.0) -> KafkaLease:
         """See the contract."""
-        self._count(topic)
-        lease = KafkaLease(self._clients, group, topic, member, timeout_seconds)
+        lease = KafkaLease(self._clients, group, topic, self._count(topic), member, timeout_seconds)
         self._leases.append(lease)
         return lease
 

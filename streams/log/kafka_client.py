@@ -86,6 +86,7 @@ class Clients:
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self.last_seen = ""
+        self._times_heard = 0
         self.fatal: LogError | None = None
         self.aside = Aside(settings.place)
         """Where whoever has a consumer of these gives it up."""
@@ -111,6 +112,7 @@ class Clients:
         # "All brokers are down" follows each reason why one is, and says less.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last_seen:  # noqa: SLF001 - librdkafka's own errors begin so
             self.last_seen = error.str()
+            self._times_heard += 1
         if error.fatal():
             self.fatal = log_error(error, self.settings.place, "sending")
 
@@ -174,7 +176,7 @@ class Clients:
 
         With `was_there` it is about a topic that was known before; see `log_error`.
         """
-        left = self.patience(patience_seconds)
+        left, heard = self.patience(patience_seconds), self._times_heard
         while True:
             try:
                 return ask(max(min(left(), TRY_SECONDS), 0.1))
@@ -182,15 +184,16 @@ class Clients:
                 error = error_of(problem)
                 # Lets the client tell `_heard` what happened to its connections.
                 self.asker.poll(0)
-                self._check_who_it_says_it_is(error, doing)
+                # What connections said before may have been mended since.
+                self._check_who_it_says_it_is([error.str(), *([self.last_seen] if self._times_heard > heard else [])], doing)
                 passes = is_passing(error) or (was_there and is_vanished(error))
                 if not passes or left() <= RETRY_SECONDS:
                     raise log_error(error, self.settings.place, doing, self.last_seen, was_there=was_there) from None
             time.sleep(RETRY_SECONDS)
 
-    def _check_who_it_says_it_is(self, error: KafkaError, doing: str) -> None:
+    def _check_who_it_says_it_is(self, heard: Sequence[str], doing: str) -> None:
         """Raises LogOutdated where brokers refuse what this process says of itself, and it read that from a file that has changed since."""
-        said = next(filter(is_refused, (error.str(), self.last_seen)), "")
+        said = next(filter(is_refused, heard), "")
         if said and (files := changed(self.settings.files)):
             verb = "has" if len(files) == 1 else "have"
             raise LogOutdated(

@@ -49,7 +49,8 @@ _BROKERS_BOUNDS: Final = {
 # What librdkafka says of a connection that the broker, or we, did not want: the address was right then.
 _REFUSALS: Final = ("SASL", "SSL", "security.protocol")
 # The same, where it is about passwords and certificates.
-_NOT_WELCOME: Final = ("uthentication", "certificate", "alert")
+_NOT_WELCOME: Final = re.compile("uthentication (error|failed)|SSL handshake failed|certificate")
+_BROKER_SAID: Final = re.compile(r"^\S+:\d+/\S+: ")
 # One word of librdkafka for whatever is wrong with a broker's certificate, and the broker that it is of.
 _NOT_VERIFIED: Final = "certificate verify failed"
 _WHOSE: Final = re.compile(r"ssl://(\[[^\]]+\]|[^:/\s]+):(\d+)")
@@ -96,7 +97,7 @@ def is_vanished(error: KafkaError) -> bool:
 
 def is_refused(said: str) -> bool:
     """Whether words of the client are about who this process, or the broker, says it is."""
-    return any(word in said for word in _NOT_WELCOME)
+    return bool(_NOT_WELCOME.search(_BROKER_SAID.sub("", said)))  # how a broker is called says nothing
 
 
 def is_end(error: KafkaError) -> bool:

@@ -20,6 +20,8 @@ HEARTBEAT_MS: Final = 500
 """A member hears by its next heartbeat that others join or leave, twice until a share has changed hands: meanwhile nobody has it."""
 JOIN_SECONDS: Final = 10.0
 """How long the first look waits for the group's answer: a broker holds a new group for 3 s in case more members come."""
+SHARING_SECONDS: Final = 5.0
+"""How long brokers take at most, once a session has ended, until its partitions are others'."""
 UNSUBSCRIBE_SECONDS: Final = 3.0
 """How long leaving waits for the answer to a joining that is under way, since the broker takes one after the other."""
 POLL_SECONDS: Final = 0.05
@@ -37,8 +39,9 @@ _LASTING: Final = frozenset(
 class KafkaLease:
     """See `streams.log.base.Lease`. A time-out below 6 s counts as 6 s: brokers know no shorter one."""
 
-    def __init__(self, clients: Clients, group: str, topic: str, member: str, timeout_seconds: float) -> None:
+    def __init__(self, clients: Clients, group: str, topic: str, partitions: int, member: str, timeout_seconds: float) -> None:
         session_ms = max(int(timeout_seconds * 1000), SESSION_MS_MIN)
+        self._partitions, self._missed_seconds = partitions, session_ms / 1000 + SHARING_SECONDS
         self._place, self._clients = clients.settings.place, clients
         self._consumer: Consumer | None = clients.member(
             {
@@ -75,6 +78,10 @@ class KafkaLease:
         """See the contract: brokers share out once they miss whoever is gone."""
         waits = "waiting for brokers to share out partitions: who was killed is missed after --lease-timeout only"
         return "" if self._has_shared else waits
+
+    def is_rest_at_work(self, seconds: float) -> bool:
+        """See the contract. Brokers tell nobody of signs, but share out anew once they miss a member."""
+        return len(self._mine) == self._partitions or (self._has_shared and seconds > self._missed_seconds)
 
     def _join(self, consumer: Consumer) -> None:
         left = self._clients.patience(JOIN_SECONDS)

@@ -166,11 +166,12 @@ def changed(files: Mapping[str, str]) -> list[str]:
 
 
 def _hashes(files: Iterable[str]) -> dict[str, str]:
-    """Of those files that can be read; what says why others cannot is who needs them."""
+    """Of those files that can be read, and more than once: of a pipe nothing would be left for who needs it."""
     found: dict[str, str] = {}
     for file in files:
         with suppress(OSError, ValueError):
-            found[file] = blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+            if Path(file).is_file():
+                found[file] = blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
     return found
 
 

@@ -15,6 +15,8 @@ from streams.log.base import NameTaken
 # A member writes its heartbeat this many times in a time-out (two may be late), and looks for changes by others this many times.
 RENEWALS_PER_TIMEOUT = 4
 LOOKS_PER_TIMEOUT = 20
+RENEWAL_MS_MAX, LOOK_MS_MAX = 2_500, 1_000
+"""However long its time-out, a member gives a sign as often as this, and looks: others may wait for one."""
 
 
 class Heartbeat(NamedTuple):
@@ -64,7 +66,7 @@ def turn(group: Group, partitions: int, member: str, timeout_ms: int, now_ms: in
     mine = heartbeats.get(member)
     if mine is not None and beat is not None and mine != beat:
         raise NameTaken(f"another process called {member!r} has started and takes this one's place; give each a --name of its own")
-    if mine is None or beat is None or not 0 <= now_ms - mine.at_ms < timeout_ms // RENEWALS_PER_TIMEOUT:
+    if mine is None or beat is None or not 0 <= now_ms - mine.at_ms < min(timeout_ms // RENEWALS_PER_TIMEOUT, RENEWAL_MS_MAX):
         heartbeats[member] = Heartbeat(member, now_ms, timeout_ms)
     return Group(heartbeats, divide(partitions, list(heartbeats), group.held))
 
@@ -98,15 +100,14 @@ class RosterLease:
         self._beat: Heartbeat | None = None
         self._released = False
         self._mine: frozenset[int] = frozenset()
-        self._first: Mapping[str, Heartbeat] | None = None
-        """What was there of everybody at the first look."""
-        self._unheard = False
-        """Whether somebody has partitions who was not heard from since."""
+        self._others: list[Heartbeat] = []
+        """The last heartbeats of whoever else has partitions."""
 
     def partitions(self) -> frozenset[int]:
         """See the contract. After `release` it is empty for good."""
         now_ms = self._clock()
-        if self._released or (self._looked_ms is not None and 0 <= now_ms - self._looked_ms < self._timeout_ms // LOOKS_PER_TIMEOUT):
+        look_ms = min(self._timeout_ms // LOOKS_PER_TIMEOUT, LOOK_MS_MAX)
+        if self._released or (self._looked_ms is not None and 0 <= now_ms - self._looked_ms < look_ms):
             return self._mine
         # Whether a write that failed landed is not known: after it the name is taken anew.
         beat, self._beat = self._beat, None
@@ -117,16 +118,17 @@ class RosterLease:
             raise
         self._looked_ms, self._beat = now_ms, group.heartbeats[self._member]
         self._mine = frozenset(number for number, member in group.held.items() if member == self._member)
-        first = self._first = group.heartbeats if self._first is None else self._first
-        others = {*group.held.values()} - {self._member}
-        self._unheard = any(first.get(member) == group.heartbeats[member] for member in others)
+        self._others = [group.heartbeats[member] for member in {*group.held.values()} - {self._member}]
         return self._mine
 
     def waits_for(self) -> str:
+        """See the contract: it is known at once."""
+        return ""
+
+    def is_rest_at_work(self, seconds: float) -> bool:
         """See the contract."""
-        if not self._unheard:
-            return ""
-        return "waiting for a sign of who shares its work: who was killed is missed after --lease-timeout only"
+        since_ms = self._clock() - int(seconds * 1000)
+        return all(beat.at_ms >= since_ms for beat in self._others)
 
     def release(self) -> None:
         """See the contract."""

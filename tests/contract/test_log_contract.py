@@ -407,22 +407,41 @@ def test_a_silent_member_loses_its_partitions_after_its_time_out(log: Log, backe
 
 
 @needs("the test's clock")
-def test_whoever_joins_waits_for_a_sign_of_the_others_or_for_their_time_out(log: Log, backend: Backend, clock: Clock) -> None:
-    """What a member that was killed has is nobody's work until then."""
-    dead, live = (log.lease("schedulers", "claims", name, timeout_seconds=10) for name in ("dead", "live"))
-    for lease in (dead, live):
+def test_the_rest_is_at_work_once_the_others_gave_a_sign_or_their_time_is_out(log: Log, backend: Backend, clock: Clock) -> None:
+    """What a member that was killed has is nobody's work until then, whenever that was."""
+    killed, live = (log.lease("schedulers", "claims", name, timeout_seconds=10) for name in ("killed", "live"))
+    for lease in (killed, live):
         lease.partitions()
-    waits: list[tuple[int, bool]] = []
+    at_work: list[tuple[int, bool]] = []
     with backend.open() as other:
-        joins = other.lease("schedulers", "claims", "joins", timeout_seconds=10)
-        for _ in range(11):
-            waits.append((len(joins.partitions()), bool(joins.waits_for())))
+        idle = other.lease("schedulers", "claims", "idle", timeout_seconds=10)
+        for second in range(20):
             clock.now_ms += 1_000
             live.partitions()
+            if second < 4:
+                killed.partitions()
+            at_work.append((len(idle.partitions()), idle.is_rest_at_work(second - 6)))
 
-    assert waits[0] == (1, True)
-    assert all(is_waiting for _, is_waiting in waits[:9])
-    assert waits[-1] == (2, False)
+    assert at_work[6] == (1, False), "it is idle since then"
+    assert not any(is_at_work for _, is_at_work in at_work[6:12])
+    assert at_work[-1] == (2, True)
+
+
+@needs("the test's clock")
+def test_a_member_gives_a_sign_within_seconds_however_long_its_time_out(log: Log, backend: Backend, clock: Clock) -> None:
+    live = log.lease("schedulers", "claims", "live", timeout_seconds=1800)
+    live.partitions()
+    clock.now_ms += 60_000
+    with backend.open() as other:
+        idle = other.lease("schedulers", "claims", "idle", timeout_seconds=1800)
+        idle.partitions()
+        before = idle.is_rest_at_work(0.0)
+        for _ in range(4):
+            clock.now_ms += 1_000
+            live.partitions()
+            idle.partitions()
+
+        assert (before, idle.is_rest_at_work(4.0)) == (False, True)
 
 
 @needs("the test's clock")

@@ -193,7 +193,7 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
         for node_id in fleet.nodes:
             fleet.restart_producers(node_id, epoch)
         coming = iter(()) if plan.once else events()
-        if lost := lost_before(target, LIFECYCLE, RESULTS):
+        if lost := lost_before(target, *((LIFECYCLE, RESULTS) if plan.nodes else (RESULTS,))):
             raise AnswerIncomplete(f"what earlier runs left on these nodes, and what was answered, is not known: {lost}")
         driver = Driver(target, fleet, coming, clock, speed=plan.speed, audit_every_ms=int(plan.interval_seconds * 1000))
         progress, persistent = Progress("instances", plan.instances), persistence()

@@ -94,13 +94,13 @@ def test_offsets_without_a_record_among_what_is_not_carried_yet_are_said(tmp_pat
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", {"i1": 1024})
     number = fleet.log.partition("hypervisor-audits", b"c01")
-    fleet.log.append([Message("hypervisor-audits", b"", b"", NO_RECORD, number)] * 3)
+    fleet.log.append([Message("hypervisor-audits", b"", b"", NO_RECORD, number)] * 30)
     fleet.audit("c01", {"i2": 512}, carry=False)
 
     said = fleet.run(capsys, "nodes")
     fleet.carry()
 
-    lacking = f"hypervisor-audits/{number}: the offsets from 1 to 3 have no record, and were not carried into the ledger: "
+    lacking = f"hypervisor-audits/{number}: the offsets from 1 to 30 have no record, and were not carried into the ledger: "
     assert lacking in said.err
     assert "no record" not in fleet.run(capsys, "nodes").err
 

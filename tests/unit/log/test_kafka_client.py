@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 from msgspec import structs
 
 from streams.cli.exits import Exit, exit_of
-from streams.log.base import LogError, LogOutdated
+from streams.log.base import LogError, LogOutdated, LogUnreachable
 from streams.log.kafka_client import HELD_BACK_SECONDS, Clients
 from streams.log.kafka_settings import KafkaSettings, SettingsProblem, parse_settings
 
@@ -86,8 +86,9 @@ REFUSED = "sasl_ssl://b:9092/1: SASL authentication error: Authentication failed
         (REFUSED, None, False),
         ("ssl://b:9092/1: SSL handshake failed: ...: sslv3 alert certificate expired", "new", True),
         ("sasl_ssl://b:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused", "new", False),
+        ("sasl_ssl://certificate-alerts:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused", "new", False),
     ],
-    ids=["replaced", "the same", "gone", "certificate", "away"],
+    ids=["replaced", "the same", "gone", "certificate", "away", "called so"],
 )
 def test_who_is_refused_with_a_secret_that_was_replaced_ends_at_once(heard: str, now: str | None, ends: bool, tmp_path: Path) -> None:
     secret = tmp_path / "password"
@@ -109,3 +110,17 @@ def test_who_is_refused_with_a_secret_that_was_replaced_ends_at_once(heard: str,
     assert exit_of(problem.value) == Exit.UNREACHABLE
     told = f"{secret} has changed since this process began: start it again"
     assert (told in str(problem.value)) == ends
+
+
+def test_what_was_refused_before_ends_nobody_whose_secret_was_replaced_since(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("old")
+    clients = Clients(parse_settings("kafka://127.0.0.1:9092", {"CLAIMLOG_KAFKA_SASL_PASSWORD_FILE": str(secret)}))
+    clients._heard(KafkaError(KafkaError._TRANSPORT, REFUSED))
+    secret.write_text("new")
+
+    def ask(_timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "loading"))
+
+    with pytest.raises(LogUnreachable):
+        clients.patiently(ask, "asking for offsets", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,16 @@ def test_files_that_have_something_else_in_them_than_when_they_were_read_are_nam
 
     assert (before, changed(settings.files)) == ([], sorted([str(ca), str(secret)]))
     assert "old" not in settings.files.values()
+
+
+def test_settings_from_a_pipe_count_and_are_read_once() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"security.protocol=SASL_SSL\n")
+    os.close(writing)
+    try:
+        settings = parse_settings("kafka://127.0.0.1:9092", {"CLAIMLOG_KAFKA_CONFIG": f"/dev/fd/{reading}"})
+    finally:
+        os.close(reading)
+
+    assert settings.options == {"security.protocol": "SASL_SSL"}
+    assert settings.files == {}

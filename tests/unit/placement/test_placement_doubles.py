@@ -73,6 +73,9 @@ class First(At):
     def waits_for(self) -> str:
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
+
     def release(self) -> None:
         """It owns it to the end."""
 

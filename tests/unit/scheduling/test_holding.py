@@ -179,6 +179,9 @@ class Shared(Far):
     def waits_for(self) -> str:
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
+
     def release(self) -> None:
         self.owned = frozenset()
 

@@ -26,6 +26,9 @@ class Lease:
     def waits_for(self) -> str:
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
+
     def release(self) -> None:
         """Nothing is held."""
 
@@ -103,31 +106,38 @@ def test_a_process_that_gives_a_part_up_stays_ready() -> None:
 
 
 def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() -> None:
-    health, lease, turns = Health(lambda: 0.0), Waiting(2), list[frozenset[int]]()
+    health, now, err, turns = Health(lambda: 0.0), [0.0], StringIO(), list[frozenset[int]]()
 
     class Noted(Loading):
         def turn(self, partitions: frozenset[int]) -> int:
+            now[0] += 1.0
             turns.append(partitions)
-            return 0
+            return len(turns) in {4, 12}
 
-    Host(MemoryLog(), [Noted(health)], lease, health, StringIO()).run(lambda: False, until_idle=True)
+    class Missed(Lease):
+        """Somebody was killed at second 0 and is missed at second 12."""
 
-    assert turns[-1] == ALL
-    assert lease.waits_for() == ""
+        def partitions(self) -> frozenset[int]:
+            return ALL if now[0] >= 12 else NONE
+
+        def is_rest_at_work(self, seconds: float) -> bool:
+            return now[0] >= 12 or now[0] - seconds <= 0
+
+    Host(MemoryLog(), [Noted(health)], Missed(health, []), health, err, lambda: now[0]).run(lambda: False, until_idle=True)
+
+    assert (turns[-1], len(turns)) == (ALL, 13)
+    assert err.getvalue().count("waiting for a sign of others that share this work") == 1
 
 
-class Waiting:
-    """Has its share once it was asked for so often: each turn and each sleep asks."""
+def test_a_share_that_an_engine_has_of_its_own_is_waited_for_too() -> None:
+    health, asked = Health(lambda: 0.0), list[float]()
 
-    def __init__(self, looks: int) -> None:
-        self._left = looks
+    class Own(Lease):
+        def is_rest_at_work(self, seconds: float) -> bool:
+            asked.append(seconds)
+            return len(asked) == 3
 
-    def partitions(self) -> frozenset[int]:
-        self._left -= 1
-        return NONE if self._left >= 0 else ALL
+    lease = Lease(health, [ALL])
+    Host(MemoryLog(), [Loading(health)], lease, health, StringIO(), beside=[Own(health, [ALL])]).run(lambda: False, until_idle=True)
 
-    def waits_for(self) -> str:
-        return "waiting" if self._left >= 0 else ""
-
-    def release(self) -> None:
-        """Nothing is held."""
+    assert len(asked) == 3

@@ -68,7 +68,7 @@ def test_a_request_keeps_its_trace_while_another_partition_is_given_up() -> None
     scheduler.turn()
     assert scheduler.placer.sender.traces.keys() == set(names)
 
-    scheduler._lease = _Mine(frozenset({0}))
+    scheduler.lease = _Mine(frozenset({0}))
     scheduler._share()
 
     assert scheduler.placer.sender.traces.keys() == {names[0]}
@@ -94,6 +94,9 @@ class _Mine(Lease):
 
     def waits_for(self) -> str:
         return ""
+
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
 
     def release(self) -> None:
         """Nothing to give up."""
@@ -591,6 +594,9 @@ class Lent(At):
 
     def waits_for(self) -> str:
         return ""
+
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
 
     def release(self) -> None:
         self.mine = frozenset()

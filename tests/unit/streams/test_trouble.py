@@ -77,6 +77,9 @@ class Everything:
     def waits_for(self) -> str:
         return ""
 
+    def is_rest_at_work(self, _seconds: float) -> bool:
+        return True
+
     def release(self) -> None:
         """Nothing is held."""
 
