@@ -1,6 +1,6 @@
 """Why something is wrong on a node: the events that made a difference, the one that is missing, what it keeps, and the way to mend it.
 
-Asked once a finding, when it is new or confirmed; what is wrong at all is told by `differences`.
+Asked at each look at a finding that is open; what is wrong at all is told by `differences`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _orphan(look: Look, difference: FindingDifference) -> Description:
     causes.life(claim.instance_id)
     if claim.seen_ms == look.listed_ms:
         causes.listing(claim.instance_id)
-    causes.now(summary=f"the first complete audit that no longer lists {claim.instance_id}")
+    begins = claim.run_since_ms == look.step.time_ms
+    causes.now(claim.instance_id, f"the first complete audit that no longer lists {claim.instance_id}" if begins else "")
     return Description(
         since_ms=when_ms(look.step),
         held=resources_of(_share(look.node, claim)),

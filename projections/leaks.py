@@ -2,6 +2,7 @@
 
 A difference is *suspected* at first sight: the event that explains it may still be on its way. A later complete audit that shows it again,
 taken at least the grace after, *confirms* it (an expired claim and a silent node, which complete audits would have ended, any later look).
+Suspected or confirmed, it is said again by each record after which it says something else: what it holds, what is missing, how to mend it.
 It is *resolved* by the record after which it is gone. Findings are results of the fold: the same records give the same findings.
 
 Only what a record touched is looked at again, by an audit too, as long as nothing waits for a second look.
@@ -320,13 +321,12 @@ class Leaks(Struct, dict=True):
             elif finding is None:
                 known[name] = suspected(look, name, difference)
                 records.append(known[name].record)
-            elif finding.confirmed:
-                if (changed := remeasured(look, finding, difference)) is not None:
-                    finding.record = changed
-                    records.append(changed)
-            elif may_confirm(look, finding):
+            elif not finding.confirmed and may_confirm(look, finding):
                 finding.record = confirmed(look, finding, difference)
                 records.append(finding.record)
+            elif (changed := remeasured(look, finding, difference)) is not None:
+                finding.record = changed
+                records.append(changed)
         if not known:
             del self.open[node_id]
         return records

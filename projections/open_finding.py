@@ -55,34 +55,43 @@ def suspected(look: Look, name: str, difference: FindingDifference) -> OpenFindi
         instance_id=difference.instance_id,
         claim_id=difference.claim.claim_id if difference.claim is not None else "",
         causes=said.causes[-_CAUSES_MAX:],
-        fix=bounded_text(said.fix),
         **_measures(said),
     )
     return OpenFinding(record, max(difference.not_before_ms, step.time_ms + GRACE_MS))
 
 
 def confirmed(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakConfirmed:
-    """The same finding with what it holds by now; its causes are those of the suspicion, and the look that confirms it."""
-    before, said = finding.record, described(look, difference)
-    causes = _with(before.causes, step_cause(look.partition, look.step, before.instance_id, "a later look shows the same"))
-    return LeakConfirmed(**_said(before, look, causes) | _measures(said))
-
-
-def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakConfirmed | None:
-    """The confirmed finding with what it holds by now; None if that is what it says already."""
+    """The same finding as it is by now; its causes are those of the suspicion, and the look that confirms it."""
     before, said = finding.record, described(look, difference)
     now = _measures(said)
-    if all(getattr(before, name) == now[name] for name in ("held", "counted", "devices")):
+    same = step_cause(look.partition, look.step, before.instance_id, "a later look shows the same")
+    newer = _what_changed(look, before, said) if _differs(before, now) else same
+    return LeakConfirmed(**_said(before, look, _with(before.causes, newer)) | now)
+
+
+def remeasured(look: Look, finding: OpenFinding, difference: FindingDifference) -> LeakSuspected | LeakConfirmed | None:
+    """The finding as it is by now, as suspected or confirmed as it was; None if that is what it says already."""
+    before, said = finding.record, described(look, difference)
+    now = _measures(said)
+    if not _differs(before, now):
         return None
-    step = look.step
-    why = next((cause for cause in said.causes if cause.offset == step.offset), None)
-    return LeakConfirmed(**_said(before, look, _with(before.causes, why or step_cause(look.partition, step, before.instance_id))) | now)
+    return type(before)(**_said(before, look, _with(before.causes, _what_changed(look, before, said))) | now)
 
 
 def _measures(said: Description) -> dict[str, Any]:
     """What of a finding changes while it is open."""
-    words = {"note": bounded_text(said.note), "missing": bounded_text(said.missing)}
+    words = {name: bounded_text(getattr(said, name)) for name in ("note", "missing", "fix")}
     return {"held": said.held, "counted": said.counted, "devices": said.devices, **words}
+
+
+def _what_changed(look: Look, before: LeakSuspected | LeakConfirmed, said: Description) -> Cause:
+    """The step as the cause of what a finding says now and did not before."""
+    why = next((cause for cause in said.causes if cause.offset == look.step.offset), None)
+    return why or step_cause(look.partition, look.step, before.instance_id)
+
+
+def _differs(before: LeakSuspected | LeakConfirmed, now: dict[str, Any]) -> bool:
+    return any(getattr(before, name) != value for name, value in now.items())
 
 
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:

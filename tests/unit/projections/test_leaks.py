@@ -621,8 +621,100 @@ def test_of_very_many_causes_the_first_and_the_last_stay(n1: Audited) -> None:
     last = [record for record in n1.records if record.kind == "negative-free"][-1]
 
     assert (last.held.memory_mib, len(last.causes)) == (103, 60)
-    assert [last.causes[0].offset, last.causes[1].summary] == [4, "a later look shows the same"]
+    assert [last.causes[0].offset, last.causes[1].summary.partition("; ")[2]] == [4, "i seen with 21 MiB"]
     assert last.causes[-1].summary.endswith("i seen with 119 MiB")
+
+
+def test_a_suspected_finding_is_measured_by_each_record_that_changes_it_where_no_audit_is_ever_complete() -> None:
+    audited = Audited()
+    audited.history.audit({}, at_s=0, memory_mib=16, complete=False)
+    for number in range(4):
+        audited.history.event("arrived", f"g{number}", at_s=10 + number, size=10)
+    audited.history.audit({}, at_s=600, memory_mib=16, complete=False)
+
+    audited.look()
+    said = [record for record in audited.records if record.kind == "negative-free"]
+
+    assert [(type(record), record.held.memory_mib, record.offset) for record in said] == [
+        (LeakSuspected, 4, 2),
+        (LeakSuspected, 14, 3),
+        (LeakSuspected, 24, 4),
+    ]
+    assert [cause.summary for cause in said[-1].causes] == [f"g{n} seen with 10 MiB" for n in (1, 2, 3)]
+    assert said[-1].note.startswith("memory_mib: 40 used of 16")
+    assert said[-1].missing == "InstanceDeparted or ClaimReleased on n1 of 24 MiB"
+    assert {record.suspected_ms for record in said} == {START_MS + 11_000}
+
+
+def test_a_suspected_finding_that_changed_is_still_confirmed_by_the_first_look_after_the_grace(n1: Audited) -> None:
+    for at_s, size in ((120, 2), (125, 6), (135, 8), (140, 9)):
+        n1.history.audit({"i": 4, "ghost": size}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [
+        ("suspected", "ghost-instance", "ghost"),
+        ("suspected", "ghost-instance", "ghost"),
+        ("confirmed", "ghost-instance", "ghost"),
+        ("confirmed", "ghost-instance", "ghost"),
+    ]
+    assert [record.held.memory_mib for record in n1.records] == [2, 6, 8, 9]
+    assert [cause.summary for cause in n1.records[-1].causes] == [f"ghost seen with {size} MiB" for size in (2, 6, 8, 9)]
+
+
+def test_a_host_that_begins_again_at_any_record_says_the_same_of_findings_that_change(n1: Audited) -> None:
+    for at_s, size in ((120, 20), (125, 22), (140, 22), (150, 24)):
+        n1.history.audit({"i": 4, "ghost": size}, at_s=at_s, memory_mib=16)
+    n1.look()
+    ledger, observed, leaks, records = Ledger(0, 1), Observed(0), Leaks(0), []
+
+    for written in n1.history.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        observed.apply(ledger, step)
+        records += leaks.apply(ledger, observed, step)
+        observed, leaks, _ = companions.taken(0, companions.all_rows(observed, leaks, companions.Doubles()))
+
+    assert records == n1.records
+    assert (leaks, observed) == (n1.leaks, n1.observed)
+
+
+def test_how_a_finding_is_mended_goes_with_what_is_missing_now(n1: Audited) -> None:
+    for at_s in (120, 180):
+        n1.history.audit({"i": 20}, at_s=at_s, memory_mib=16)
+    n1.history.configure(memory_mib=ResourceRule(reserved=20), at_s=190)
+
+    n1.look()
+    before, after = [record for record in n1.records if record.kind == "negative-free" and isinstance(record, LeakConfirmed)]
+
+    assert before.fix.startswith("claimlog node drain n1 ")
+    assert after.missing == "NodeConfigured of n1 that reserves less than it has of memory_mib"
+    assert after.fix == "claimlog fleet show n1"
+
+
+def test_a_finding_says_the_use_and_the_limit_of_now_where_both_moved_alike(n1: Audited) -> None:
+    for at_s, size, total in ((120, 20, 16), (180, 20, 16), (240, 24, 20), (300, 24, 20)):
+        n1.history.audit({"i": size}, at_s=at_s, memory_mib=total)
+
+    n1.look()
+    said = [record for record in n1.records if record.kind == "negative-free"]
+
+    assert [(record.held.memory_mib, record.note.partition(";")[0]) for record in said] == [
+        (4, "memory_mib: 20 used of 16"),
+        (4, "memory_mib: 20 used of 16"),
+        (4, "memory_mib: 24 used of 20"),
+    ]
+
+
+def test_the_cause_of_what_an_orphan_holds_by_now_is_the_record_that_changed_it(n1: Audited) -> None:
+    n1.history.claim("d", "i", 6, at_s=61, ttl_s=600)
+    n1.history.audit({"i": 4}, at_s=62, memory_mib=16)
+    n1.history.audit({}, at_s=120, memory_mib=16)
+    n1.history.release("c", at_s=125, reason="deleted")
+
+    n1.look()
+    orphans = [record for record in n1.records if record.kind == "orphan-claim" and record.claim_id == "d"]
+
+    assert [(record.held.memory_mib, record.causes[-1].event) for record in orphans] == [(2, "node-observed"), (6, "claim-released")]
+    assert "first complete audit" not in orphans[-1].causes[-1].summary
 
 
 def test_a_node_of_which_more_is_reserved_than_it_has_is_told_so_and_not_that_a_guest_should_go(n1: Audited) -> None:
