@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from projections.node import NOTHING, Amounts, Node
 from projections.subjects import Subject, concerns, node_of
 from projections.wording import event_text, outcome_text, record_text
 from schemas import claims as say
 from schemas.codec import event_type
+from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
 
@@ -68,8 +70,12 @@ class Timeline(Struct):
     shown: set[tuple[str, str]] = field(default_factory=set)
     """Where observations show which of the instances."""
     claim_ids: set[str] = field(default_factory=set)
+    asked: dict[tuple[int, str], int] = field(default_factory=dict)
+    """The offset of the first record that asks for a request, by partition and request: of several with one id that is the request."""
     counting: dict[str, str] = field(default_factory=dict)
     """Where the result of each request stands that counts."""
+    _asks: dict[str, str] = field(default_factory=dict)
+    """The requests that entries ask for, by position."""
     results_ms: dict[int, int] = field(default_factory=dict)
     """The newest append time of each partition of results."""
 
@@ -112,6 +118,14 @@ class Timeline(Struct):
                     summary=record_text(event, self.subject.name if self.subject.kind == "instance" else "") + note,
                 )
             )
+            if isinstance(event, PlacementRequested):
+                self.asked_at(partition, offset, event.request_id)
+                self._asks[self.entries[-1].position] = event.request_id
+
+    def asked_at(self, partition: int, offset: int, request_id: str) -> None:
+        """There is a record that asks for this request, whether or not it names the subject."""
+        place = (partition, request_id)
+        self.asked[place] = min(offset, self.asked.get(place, offset))
 
     def heard(self, partition: int, time_ms: int) -> None:
         """There was a record of `placement-results`, whatever it says: those behind it are no older."""
@@ -128,7 +142,16 @@ class Timeline(Struct):
 
     def ordered(self) -> list[Entry]:
         """All entries in the order of the log: by append time, cause before effect where times are equal, and by offset."""
-        return sorted(self.entries, key=lambda entry: (entry.time_ms, _RANK.get(entry.topic, 9), entry.partition, entry.offset))
+        entries = [self._said_again(entry) for entry in self.entries]
+        return sorted(entries, key=lambda entry: (entry.time_ms, _RANK.get(entry.topic, 9), entry.partition, entry.offset))
+
+    def _said_again(self, entry: Entry) -> Entry:
+        """The entry; of a record that asks with an id that was asked for before it says so: schedulers pass over it, whatever it wants."""
+        request_id = self._asks.get(entry.position)
+        if request_id is None or (first := self.asked[entry.partition, request_id]) == entry.offset:
+            return entry
+        counts = f"{REQUESTS}/{entry.partition}@{first}"
+        return replace(entry, summary=f"{entry.summary} (asked again with an id that {counts} has: counts for nothing)")
 
     def _of_node(self, partition: int, ledger: Ledger, step: Step) -> None:
         node_id = self.subject.name

@@ -15,6 +15,7 @@ from projections.observed import Observed
 from projections.subjects import Subject, subject_of
 from projections.timeline import AROUND, Entry, Timeline
 from schemas.codec import Unreadable, decode_keyed
+from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
 from streams.cli.exits import Exit
@@ -93,6 +94,7 @@ def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, S
 
 def _tell(log: Log, about: Timeline, within: Range) -> None:
     """The records around the ledger. Results are many and long; what names nothing of the timeline is not decoded."""
+    known = set(about.requests)
     for topics in ((REQUESTS,), tuple(topic for topic in AROUND if topic != REQUESTS)):
         naming = Naming([about.subject.name, *about.requests])
         for record in records_of(log, topics, within, READ_RECORDS):
@@ -102,6 +104,15 @@ def _tell(log: Log, about: Timeline, within: Range) -> None:
                     about.tell(record.topic, record.partition, record.offset, record.time_ms, event)
             if record.topic == RESULTS:
                 about.heard(record.partition, record.time_ms)
+    _tell_asked(log, about, {request_id for _, request_id in about.asked} - known, within)
+
+
+def _tell_asked(log: Log, about: Timeline, requests: set[str], within: Range) -> None:
+    """The other records that ask for these requests: the first one, which is the request, may name nothing of the timeline."""
+    keys = {request_id.encode() for request_id in requests}
+    for record in records_of(log, (REQUESTS,), within, READ_RECORDS) if keys else ():
+        if record.key in keys and isinstance(event := decode_keyed(record.topic, record.key, record.value), PlacementRequested):
+            about.asked_at(record.partition, record.offset, event.request_id)
 
 
 def entry_item(entry: Entry, laid: object = None) -> dict[str, Any]:

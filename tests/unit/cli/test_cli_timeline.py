@@ -49,6 +49,23 @@ def test_an_instances_timeline_is_its_request_its_claim_and_its_life(fleet: Flee
     assert [item["position"].split("@")[0].split("/")[0] for item in items] == [REQUESTS, CLAIMS, CLAIMS]
 
 
+def test_a_request_record_with_an_id_that_was_asked_for_before_is_told_as_such_to_whoever_it_names(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = PlacementRequested(request_id="r1", flavor=Flavor(memory_mib=9), instance_ids=("i-99",), forced_nodes=("c02",))
+    fleet.append(REQUESTS, again)
+
+    told = [fleet.run(capsys, "timeline", subject, "-o", "json").json["items"] for subject in ("request/r1", "i-77", "i-99", "node/c02")]
+
+    says = "1 x 9 MiB wanted (asked again with an id that placement-requests/0@0 has: counts for nothing)"
+    assert [[item["summary"] for item in items if item["event"] == "placement-requested"] for items in told] == [
+        ["1 x 2 GiB wanted", says],
+        ["1 x 2 GiB wanted", says],
+        [says],
+        [says],
+    ]
+
+
 def test_an_instances_timeline_has_why_a_request_that_names_it_was_refused_or_cancelled(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:

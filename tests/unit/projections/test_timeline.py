@@ -221,3 +221,19 @@ def test_a_subject_without_a_name_is_refused_and_a_release_names_its_request() -
         subject_of("node/")
     assert concerns(released, Subject("request", "a/b"))
     assert not concerns(released, Subject("request", "a"))
+
+
+def test_a_request_that_is_asked_again_counts_for_nothing_whatever_it_wants_and_says_so(moved: History) -> None:
+    found = timeline(moved, "request/r9")
+    for offset, (partition, memory_mib) in enumerate([(1, 5), (0, 4), (0, 4), (0, 9)]):
+        request = PlacementRequested(request_id="r9", flavor=Flavor(memory_mib=memory_mib))
+        found.tell(REQUESTS, partition, offset, START_MS + offset, request)
+
+    again = " (asked again with an id that placement-requests/0@1 has: counts for nothing)"
+    # The one in a partition where the request does not belong is read by nobody, so the next one is the first.
+    assert [entry.summary for entry in found.ordered()] == [
+        "1 x 5 MiB wanted",
+        "1 x 4 MiB wanted",
+        f"1 x 4 MiB wanted{again}",
+        f"1 x 9 MiB wanted{again}",
+    ]
