@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from projections.ledger_state import Step
-from projections.node import NO_TOTAL, Claim, Node, ObservedAmounts, Shown
+from projections.node import NO_TOTAL, Claim, Node, ObservedAmounts, Shown, largest
 from projections.observed import NodeView, Tracked
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved
@@ -171,25 +171,59 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
         newest = max(claims, key=by_age)
         if not any(_same(shown, claim) for claim in claims):
             found.append(FindingDifference("size-drift", instance_id, newest))
+        larger = outlived(node, instance_id)
+        found += [FindingDifference("size-drift", instance_id, claim) for claim in larger]
         if _has_left(node, look.view, instance_id, shown):
             found.append(FindingDifference("ghost-instance", instance_id))
-        if all(any(devices_apart(look, claim)) for claim in claims):
+        if all(any(devices_apart(node, claim)) for claim in claims):
             found.append(FindingDifference("device-drift", instance_id, newest))
+        idle = [claim for claim in outlived(node, instance_id, devices=True) if claim not in larger]
+        found += [FindingDifference("device-drift", instance_id, claim) for claim in idle]
     return found
+
+
+def outlived(node: Node, instance_id: str, *, devices: bool = False) -> list[Claim]:
+    """Claims that have outlived the guest they were for, in order of their age: it was made again under its id, and smaller.
+
+    Each is older than the newest claim that the guest is as, of another request, and stands for more: amounts, or `devices` that the guest
+    does not have. None as long as one is unconfirmed: a move or a resize is under way then. What a confirmed resize takes the place of
+    stands for no more than it does (rule 7).
+    """
+    shown, claims = node.shown.get(instance_id), node.claims.get(instance_id, ())
+    if shown is None or len(claims) < 2 or any(claim.confirmed_ms is None for claim in claims):
+        return []
+    fitting = fitting_claim(node, instance_id, devices=devices)
+    if fitting is None:
+        return []
+    return [
+        claim
+        for claim in sorted(claims, key=by_age)
+        if claim.offset < fitting.offset
+        and claim.request_id != fitting.request_id
+        and claim.departed_ms is None
+        and (devices_apart(node, claim)[0] if devices else largest(claim.amounts, fitting.amounts) != fitting.amounts)
+    ]
+
+
+def fitting_claim(node: Node, instance_id: str, *, devices: bool = False) -> Claim | None:
+    """The newest claim of a guest that it is as in size, or in its `devices`; None if it is as none of them says."""
+    shown = node.shown[instance_id]
+    claims = node.claims.get(instance_id, ())
+    fitting = [claim for claim in claims if (not any(devices_apart(node, claim)) if devices else _same(shown, claim))]
+    return max(fitting, key=by_age, default=None)
 
 
 def _stranded(claim: Claim) -> FindingDifference:
     return FindingDifference("stranded-claim", claim.instance_id, claim)
 
 
-def devices_apart(look: Look, claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def devices_apart(node: Node, claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The devices that a claim holds and its guest does not have, and those that the guest has beyond its claim; in order.
 
     Nothing is said before an audit newer than the guest's last event has shown it, nor of a host that reports no devices: an event need not
     name any.
     """
-    node, shown = look.node, look.node.shown.get(claim.instance_id)
-    host = node.hypervisor
+    shown, host = node.shown.get(claim.instance_id), node.hypervisor
     if shown is None or host is None or node.complete_ms <= shown.event_ms or not (host.pci_devices or shown.report.pci_addresses):
         return (), ()
     claimed, attached = set(claim.pci_addresses), set(shown.report.pci_addresses)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from projections.explaining import release_command, resources_of
+from projections.description import release_command, resources_of
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Claim, Node

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from shlex import quote
 
-from msgspec import Struct
-
 from projections.causes import Causes, when_ms
-from projections.differences import FindingDifference, Look, by_age, counted_apart, devices_apart
-from projections.node import NO_TOTAL, Amounts, Claim, Node, amounts_of
-from projections.wording import amounts_text, deltas_text
+from projections.description import Description, claim_of, release_command, resources_of, share
+from projections.differences import FindingDifference, Look, by_age
+from projections.drift import device_drift, size_drift
+from projections.node import NO_TOTAL, Node, amounts_of
+from projections.wording import amounts_text
 from schemas.few import few
-from schemas.findings import Cause
 from schemas.resources import RESOURCES, Resources
-from schemas.units import AMOUNT_MAX
 
 # The newest forced claims that a finding names: it must stay far below the size of a record.
 _FORCED_MAX = 20
@@ -24,52 +22,13 @@ _FORCED_MAX = 20
 _CAME_MAX = 5
 
 
-class Description(Struct, frozen=True):
-    """What a finding says about a difference beyond what it is."""
-
-    since_ms: int
-    held: Resources
-    causes: tuple[Cause, ...]
-    missing: str
-    fix: str
-    note: str
-    counted: Resources = Resources()
-    devices: tuple[str, ...] = ()
-
-
 def described(look: Look, difference: FindingDifference) -> Description:
     """Why a difference is there: its causes oldest first, the event that is missing, what it keeps from others, and the way to mend it."""
     return _DESCRIBE[difference.kind](look, difference)
 
 
-def resources_of(amounts: Amounts | list[int]) -> Resources:
-    """The amounts as a record has them, inside its bounds."""
-    vcpus, pcpus, memory_mib, disk_mib = (max(0, min(amount, AMOUNT_MAX)) for amount in amounts)
-    return Resources(vcpus=vcpus, pcpus=pcpus, memory_mib=memory_mib, disk_mib=disk_mib)
-
-
-def _share(node: Node, claim: Claim) -> Amounts:
-    """What one claim of an instance that is not shown keeps beyond the instance's older ones: shares add up to the instance's use."""
-    before = [0, 0, 0, 0]
-    for other in sorted(node.claims.get(claim.instance_id, ()), key=by_age):
-        if other is claim:
-            break
-        before = [max(pair) for pair in zip(before, other.amounts, strict=True)]
-    return (
-        max(0, claim.amounts[0] - before[0]),
-        max(0, claim.amounts[1] - before[1]),
-        max(0, claim.amounts[2] - before[2]),
-        max(0, claim.amounts[3] - before[3]),
-    )
-
-
-def release_command(claim: Claim, reason: str) -> str:
-    """The command that gives a claim back; ids are quoted for a shell."""
-    return f"claimlog claims release {quote(claim.claim_id)} --reason {reason}"
-
-
 def _orphan(look: Look, difference: FindingDifference) -> Description:
-    claim = _claim(difference)
+    claim = claim_of(difference)
     causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
@@ -80,7 +39,7 @@ def _orphan(look: Look, difference: FindingDifference) -> Description:
     causes.now(claim.instance_id, f"the first complete audit that no longer lists {claim.instance_id}" if begins else "")
     return Description(
         since_ms=when_ms(look.step),
-        held=resources_of(_share(look.node, claim)),
+        held=resources_of(share(look.node, claim)),
         causes=causes.all(),
         missing=f"InstanceDeparted or InstanceDeleted of {claim.instance_id} on {look.node.node_id}",
         fix=release_command(claim, "deleted"),
@@ -91,13 +50,13 @@ def _orphan(look: Look, difference: FindingDifference) -> Description:
 
 
 def _expired(look: Look, difference: FindingDifference) -> Description:
-    claim = _claim(difference)
+    claim = claim_of(difference)
     causes = Causes(look)
     causes.grant(claim)
     causes.now(summary="past the claim's deadline, and nothing ever showed its instance there")
     return Description(
         since_ms=claim.deadline_ms,
-        held=resources_of(_share(look.node, claim)),
+        held=resources_of(share(look.node, claim)),
         causes=causes.all(),
         missing=f"InstanceArrived or InstanceStarted of {claim.instance_id} on {look.node.node_id}, or the claim's release",
         fix=release_command(claim, "failed"),
@@ -106,70 +65,8 @@ def _expired(look: Look, difference: FindingDifference) -> Description:
     )
 
 
-def _drift(look: Look, difference: FindingDifference) -> Description:
-    if difference.claim is None:
-        return _counted_otherwise(look, difference.instance_id)
-    claim, node_id = difference.claim, look.node.node_id
-    shown = look.node.shown[claim.instance_id]
-    deltas = [0 if seen is None else seen - claimed for seen, claimed in zip(shown.amounts, claim.amounts, strict=True)]
-    causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
-    causes.showing(shown)
-    return Description(
-        since_ms=when_ms(look.step),
-        held=resources_of(deltas),
-        causes=causes.all(),
-        missing=f"ClaimRequested with resize for {claim.instance_id} on {node_id}: {amounts_text(shown.amounts)}",
-        fix=f"claimlog timeline {quote(claim.instance_id)}",
-        note=f"{deltas_text(deltas)} against its claim {claim.claim_id}; claim the new size, or resize the guest back",
-    )
-
-
-def _counted_otherwise(look: Look, instance_id: str) -> Description:
-    """A guest of another size than its owner counts."""
-    node, shown, owner = look.node, look.node.shown[instance_id], look.view.vouched(instance_id)
-    if owner is None:
-        raise TypeError(f"nobody counts {instance_id} on {node.node_id}")
-    deltas = [amount or 0 for amount in counted_apart(node, shown, owner) or ()]
-    causes = Causes(look)
-    causes.life(instance_id)
-    causes.now(summary=f"{instance_id} seen with {amounts_text(shown.amounts)}")
-    return Description(
-        since_ms=when_ms(look.step),
-        held=resources_of(deltas or (0, 0, 0, 0)),
-        causes=causes.all(),
-        missing=f"InstanceResized of {instance_id} on {node.node_id}: {amounts_text(shown.amounts)}",
-        fix=f"claimlog timeline {quote(instance_id)}",
-        note=f"{deltas_text(deltas)} against what {owner.producer} counts; finish or undo the resize there",
-    )
-
-
-def _device_drift(look: Look, difference: FindingDifference) -> Description:
-    claim, node_id = _claim(difference), look.node.node_id
-    shown = look.node.shown[claim.instance_id]
-    idle, extra = devices_apart(look, claim)
-    causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
-    attached = ", ".join(shown.report.pci_addresses) or "no device"
-    causes.now(summary=f"{claim.instance_id} seen with {attached}")
-    known = {device.address for device in look.node.hypervisor.pci_devices} if look.node.hypervisor is not None else set()
-    parts = [f"{address} is held for it and {'it does not have it' if address in known else 'the host has it no more'}" for address in idle]
-    parts += [f"it has {address}, which is not in its claim" for address in extra]
-    return Description(
-        since_ms=when_ms(look.step),
-        held=Resources(),
-        causes=causes.all(),
-        missing=f"ClaimRequested with resize for {claim.instance_id} on {node_id}: {attached}",
-        fix=f"claimlog timeline {quote(claim.instance_id)}",
-        note="; ".join(parts) + "; claim the devices that it has, or attach those that are claimed",
-        devices=idle,
-    )
-
-
 def _stranded(look: Look, difference: FindingDifference) -> Description:
-    claim, node = _claim(difference), look.node
+    claim, node = claim_of(difference), look.node
     causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
@@ -178,7 +75,7 @@ def _stranded(look: Look, difference: FindingDifference) -> Description:
     causes.now()
     return Description(
         since_ms=when_ms(look.step),
-        held=resources_of(_share(node, claim)),
+        held=resources_of(share(node, claim)),
         causes=causes.all(),
         missing=f"InstanceDeleted of {claim.instance_id} on {node.node_id}, or the claim's release",
         fix=release_command(claim, "operator"),
@@ -283,7 +180,7 @@ def _stale(look: Look, difference: FindingDifference) -> Description:
 
 
 def _vanished(look: Look, difference: FindingDifference) -> Description:
-    claim = _claim(difference)
+    claim = claim_of(difference)
     causes = Causes(look)
     causes.grant(claim)
     causes.confirmation(claim)
@@ -360,20 +257,14 @@ def _silent(look: Look, difference: FindingDifference) -> Description:
     )
 
 
-def _claim(difference: FindingDifference) -> Claim:
-    if difference.claim is None:
-        raise TypeError(f"a {difference.kind} is about a claim")
-    return difference.claim
-
-
 _DESCRIBE = {
     "orphan-claim": _orphan,
     "expired-claim": _expired,
-    "size-drift": _drift,
+    "size-drift": size_drift,
     "ghost-instance": _shown_unclaimed,
     "missing-claim": _shown_unclaimed,
     "stale-instance": _stale,
-    "device-drift": _device_drift,
+    "device-drift": device_drift,
     "stranded-claim": _stranded,
     "stranded-member": _left_behind,
     "vanished-claim": _vanished,

@@ -7,8 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from projections.causes import step_cause
+from projections.description import Description
 from projections.differences import FindingDifference, Look
-from projections.explaining import Description, described
+from projections.explaining import described
 from projections.rules import GRACE_MS
 from schemas.claims import NodeObserved, NodeSilent
 from schemas.findings import Cause, LeakConfirmed, LeakResolved, LeakSuspected

@@ -11,8 +11,8 @@ from shlex import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from projections.differences import by_age
-from projections.explaining import resources_of
+from projections.description import resources_of
+from projections.differences import by_age, outlived
 from projections.node import Node
 from projections.observed import NodeView
 from projections.wording import amounts_text
@@ -73,6 +73,8 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind == "stale-instance":
         return _departed(finding, place, stamp)
     claims = node.claims.get(finding.instance_id, ())
+    if finding.kind in {"size-drift", "device-drift"} and _has_outlived(finding, node):
+        return _given_back(finding, stamp, "operator")
     if finding.kind == "size-drift" and shown is not None and claims:
         newest = max(claims, key=by_age)
         amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
@@ -138,6 +140,16 @@ def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -
 def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReason) -> Remedy:
     if finding.instance_id in node.shown and finding.kind not in {"expired-claim", "stranded-claim"}:
         return Remedy(finding, f"{finding.instance_id} is shown on {node.node_id}: delete the guest there first")
+    return _given_back(finding, stamp, reason)
+
+
+def _has_outlived(finding: OpenRecord, node: Node) -> bool:
+    """Whether the finding's claim is of a guest that was made again, and another one for the guest that is there."""
+    larger = outlived(node, finding.instance_id, devices=finding.kind == "device-drift")
+    return any(claim.claim_id == finding.claim_id for claim in larger)
+
+
+def _given_back(finding: OpenRecord, stamp: Stamp, reason: ReleaseReason) -> Remedy:
     event = ClaimReleased(
         node_id=finding.node_id,
         record_id=stamp.record_id,

@@ -10,7 +10,7 @@ from uuid import uuid4
 from cyclopts import Parameter
 from msgspec import structs
 
-from projections.explaining import release_command
+from projections.description import release_command
 from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested

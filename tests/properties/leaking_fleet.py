@@ -70,11 +70,12 @@ class Producer(Struct):
 class Fleet:
     """Acts out a history: `records` are (append time, record), in append order.
 
-    It is clean unless one guest leaves without a word at the end (`leak`), or this share of all life-cycle events is `lost`. `followed`:
-    there are no claims; a cloud tells the log what it counts, before its hosts have it.
+    It is clean unless one guest leaves without a word at the end (`leak`) or is made again there, smaller, with its claim left behind
+    (`remade`), or this share of all life-cycle events is `lost`. `followed`: there are no claims; a cloud tells the log what it counts,
+    before its hosts have it.
     """
 
-    def __init__(self, seed: int, *, leak: bool = False, lost: float = 0.0, followed: bool = False) -> None:
+    def __init__(self, seed: int, *, leak: bool = False, remade: bool = False, lost: float = 0.0, followed: bool = False) -> None:
         self._random = random.Random(seed)
         self._now_ms = START_MS
         self._guests: dict[str, Guest] = {}
@@ -86,7 +87,7 @@ class Fleet:
         self._events = {node: Producer("libvirt", node) for node in NODES}
         self._cloud = {node: Producer("nova", node) for node in NODES}
         self._down: dict[str, int] = {}
-        self._leak, self._lost, self._followed = leak, lost, followed
+        self._leak, self._remade, self._lost, self._followed = leak or remade, remade, lost, followed
 
     def records(self, minutes: int) -> Iterator[tuple[int, Any]]:
         """The whole history."""
@@ -104,7 +105,10 @@ class Fleet:
                     self._crash(node)
                 self._audit(node)
         if self._leak:
-            self._guests.pop(next(i for i, guest in self._guests.items() if not guest.left_on and guest.node not in self._down))
+            leaking = next(i for i, guest in self._guests.items() if not guest.left_on and guest.node not in self._down)
+            gone = self._guests.pop(leaking)
+            if self._remade:
+                self._make_again(leaking, gone)
         for _ in range(4 if self._leak else 16):  # long enough for abandoned claims to expire, unless the leak is to be seen
             self._now_ms += AUDIT_MS
             self._due()
@@ -179,6 +183,18 @@ class Fleet:
         self._event(self._random.choice(["departed", "deleted"]), instance_id, guest)
         self._tell("deleted", instance_id, guest)
         self._release(guest.claims, "deleted")
+
+    def _make_again(self, instance_id: str, gone: Guest) -> None:
+        """Deleted and made again on its node within seconds; nobody gives the claims of the guest that is gone back."""
+        self._now_ms = max(self._now_ms, gone.settled_ms)
+        self._event("stopped", instance_id, gone)
+        self._now_ms += 500
+        self._event("deleted", instance_id, gone)
+        guest = Guest(gone.node, gone.memory_mib // 2, [])
+        guest.claims = self._claim(instance_id, guest)
+        self._now_ms += 500
+        self._event("arrived", instance_id, guest)
+        self._guests[instance_id] = guest
 
     def _resize(self, instance_id: str) -> None:
         guest = self._guests[instance_id]

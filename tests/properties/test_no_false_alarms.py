@@ -75,6 +75,16 @@ def test_the_same_histories_with_one_guest_gone_without_a_word_confirm_that_and_
         assert len({record.instance_id for record in confirmed}) == 1
 
 
+def test_the_same_histories_with_one_guest_made_again_smaller_confirm_the_claim_that_outlived_it_and_nothing_else(seed: int) -> None:
+    for number in range(10):
+        said, _ = findings(Fleet(seed * 1000 + number, remade=True), minutes=8)
+
+        confirmed = {record.finding_id: record for record in said if isinstance(record, LeakConfirmed)}
+        assert {record.kind for record in confirmed.values()} <= {"size-drift", "device-drift"}
+        assert len({record.instance_id for record in confirmed.values()}) == 1
+        assert sum(record.held.memory_mib for record in confirmed.values()) > 0
+
+
 def written_down(leaks: Leaks, observed: Observed) -> tuple[Leaks, Observed]:
     """As after a restart."""
     return (

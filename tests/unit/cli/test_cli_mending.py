@@ -218,6 +218,30 @@ def test_a_size_that_drifted_is_claimed_as_the_host_shows_it(fleet: FleetLog, ca
         assert fleet.run(capsys, "leaks").code == 0
 
 
+@pytest.mark.parametrize("how", ["fix", "heal"])
+def test_a_claim_that_outlived_its_guest_is_given_back_by_the_command_that_it_names_or_by_healing(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    for claim_id, memory_mib in (("old/0/s-1.1", 3072), ("new/0/s-1.2", 1024)):
+        fleet.claim(claim_id, "again", "n1", memory_mib=memory_mib, request_id=claim_id[:3])
+        fleet.now_ms += 1_000
+        fleet.audit("n1", {"again": memory_mib})
+    for _ in range(2):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"again": 1024})
+    found = fleet.run(capsys, "leaks", "-o", "json")
+    (item,) = [item for item in found.json["items"] if item["kind"] == "size-drift"]
+    assert (item["claim_id"], item["held"]["memory_mib"]) == ("old/0/s-1.1", 2048)
+
+    done = fleet.run(capsys, *shlex.split(item["fix"])[1:]) if how == "fix" else fleet.run(capsys, "leaks", "--heal", "--yes", *LONG)
+
+    assert done.code == 0, done
+    assert fleet.run(capsys, "claims", "list", "-o", "value", "-c", "claim_id").out.split() == ["new/0/s-1.2"]
+    assert fleet.run(capsys, "leaks").code == 0
+    (then,) = fleet.run(capsys, "leaks", "--at", found.json["cut"], "-o", "json").json["items"]
+    assert (then["finding_id"], then["held"], then["fix"]) == (item["finding_id"], item["held"], item["fix"])
+
+
 def test_what_no_recent_audit_knows_is_left_alone(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     strange(fleet)
 

@@ -528,6 +528,96 @@ def test_a_guest_with_claims_of_before_and_after_a_resize_drifts_if_it_is_as_nei
     assert n1.look() == ([("suspected", "size-drift", "new"), ("confirmed", "size-drift", "new")] if drifts else [])
 
 
+def made_again(audited: Audited, first: int, then: int, **options: Any) -> None:
+    """Instance `j` claimed, started and shown, deleted at once, and claimed and started anew: nothing of it closes the first claim."""
+    history = audited.history
+    history.claim("old", "j", first, at_s=120)
+    history.event("arrived", "j", at_s=121, size=first)
+    history.event("deleted", "j", at_s=122)
+    history.claim("new", "j", then, at_s=123, **options)
+    history.event("arrived", "j", at_s=124, size=then)
+
+
+def test_a_claim_that_outlived_its_guest_beside_that_of_a_smaller_one_is_found_until_it_is_given_back(n1: Audited) -> None:
+    made_again(n1, 10, 2)
+    assert sorted(n1.history.held()) == ["c", "new", "old"]
+    assert n1.look() == [("suspected", "size-drift", "old")]
+    for at_s in (180, 240):
+        n1.history.audit({"i": 4, "j": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("confirmed", "size-drift", "old")]
+    drift = n1.records[-1]
+    assert drift.held == Resources(memory_mib=8)
+    assert drift.fix == "claimlog claims release old --reason operator"
+    assert drift.note.startswith("+8 MiB against the guest that is there, which claim new is for")
+    assert offsets(drift)[:4] == [(4, "claim-requested"), (5, "instance-observed"), (7, "claim-requested"), (8, "instance-observed")]
+
+    n1.history.release("old", reason="operator", at_s=250)
+
+    assert n1.look() == [("resolved", "size-drift", "old")]
+    n1.history.audit({"i": 4, "j": 2}, at_s=300, memory_mib=16)
+    assert n1.look() == []
+
+
+def test_several_claims_that_outlived_their_guests_hold_together_what_is_too_much(n1: Audited) -> None:
+    made_again(n1, 6, 3)
+    n1.history.event("deleted", "j", at_s=125)
+    n1.history.claim("third", "j", 8, at_s=126, forced=True)
+    n1.history.event("arrived", "j", at_s=127, size=8)
+    n1.history.event("deleted", "j", at_s=128)
+    n1.history.claim("last", "j", 2, at_s=129)
+    n1.history.event("arrived", "j", at_s=130, size=2)
+
+    n1.look()
+
+    held = {record.claim_id: record.held.memory_mib for record in n1.leaks.open_findings()}
+    assert held == {"old": 4, "new": 0, "third": 2}
+
+
+@pytest.mark.parametrize(("first", "then", "options"), [(4, 4, {}), (4, 8, {}), (8, 4, {"request_id": "of old"})])
+def test_claims_side_by_side_that_stand_for_no_more_or_are_of_one_request_are_no_finding(
+    n1: Audited, first: int, then: int, options: dict[str, Any]
+) -> None:
+    made_again(n1, first, then, **options)
+    for at_s in (180, 240):
+        n1.history.audit({"i": 4, "j": then}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == []
+
+
+def test_a_larger_claim_is_no_finding_while_a_resize_or_a_move_beside_it_is_under_way_or_after_it(n1: Audited) -> None:
+    history = n1.history
+    history.claim("smaller", "i", 2, resize=True, at_s=70)
+    history.audit({"i": 4}, at_s=120, memory_mib=16)
+    history.event("resized", "i", at_s=130, size=2)
+    history.claim("kept", "i", 2, keep=True, at_s=140)
+    for at_s in (180, 240, 300):
+        history.audit({"i": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == []
+
+
+def test_a_device_held_by_a_claim_that_outlived_its_guest_is_found_until_it_is_given_back() -> None:
+    audited = Audited()
+    history = audited.history
+    history.audit({}, at_s=0, hypervisor=HOST)
+    history.claim("old", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    history.event("arrived", "i", at_s=2, size=with_devices("a"))
+    history.event("deleted", "i", at_s=3)
+    history.claim("new", "i", 4, at_s=4)
+    history.event("arrived", "i", at_s=5, size=with_devices())
+    for at_s in (60, 120):
+        history.audit({"i": with_devices()}, at_s=at_s, hypervisor=HOST)
+
+    assert audited.look() == [("suspected", "device-drift", "old"), ("confirmed", "device-drift", "old")]
+    drift = audited.records[-1]
+    assert (drift.devices, drift.held, drift.fix) == (("a",), Resources(), "claimlog claims release old --reason operator")
+
+    history.release("old", reason="operator", at_s=130)
+
+    assert audited.look() == [("resolved", "device-drift", "old")]
+
+
 def test_a_claim_past_its_deadline_that_nothing_closes_is_found_and_resolved_by_its_release() -> None:
     audited = Audited()
     audited.history.audit({}, at_s=0, memory_mib=16)
