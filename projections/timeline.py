@@ -13,10 +13,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from projections.node import NOTHING, Amounts, Node
+from projections.rules import SKEW_MS
 from projections.subjects import Subject, concerns, node_of
 from projections.wording import event_text, outcome_text, record_text
 from schemas import claims as say
 from schemas.codec import event_type
+from schemas.few import few
 from schemas.requests import PlacementRequested
 from schemas.results import ClaimOutcome, InstancesPlaced, PlacementFailed
 from schemas.topics import CLAIMS, FINDINGS, REQUESTS, RESULTS, VERDICTS
@@ -86,14 +88,14 @@ class Timeline(Struct):
         elif self.subject.kind == "request":
             self.requests.add(self.subject.name)
 
-    def apply(self, partition: int, ledger: Ledger, step: Step) -> None:
+    def apply(self, ledger: Ledger, step: Step) -> None:
         """Look at one step of a partition, right after the ledger applied it."""
         if step.times_only or step.event is None:
             return
         if self.subject.kind == "node":
-            self._of_node(partition, ledger, step)
+            self._of_node(ledger, step)
         else:
-            self._of_instances(partition, ledger, step)
+            self._of_instances(ledger, step)
 
     def tell(self, topic: str, partition: int, offset: int, time_ms: int, event: Any) -> None:
         """Look at one record of a topic of `AROUND`: after the ledger is folded, and of requests first.
@@ -153,7 +155,7 @@ class Timeline(Struct):
         counts = f"{REQUESTS}/{entry.partition}@{first}"
         return replace(entry, summary=f"{entry.summary} (asked again with an id that {counts} has: counts for nothing)")
 
-    def _of_node(self, partition: int, ledger: Ledger, step: Step) -> None:
+    def _of_node(self, ledger: Ledger, step: Step) -> None:
         node_id = self.subject.name
         outcomes = [outcome for outcome in step.outcomes if outcome.node_id == node_id or node_id in outcome.tried]
         node = ledger.nodes.get(node_id) if node_id in step.node_ids else None
@@ -167,9 +169,9 @@ class Timeline(Struct):
         quiet = type(step.event) is say.NodeObserved and not step.event.failed and step.event.complete
         if deltas == NOTHING and not outcomes and not new_limits and quiet:
             return
-        self._enter(partition, step, node_id, "", deltas, outcomes)
+        self._enter(ledger, step, node_id, "", deltas, outcomes)
 
-    def _of_instances(self, partition: int, ledger: Ledger, step: Step) -> None:
+    def _of_instances(self, ledger: Ledger, step: Step) -> None:
         outcomes = [outcome for outcome in step.outcomes if self._mine(outcome)]
         for outcome in outcomes:
             self._learn(outcome, step.time_ms)
@@ -188,14 +190,14 @@ class Timeline(Struct):
                     continue
                 if moved or deltas != NOTHING or there or self._observed(step, instance_id, node_id):
                     entered.update(outcome.claim_id for outcome in there)
-                    self._enter(partition, step, node_id, instance_id, deltas, there)
+                    self._enter(ledger, step, node_id, instance_id, deltas, there)
         rest = [outcome for outcome in outcomes if outcome.claim_id not in entered]
         if rest:
-            self._enter(partition, step, rest[0].node_id, rest[0].instance_id, NOTHING, rest)
+            self._enter(ledger, step, rest[0].node_id, rest[0].instance_id, NOTHING, rest)
         elif not step.node_ids and step.ignored:
             known = (name for name, since_ms in self.since_ms.items() if step.time_ms >= since_ms)
             for instance_id in sorted(name for name in known if concerns(step.event, Subject("instance", name)))[:1]:
-                self._enter(partition, step, node_of(step.event), instance_id, NOTHING, [])
+                self._enter(ledger, step, node_of(step.event), instance_id, NOTHING, [])
 
     def _mine(self, outcome: ClaimOutcome) -> bool:
         if self.subject.kind == "request":
@@ -227,16 +229,17 @@ class Timeline(Struct):
         self.last[node.node_id, instance_id] = (vcpus, pcpus, memory_mib, disk_mib)
         return (vcpus - before[0], pcpus - before[1], memory_mib - before[2], disk_mib - before[3])
 
-    def _enter(self, partition: int, step: Step, node_id: str, instance_id: str, deltas: Amounts, outcomes: list[ClaimOutcome]) -> None:
+    def _enter(self, ledger: Ledger, step: Step, node_id: str, instance_id: str, deltas: Amounts, outcomes: list[ClaimOutcome]) -> None:
         said = event_text(step.event, instance_id or (self.subject.name if self.subject.kind == "instance" else ""))
         if step.ignored:
             said = f"{said} (ignored: {step.ignored})"
+        said += _still_held(ledger, step)
         results = [f"{outcome.claim_id} {outcome_text(outcome)}" for outcome in outcomes]
         self._add(
             Entry(
                 time_ms=step.time_ms,
                 topic=CLAIMS,
-                partition=partition,
+                partition=ledger.partition,
                 offset=step.offset,
                 event=event_type(step.event),
                 node_id=node_id,
@@ -249,3 +252,13 @@ class Timeline(Struct):
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
+
+
+def _still_held(ledger: Ledger, step: Step) -> str:
+    """What a deletion did not close: it says nothing of a claim that was granted, renewed or shown less than the skew before, or since."""
+    event = step.event
+    if type(event) is not say.InstanceObserved or event.change != "deleted" or step.ignored or event.node_id not in ledger.nodes:
+        return ""
+    held = sorted(claim.claim_id for claim in ledger.nodes[event.node_id].claims.get(event.instance.instance_id, ()))
+    within = f"not more than {SKEW_MS // 1000} s after it was granted, renewed or shown"
+    return f" (closes nothing of {few(held)}: {within})" if held else ""

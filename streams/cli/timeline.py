@@ -86,7 +86,7 @@ def _folded(log: Log, subject: Subject, end: Moment | None) -> tuple[Timeline, S
 
     def each(ledger: Ledger, observed: Observed, step: Step) -> None:
         del observed
-        about.apply(ledger.partition, ledger, step)
+        about.apply(ledger, step)
 
     firsts = firsts_naming(log, ends, subject.name, whole=since_ms)
     return about, state_at(log, end, each=each, firsts=firsts, views=False, tell=tell)

@@ -56,7 +56,7 @@ def whole(log: Log, subject: Subject) -> list[dict[str, Any]]:
 
     def each(ledger: Ledger, observed: Observed, step: Step) -> None:
         del observed
-        about.apply(ledger.partition, ledger, step)
+        about.apply(ledger, step)
 
     state = state_at(log, each=each, stderr=StringIO())
     for record in records_of(log, AROUND, FOR_EVER, 1000):

@@ -24,7 +24,7 @@ def timeline(history: History, about: str) -> Timeline:
     for written in history.records:
         step = ledger.apply(*written)
         assert step is not None
-        found.apply(0, ledger, step)
+        found.apply(ledger, step)
     return found
 
 
@@ -237,3 +237,17 @@ def test_a_request_that_is_asked_again_counts_for_nothing_whatever_it_wants_and_
         f"1 x 4 MiB wanted{again}",
         f"1 x 9 MiB wanted{again}",
     ]
+
+
+@pytest.mark.parametrize("about", ["i", "node/n1"])
+def test_a_deletion_says_which_claim_it_came_too_soon_for(about: str) -> None:
+    history = History()
+    history.audit({}, at_s=0)
+    history.claim("c", "i", 4, at_s=10)
+    history.event("deleted", "i", at_s=12)
+    history.event("deleted", "i", at_s=16)
+
+    soon, late = [entry.summary for entry in timeline(history, about).ordered()][-2:]
+
+    assert soon == "instance deleted (closes nothing of c: not more than 5 s after it was granted, renewed or shown)"
+    assert late == "instance deleted: c deleted"
