@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import sleep
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # public, though not in its __all__
@@ -13,6 +14,7 @@ from producers.load import SimulatedFleet
 from producers.source import said
 from schemas import topics
 from streams.cli.doctor import cluster as checks_cluster
+from streams.cli.doctor.checks import UNREAD_MS
 from streams.cli.main import run
 from streams.cli.produce.publishing import message
 from streams.log.base import Log, Partition, TopicSpec
@@ -34,7 +36,9 @@ def doctor(here: SharedSite, capsys: pytest.CaptureFixture[str], *flags: str) ->
 
 
 def audit(log: Log, fleet: SimulatedFleet, number: int) -> None:
+    """Audits that nobody reads for so long that somebody is behind."""
     log.append([message(said(topics.AUDITS, fleet.audit(node_id, 1_000 * number, number))) for node_id in fleet.nodes])
+    sleep(UNREAD_MS / 1000 + 0.5)
 
 
 def test_a_cluster_with_workers_is_well_and_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

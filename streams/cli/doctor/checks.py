@@ -36,8 +36,8 @@ from streams.topology import WATCHED_TOPICS
 # A processor publishes rows with every batch and a snapshot every 10,000 records: twice that behind means that it does not keep up.
 ROWS_BEHIND_MAX = 5_000
 SNAPSHOT_BEHIND_MAX = 20_000
-AUDIT_LATE_MS = 60_000
-"""An audit is in the ledger within seconds of the look; a minute is what a worker that starts has to catch up with."""
+UNREAD_MS = 5_000
+"""Where many write there is always something that came since the last commit, and those are a second apart."""
 ROOM_LOW_BYTES, ROOM_NONE_BYTES = 1 << 30, 64 << 20
 """An hour of a busy fleet is some hundred MiB; SQLite's WAL takes 16 MiB before it is folded back, a snapshot of a large fleet as much."""
 LIBRARIES = ("apsw", "msgspec", "isal", "rocksdict", "confluent-kafka", "faust-streaming", "cyclopts", "numpy")
@@ -196,8 +196,8 @@ def _held_until(places: str, time_ms: int) -> str:
     return f"; if this machine's clock is right, until {units.moment(time_ms)} {held}"
 
 
-def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -> Check:
-    """How many records of `topics` a group has still to read."""
+def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str, now_ms: int) -> Check:
+    """How many records of `topics` a group has still to read, and whether that is more than what has just come."""
     lag, oldest = 0, None
     for topic in topics:
         if topic not in log.topics():
@@ -216,16 +216,21 @@ def behind(log: Log, name: str, group: str, topics: tuple[str, ...], fix: str) -
                 oldest = oldest_ms if oldest is None else min(oldest, oldest_ms)
     if not lag:
         return Check("ok", name, "has read everything")
+    if oldest is not None and abs(now_ms - oldest) <= UNREAD_MS:
+        return Check(
+            "ok", name, f"has read all but the last {units.counted(lag, 'record')}, the oldest from {units.age(oldest, now_ms)} ago"
+        )
     since = "" if oldest is None else f", the oldest from {units.moment(oldest)}"
     return Check("warn", name, f"{units.counted(lag, 'record')} behind{since}", fix)
 
 
-def lags(log: Log) -> Iterator[Check]:
+def lags(log: Log, now_ms: int) -> Iterator[Check]:
     """Who is behind."""
     run = "is `claimlog run` on? it carries on where it stopped"
-    yield behind(log, "reconciler", CARRIERS, SOURCES, run)
-    yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`")
-    yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run)
+    yield behind(log, "reconciler", CARRIERS, SOURCES, run, now_ms)
+    place = "is a scheduler on? `claimlog run` or `claimlog run --only scheduler`"
+    yield behind(log, "schedulers", SCHEDULERS, (REQUESTS,), place, now_ms)
+    yield behind(log, "dead-letter watcher", "watcher", WATCHED_TOPICS, run, now_ms)
     rows = {}
     for record in _last_of(log, NODE_RESOURCES):
         event = decode_keyed(NODE_RESOURCES, record.key, record.value)
@@ -289,28 +294,6 @@ def findings(state: State) -> Check:
     if not found:
         return Check("ok", "findings", "none is open")
     return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
-
-
-def host_clocks(state: State, now_ms: int) -> Check:
-    """Audits must not be much older than their records: claims are confirmed, and expire, by the time that they were taken.
-
-    Where a partition's time is ahead nobody knows when a record came, so the nodes heard of since are passed over.
-    """
-    late = [
-        (mark.heard_ms - node.audit.taken_at_ms, node_id)
-        for number, leaks in state.leaks.items()
-        for node_id, mark in leaks.marks.items()
-        # A failed audit is heard as well, and what it says is of before.
-        if (node := state.ledgers[number].nodes[node_id]).audit is not None and node.unknown_since_ms is None and node.status != "withdrawn"
-        if mark.heard_ms <= now_ms + SKEW_MS
-    ]
-    late = [(behind_ms, node_id) for behind_ms, node_id in late if behind_ms > AUDIT_LATE_MS]
-    if not late:
-        return Check("ok", "clocks of hosts", "audits are in the log soon after they were taken")
-    behind_ms, worst = max(late)
-    says = f"the newest audits of {units.counted(len(late), 'node')} are up to {units.span(behind_ms)} older than their records ({worst})"
-    fix = "check NTP where they are audited, or what holds audits up: claims there are confirmed, and expire, as much later"
-    return Check("warn", "clocks of hosts", says, fix)
 
 
 class DigestWatch:

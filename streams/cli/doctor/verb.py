@@ -18,6 +18,7 @@ from streams.cli.doctor import checks
 from streams.cli.doctor.checks import Check
 from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.holes import LOOKED_THROUGH, holes
+from streams.cli.doctor.host_clocks import host_clocks
 from streams.cli.doctor.producers import producers
 from streams.cli.doctor.skipped import skipped
 from streams.cli.exits import Exit
@@ -116,7 +117,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
     if is_file:
         yield checks.file_lags()
     else:
-        yield from _allowed("behind", lambda: checks.lags(log))
+        yield from _allowed("behind", lambda: checks.lags(log, wall_clock_ms()))
         yield from () if quick else _allowed("requests", lambda: skipped(log))
         yield from _allowed("snapshots", lambda: [checks.snapshots(log, quick=quick)])
     if not quick and full_name_of(log) is not None:
@@ -158,7 +159,7 @@ def _folded(log: Log) -> Iterator[Check]:
         return
     now_ms = wall_clock_ms()
     yield from checks.times_ahead(state, now_ms)
-    yield checks.host_clocks(state, now_ms)
+    yield from host_clocks(log, state, now_ms)
     yield checks.findings(state)
     yield Check("warn", "digests", f"not compared: the log begins at {late}", where_archived(log)) if late else watch.check()
 

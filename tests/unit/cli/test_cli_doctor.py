@@ -10,16 +10,19 @@ import pytest
 from msgspec import structs
 
 from projections import filed
+from projections.rules import SKEW_MS
 from projections.state import STATE_VERSION
 from schemas.audits import HypervisorAudited
 from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved
 from schemas.codec import decode, encode
 from schemas.inventory import Hypervisor
+from schemas.requests import Flavor, PlacementRequested
 from schemas.results import LedgerDigest, PlacementFailed, SnapshotChunk
 from schemas.topics import ANSWERED, AUDITS, CLAIMS, DIGESTS, REQUESTS, RESULTS, SNAPSHOTS
 from streams import ledger_topics
 from streams.cli.doctor import checks
 from streams.cli.doctor.holes import holes
+from streams.cli.doctor.host_clocks import host_clocks
 from streams.cli.printed.units import moment
 from streams.cli.reading.state_at import state_at
 from streams.clock import wall_clock_ms
@@ -75,7 +78,7 @@ def test_a_topic_that_an_earlier_version_did_not_make_is_a_warning_with_the_comm
 
 def test_who_is_behind_is_named_with_what_to_do(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.audit("c02", {}, carry=False)
-    fleet.run(capsys, "place", "--memory", "1GiB", "--wait", "0s")
+    fleet.append(REQUESTS, PlacementRequested(request_id="r", flavor=Flavor(memory_mib=1024)))
 
     said = fleet.run(capsys, "doctor", "-o", "json")
 
@@ -254,7 +257,7 @@ def test_a_partition_whose_time_is_ahead_is_named_also_when_its_newest_record_is
     assert (ahead.status, ahead.check) == ("warn", "clock")
     assert ahead.says.startswith(f"the time of {CLAIMS}/0 is 365d ahead of this machine's clock")
     assert f"until {moment(now_ms + 31_536_000_000)} claims of {CLAIMS}/0 are neither confirmed nor expire" in ahead.fix
-    assert checks.host_clocks(state, now_ms).status == "ok"
+    assert [check.status for check in host_clocks(log, state, now_ms)] == ["ok"]
 
 
 def test_the_clock_is_said_once_with_what_the_ledger_says_of_it(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,6 +314,33 @@ def test_a_host_whose_clock_is_behind_is_named(fleet: FleetLog, capsys: pytest.C
     assert before.startswith("audits are in the log soon after they were taken")
     assert statuses(said)["clocks of hosts"] == "warn"
     assert "the newest audits of 1 node are up to 1d older than their records (late) / check NTP" in says(said, "clocks of hosts")
+
+
+def test_a_host_whose_clock_is_ahead_is_named_until_it_is_right(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    audit = HypervisorAudited(node_id="early", producer="p", epoch=1, counter=1, taken_at_ms=0, mono_ms=1, digest="d")
+    said = []
+    for counter, ahead_ms in enumerate((86_500_000, SKEW_MS), start=1):
+        look = structs.replace(audit, counter=counter, taken_at_ms=fleet.now_ms + ahead_ms)
+        fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+        fleet.carry()
+        said.append(fleet.run(capsys, "doctor", "-o", "json"))
+
+    ahead, right = said
+    assert statuses(ahead)["clocks of hosts"] == "warn"
+    assert "the newest reports of 1 node are up to 1d newer than their records (early) / check NTP" in says(ahead, "clocks of hosts")
+    assert statuses(right)["clocks of hosts"] == "ok"
+
+
+def test_what_came_within_the_last_seconds_makes_nobody_behind() -> None:
+    log = Stamped(clock=lambda: 100_000)
+    open_ledger(log, ledger_partitions=1, request_partitions=1)
+    log.append([Message(AUDITS, b"n1", b"{}"), Message(AUDITS, b"n2", b"{}")])
+
+    soon, late, ahead = (next(checks.lags(log, now_ms)) for now_ms in (105_000, 105_001, 94_999))
+
+    assert (soon.status, soon.check, soon.says) == ("ok", "reconciler", "has read all but the last 2 records, the oldest from 5s ago")
+    assert [check.status for check in (late, ahead)] == ["warn", "warn"]
+    assert late.says.startswith("2 records behind, the oldest from ")
 
 
 def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_anew_is_not(
