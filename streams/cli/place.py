@@ -15,7 +15,7 @@ from projections.reading import between
 from schemas.codec import decode_keyed
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
-from schemas.results import Decision, InstancesPlaced, Placement, PlacementFailed
+from schemas.results import Decision, InstancesPlaced, NearestMiss, Placement, PlacementFailed
 from schemas.topics import REQUESTS, RESULTS
 from streams.cli.exits import Exit, exit_of_failed
 from streams.cli.flags import SHOW, LogFlag, Show
@@ -30,6 +30,7 @@ from streams.cli.reading.answers import RecordedResult, awaited, decided_at, req
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.relief import relief_lines
 from streams.cli.reading.rerun import Reruns
+from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, check_writable, new_stamp
 from streams.ledger_topics import check_topics
@@ -222,10 +223,21 @@ def failed_lines(log: Log, request: PlacementRequested, result: PlacementFailed)
         return lines
     lines += [f"instance {decision.instance_id}"] if request.count > 1 else []
     lines += funnel_lines(decision)
-    miss = decision.nearest_miss
-    lines += [miss_line(miss)] if miss is not None else []
+    miss, state = decision.nearest_miss, state_at(log)
+    lines += [miss_line(_told(miss, decision, state))] if miss is not None else []
     policy = Reruns(log, request).policy_or_default(decision)
-    return lines + relief_lines(state_at(log), request, policy, miss.node_id if miss is not None else "")
+    return lines + relief_lines(state, request, policy, miss.node_id if miss is not None else "")
+
+
+def _told(miss: NearestMiss, decision: Decision, state: State) -> NearestMiss:
+    """The nearest miss as `explain` tells it: where the node could not hold the instance were it empty, more that is free would not do."""
+    from streams.scheduling.filters.amounts import told_now
+    from streams.scheduling.matrix import TESTED
+
+    node = state.node(miss.node_id)
+    if node is None or miss.filter not in TESTED:
+        return miss
+    return structs.replace(miss, shortfalls=tuple([told_now(node, decision.instance_id, lack) for lack in miss.shortfalls]))
 
 
 def _summary(found: RecordedResult) -> dict[str, Any]:

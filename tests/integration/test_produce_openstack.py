@@ -73,7 +73,24 @@ def test_novas_samples_go_in_as_files_and_the_unnamed_host_is_said(tmp_path: Pat
     said = capsys.readouterr().err
     assert code == 0
     assert said.startswith("34 notifications: ")
+    assert "services on host1: no message named their node, so status and aggregates are not told; pass --hypervisors\n" in said
+
+
+def test_a_host_that_the_list_of_hypervisors_lacks_is_said_to_be_lacking_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec, listed = f"sqlite:{tmp_path}/l.db", tmp_path / "hypervisors.json"
+    listed.write_text(
+        json.dumps(
+            {"hypervisors": [{"hypervisor_hostname": "h9", "service": {"host": "h9"}, "vcpus": 4, "memory_mb": 4096, "local_gb": 9}]}
+        )
+    )
+    files = [argument for path in sorted(samples().glob("*.json")) for argument in ("--from", str(path))]
+
+    run(["produce", "openstack", *files, "--hypervisors", str(listed), "--log", spec])
+
+    said = capsys.readouterr().err
     assert "services on host1: no message named their node" in said
+    assert "--hypervisors does not list it" in said
+    assert "pass --hypervisors" not in said
 
 
 def test_totals_come_from_novas_own_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

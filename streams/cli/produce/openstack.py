@@ -90,7 +90,7 @@ def openstack(
             with ended_by_sigterm():
                 _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, once=once)
         finally:
-            for sentence in _told(feed):
+            for sentence in _told(feed, listed=bool(hosts)):
                 say(sentence)
     return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
 
@@ -115,7 +115,8 @@ def _append(log: Log, messages: list[Message], persistent: Persistent) -> None:
         persistent(lambda: log.append(messages))
 
 
-def _told(feed: Feed) -> list[str]:
+def _told(feed: Feed, *, listed: bool) -> list[str]:
+    lacking = "--hypervisors does not list it: give it a newer list" if listed else "pass --hypervisors"
     tally, reach = feed.tally, feed.follower.reach()
     written = f"{counted(tally.events, 'life-cycle event')}, {counted(tally.configured, 'node setting')}"
     lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
@@ -126,12 +127,12 @@ def _told(feed: Feed) -> list[str]:
     if reach.hosts:
         lines.append(
             f"the node of {', '.join(reach.hosts)} is not known: no message named it, so what {reach.instances} instances use there is "
-            "not counted; pass --hypervisors"
+            f"not counted; {lacking}"
         )
     if reach.unnamed_services:
         lines.append(
             f"services on {', '.join(reach.unnamed_services)}: no message named their node, so status and aggregates are not told; "
-            "pass --hypervisors"
+            f"{lacking}"
         )
     return lines
 

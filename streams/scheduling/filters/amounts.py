@@ -12,6 +12,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from projections.fit import fits, laid_over
+from projections.node import NOTHING, Node
 from projections.room import UNLIMITED, Room
 from schemas.resources import RESOURCES, Limits, Shortfall
 from schemas.units import nearest_amount
@@ -59,13 +60,36 @@ def shortfalls_told(ask: Ask, room: Room, *resources: str) -> tuple[Shortfall, .
         asked, total = getattr(ask.item.resources, lack.resource), getattr(room, f"{lack.resource}_total")
         if 0 <= total < asked:
             return _too_small(lack.resource, asked, total)
-        limit = room.node.limit(lack.resource)
-        if limit is None or limit >= lack.needed:
-            return lack
-        detail = f"{lack.needed} needed, the node's limit is {limit}"
-        return Shortfall(resource=lack.resource, needed=lack.needed, free=limit, detail=detail)
+        return limit_told(room.node, ask.instance_id, lack)
 
     return tuple(map(told, shortfalls(ask, room, *resources)))
+
+
+def told_now(node: Node, instance_id: str, lack: Shortfall) -> Shortfall:
+    """The same of what was recorded a moment ago, as far as the node as it is now tells it."""
+    total, limit = (node.total(lack.resource), node.limit(lack.resource)) if lack.resource in RESOURCES else (None, None)
+    if lack.detail or total is None or (limit is not None and limit < lack.free):
+        return lack
+    if total < lack.needed and not _is_used_by(node, instance_id, lack):
+        return _too_small(lack.resource, lack.needed, total)
+    return limit_told(node, instance_id, lack)
+
+
+def limit_told(node: Node, instance_id: str, lack: Shortfall) -> Shortfall:
+    """What is lacking, where the node's limit is below what is needed: that limit, and not what is free below it.
+
+    What an instance uses there already is needed, however little is asked for; that is said.
+    """
+    if lack.detail or lack.resource not in RESOURCES or (limit := node.limit(lack.resource)) is None or limit >= lack.needed:
+        return lack
+    detail = f"{lack.needed} needed, the node's limit is {limit}"
+    if _is_used_by(node, instance_id, lack):
+        detail = f"{lack.needed} needed, as the instance uses there already, the node's limit is {limit}"
+    return Shortfall(resource=lack.resource, needed=lack.needed, free=limit, detail=detail)
+
+
+def _is_used_by(node: Node, instance_id: str, lack: Shortfall) -> bool:
+    return node.uses.get(instance_id, NOTHING)[RESOURCES.index(lack.resource)] == lack.needed
 
 
 def _too_small(resource: str, asked: int, total: int) -> Shortfall:

@@ -12,9 +12,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from schemas.claims import NodeConfigured
 from schemas.codec import decode
+from schemas.inventory import OperatorFields, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
-from schemas.topics import REQUESTS
+from schemas.topics import CLAIMS, REQUESTS
 from streams.cli.main import run
 from streams.cli.printed import units
 from streams.cli.writing import appended
@@ -72,8 +74,22 @@ def test_a_request_that_does_not_fit_exits_4_with_numbers_that_add_up(fleet: Fle
     assert "not placed (no-valid-node)" in said.out
     assert "2 nodes known" in said.out
     assert "2 = 2 rejected + 0 left" in said.out
-    assert "closest: c01, if 1 GiB memory more were free (9 GiB needed of 8 GiB)" in said.out
+    assert "closest: c01, if not for memory_mib: 9216 needed, the whole node has 8192" in said.out
     assert "cut:" in said.err
+
+
+def test_the_closest_node_is_said_to_be_too_small_by_its_limit_as_explain_says_it(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node_id in ("c01", "c02"):
+        fields = OperatorFields(memory_mib=ResourceRule(reserved=10_000))
+        fleet.append(CLAIMS, NodeConfigured(node_id=node_id, record_id=f"reserved {node_id}", fields=fields))
+    with scheduling(fleet):
+        said = fleet.run(capsys, "place", "--memory", "1GiB", "--request", "r1")
+
+    closest = "closest: c01, if not for memory_mib: 1024 needed, the node's limit is -1808"
+    assert closest in said.out
+    assert closest in fleet.run(capsys, "explain", "r1").out
 
 
 def test_as_json_the_reasons_are_the_decision(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

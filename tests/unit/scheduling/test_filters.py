@@ -12,10 +12,10 @@ from projections.room import Room, mark_of, room
 from schemas.claims import ClaimItem, GroupMember
 from schemas.inventory import Aggregate, Hypervisor, ResourceRule
 from schemas.requests import Flavor, Hints, PlacementRequested, ServerGroup
-from schemas.resources import Limits, Resources
+from schemas.resources import Limits, Resources, Shortfall
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.filters import FILTERS, LAST, RESTRICTIONS, Filter, reason, rests_on_labels
-from streams.scheduling.filters.amounts import shortfalls_told
+from streams.scheduling.filters.amounts import limit_told, shortfalls_told
 from streams.scheduling.policy import DEFAULT, Policy
 
 ALL = {filter_.name: filter_ for filter_ in (*RESTRICTIONS, *FILTERS.values(), LAST)}
@@ -185,6 +185,15 @@ def test_that_the_node_s_limit_is_too_low_is_told_however_much_of_it_is_free(use
     (told,) = shortfalls_told(ask(flavor=Flavor(memory_mib=1500)), room(host, 0, mark_of("n1")), "memory_mib")
 
     assert str(told) == "memory_mib: 1500 needed, the node's limit is 1000"
+
+
+def test_what_the_instance_uses_there_already_is_said_to_be_what_is_needed() -> None:
+    host = node(vcpus=ResourceRule(reserved=4))
+    host.uses["i1"], host.used[0] = (8, 0, 0, 0), 8
+
+    lack = limit_told(host, "i1", Shortfall(resource="vcpus", needed=8, free=4))
+
+    assert str(lack) == "vcpus: 8 needed, as the instance uses there already, the node's limit is 4"
 
 
 def test_the_last_filter_says_what_the_ledger_would_say() -> None:
