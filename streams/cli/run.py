@@ -128,8 +128,7 @@ def run(
         opened = _opened(stack, log, timing, asked)
         _open_ledger(opened, ledger_partitions)
         series, health = Metrics(_version(), timing.wall_ms), Health(time.monotonic, loads=True)
-        if metrics is not None:
-            _serve(stack, series, health, metrics, metrics_address)
+        _serve(stack, series, health, metrics, metrics_address)
         home = state or state_folder(log)
         if only != "scheduler" and isinstance(opened, KafkaLog):
             _workers_share(opened, home, name or "", series, health, timing, pace, asked, only=only, until_idle=until_idle)
@@ -205,10 +204,12 @@ def _check_served(port: int | None, address: str) -> None:
         raise UsageProblem("--metrics-address '': expected an address, such as 127.0.0.1, ::1, or 0.0.0.0 for all that this machine has")
 
 
-def _serve(stack: ExitStack, metrics: Metrics, health: Health, port: int, address: str) -> None:
-    """Serve metrics and health until the stack is left."""
+def _serve(stack: ExitStack, metrics: Metrics, health: Health, port: int | None, address: str) -> None:
+    """Serve metrics and health until the stack is left, where they are asked for."""
     from streams.metrics import serve, url
 
+    if port is None:
+        return
     server = stack.enter_context(serve(metrics, health, port, address))
     stack.callback(server.shutdown)
     say(f"metrics and health at {url(address, server.server_port)}")
