@@ -185,9 +185,9 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
 def outlived(node: Node, instance_id: str, *, devices: bool = False) -> list[Claim]:
     """Claims that have outlived the guest they were for, in order of their age: it was made again under its id, and smaller.
 
-    Each is older than the newest claim that the guest is as, of another request, and stands for more: amounts, or `devices` that the guest
-    does not have. None as long as one is unconfirmed: a move or a resize is under way then. What a confirmed resize takes the place of
-    stands for no more than it does (rule 7).
+    Each is older than the newest claim that the guest is as, of another request, and its guest is known to have left; what is shown is
+    another size, or lacks `devices` of it, and it stands for more. None as long as one is unconfirmed: a move or a resize is under way
+    then. What a confirmed resize takes the place of stands for no more than it does (rule 7).
     """
     shown, claims = node.shown.get(instance_id), node.claims.get(instance_id, ())
     if shown is None or len(claims) < 2 or any(claim.confirmed_ms is None for claim in claims):
@@ -201,8 +201,13 @@ def outlived(node: Node, instance_id: str, *, devices: bool = False) -> list[Cla
         if claim.offset < fitting.offset
         and claim.request_id != fitting.request_id
         and claim.departed_ms is None
-        and (devices_apart(node, claim)[0] if devices else largest(claim.amounts, fitting.amounts) != fitting.amounts)
+        and claim.gone_ms >= 0
+        and (devices_apart(node, claim)[0] if devices else _is_larger(shown, claim, fitting))
     ]
+
+
+def _is_larger(shown: Shown, claim: Claim, fitting: Claim) -> bool:
+    return not _same(shown, claim) and largest(claim.amounts, fitting.amounts) != fitting.amounts
 
 
 def fitting_claim(node: Node, instance_id: str, *, devices: bool = False) -> Claim | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from shlex import quote
 
 from projections.causes import Causes, when_ms
 from projections.description import Description, claim_of, release_command, resources_of
 from projections.differences import FindingDifference, Look, counted_apart, devices_apart, fitting_claim, outlived
-from projections.node import Amounts, Claim, largest
+from projections.node import Amounts, Claim, Node, largest
 from projections.wording import amounts_text, deltas_text
 from schemas.resources import Resources
 
@@ -86,7 +87,7 @@ def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description
     shown, fitting = look.node.shown[instance_id], fitting_claim(look.node, instance_id, devices=devices)
     if fitting is None:
         raise TypeError(f"no claim of {instance_id} is as it is")
-    beyond = _beyond(look, claim, fitting)
+    beyond = _beyond(claim, fitting)
     idle, _ = devices_apart(look.node, claim)
     causes = Causes(look)
     for each in (claim, fitting):
@@ -97,21 +98,24 @@ def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description
     parts += [f"{address} is held for it and it does not have it" for address in idle]
     return Description(
         since_ms=when_ms(look.step),
-        held=resources_of(beyond),
+        held=resources_of(_kept(look.node, claim)),
         causes=causes.all(),
         missing=f"ClaimReleased of {claim.claim_id} on {look.node.node_id}",
         fix=release_command(claim, "operator"),
-        note=f"{'; '.join(parts)} against the guest that is there, which claim {fitting.claim_id} is for; it outlived its own guest",
+        note=f"{'; '.join(parts)} against the guest that is there, which claim {fitting.claim_id} is for; it outlived its own guest, and "
+        "counts whenever this one is away",
         devices=idle,
     )
 
 
-def _beyond(look: Look, claim: Claim, fitting: Claim) -> Amounts:
-    """What an outlived claim stands for beyond the guest's own and the outlived ones before it: together they are what is held too much."""
-    before = fitting.amounts
-    for other in outlived(look.node, claim.instance_id):
-        if other is claim:
-            break
-        before = largest(before, other.amounts)
-    most = largest(before, claim.amounts)
-    return (most[0] - before[0], most[1] - before[1], most[2] - before[2], most[3] - before[3])
+def _beyond(claim: Claim, fitting: Claim) -> Amounts:
+    """What an outlived claim stands for beyond the one that the guest is as."""
+    most, own = largest(claim.amounts, fitting.amounts), fitting.amounts
+    return (most[0] - own[0], most[1] - own[1], most[2] - own[2], most[3] - own[3])
+
+
+def _kept(node: Node, claim: Claim) -> Amounts:
+    """What its release leaves to others, after that of the outlived ones before it: of what the host reports nothing, as that counts."""
+    before = [other.claim_id for other in takewhile(lambda other: other is not claim, outlived(node, claim.instance_id))]
+    most, rest = (node.use_of(claim.instance_id, without=without) for without in (before, [*before, claim.claim_id]))
+    return (most[0] - rest[0], most[1] - rest[1], most[2] - rest[2], most[3] - rest[3])

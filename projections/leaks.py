@@ -2,7 +2,8 @@
 
 A difference is *suspected* at first sight: the event that explains it may still be on its way. A later complete audit that shows it again,
 taken at least the grace after, *confirms* it (an expired claim and a silent node, which complete audits would have ended, any later look).
-Suspected or confirmed, it is said again by each record after which it says something else: what it holds, what is missing, how to mend it.
+While it is open it is measured again by each record after which it holds something else, or is to be mended otherwise, and said again once
+it is confirmed.
 It is *resolved* by the record after which it is gone. Findings are results of the fold: the same records give the same findings.
 
 Only what a record touched is looked at again, by an audit too, as long as nothing waits for a second look.
@@ -326,7 +327,8 @@ class Leaks(Struct, dict=True):
                 records.append(finding.record)
             elif (changed := remeasured(look, finding, difference)) is not None:
                 finding.record = changed
-                records.append(changed)
+                # What is suspected is said once: the topic keeps every record, and on a busy node each would be another one.
+                records += [changed] if finding.confirmed else []
         if not known:
             del self.open[node_id]
         return records

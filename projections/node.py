@@ -6,6 +6,8 @@ anew for one instance whenever something about that instance changed, and a prop
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import UNSET, Struct, field
 
 from schemas.audits import InstanceReport
@@ -271,11 +273,13 @@ class Node(Struct, gc=False):
             found.add(shown.report.flavor)
         return frozenset(found - {""})
 
-    def use_of(self, instance_id: str, with_amounts: Amounts | None = None) -> Amounts:
-        """Use of one instance (rule 3), optionally with one more unconfirmed claim of `with_amounts` laid over it."""
+    def use_of(self, instance_id: str, with_amounts: Amounts | None = None, without: Collection[str] = ()) -> Amounts:
+        """Use of one instance (rule 3), with one more unconfirmed claim of `with_amounts` laid over it, or `without` some of its claims."""
         shown = self.shown.get(instance_id)
         vector = [0, 0, 0, 0] if with_amounts is None else list(with_amounts)
         for claim in self.claims.get(instance_id, ()):
+            if claim.claim_id in without:
+                continue
             superseded = shown is not None and claim.confirmed_ms is not None
             for r, amount in enumerate(claim.amounts):
                 if amount > vector[r] and not (superseded and shown is not None and shown.amounts[r] is not None):

@@ -92,7 +92,8 @@ def _what_changed(look: Look, before: LeakSuspected | LeakConfirmed, said: Descr
 
 
 def _differs(before: LeakSuspected | LeakConfirmed, now: dict[str, Any]) -> bool:
-    return any(getattr(before, name) != value for name, value in now.items())
+    """Whether it holds something else, or is to be mended otherwise; a note alone (of audits that fail each in another way) is no news."""
+    return any(getattr(before, name) != value for name, value in now.items() if name != "note")
 
 
 def resolved(look: Look, finding: OpenFinding) -> LeakResolved:

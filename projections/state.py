@@ -18,7 +18,7 @@ from projections.node import Claim, Home, Node, Shown
 from projections.rules import RULES_KNOWN
 from schemas.audits import InstanceReport
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """Goes up whenever what is written here changes, the fields of `Node`, `Claim` and what they hold included; other versions are ignored."""
 
 TIMES = ("sources", "audit", "complete_ms", "unknown_since_ms", "unknown_reason", "unknown_instances", "silent_since_ms", "settled_ms")

@@ -64,7 +64,7 @@ class SqliteLog:
         file = SqliteFile.open(path, create=create)
         with ExitStack() as stack:
             stack.callback(file.close)
-            ends = stack.enter_context(closing(_beside(ends_file(path), lambda beside: Ends(beside, path, file.ledger_id))))
+            ends = stack.enter_context(closing(Ends(ends_file(path), path, file.ledger_id)))
             bell = stack.enter_context(closing(_beside(wake_file(path), lambda beside: Bell(beside, path))))
             try:
                 with file.guarded("what was acknowledged"):

@@ -18,6 +18,7 @@ from zlib import crc32
 from streams.log.wake import made_beside
 
 _SLOT: Final = Struct("<8sI4x")  # 16 bytes, so that none crosses a sector and is torn
+_NONE: Final = -1
 _MARK: Final = 0
 """The first slot says which log this is of; the others are those of partitions, by their numbers in the file, which begin at 1."""
 
@@ -28,24 +29,13 @@ def ends_file(log: Path) -> Path:
     return log.with_name(log.name + "-ends")
 
 
-def of_another(path: Path, ledger_id: str) -> bool:
-    """Whether the file at `path` says that a log of another id stood there last."""
-    with suppress(OSError), path.open("rb") as file:
-        mark, crc = _SLOT.unpack(file.read(_SLOT.size).ljust(_SLOT.size, b"\0"))
-        return bool(crc == crc32(mark) and mark != _mark_of(ledger_id))
-    return False
-
-
 class Ends:
-    """The file at `path`, made for all who may write `log` if it is missing. Raises OSError if it cannot be opened."""
+    """The file at `path`, made for all who may write `log` if it is missing; where it cannot be opened nothing is written or known."""
 
     def __init__(self, path: Path, log: Path, ledger_id: str) -> None:
         self._mark = _mark_of(ledger_id)
         self._told: dict[int, int] = {}
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._fd = made_beside(path, log.stat())
+        self._fd = _opened(path, log)
         head = _SLOT.pack(self._mark, crc32(self._mark))
         if self._slot(_MARK) != head:  # what another log's partitions had does not hold under this mark
             self._write(_MARK, head)
@@ -75,7 +65,8 @@ class Ends:
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._fd)
+        if self._fd != _NONE:
+            os.close(self._fd)
 
     def _end_in(self, partition_id: int, slot: bytes) -> int:
         """A slot that is damaged, or of another log, says nothing."""
@@ -95,6 +86,18 @@ class Ends:
     def _write(self, number: int, slot: bytes) -> None:
         with suppress(OSError):
             os.pwrite(self._fd, slot, number * _SLOT.size)
+
+
+def _opened(path: Path, log: Path) -> int:
+    """To write, else to read, as a file that another user made may allow; else no file: a log goes on as well without."""
+    with suppress(OSError):
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return made_beside(path, log.stat())
+    with suppress(OSError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return _NONE
 
 
 def _mark_of(ledger_id: str) -> bytes:

@@ -15,14 +15,12 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import quote
 from zlib import crc32
 
 import apsw
 
 from streams.log.base import LogDamaged, LogError, LogFull, LogUnreachable
 from streams.log.blocks import BlockDamaged
-from streams.log.sqlite_ends import ends_file, of_another
 from streams.log.sqlite_names import PATH_BYTES_MAX, RESTORE, Files, find, for_sqlite, from_sqlite
 from streams.log.sqlite_wal import PAGES_MAX, Wal
 
@@ -83,7 +81,6 @@ class SqliteFile:
         try:
             find(path, create=create)
             name = for_sqlite(path)
-            _refuse_anothers_wal(path)
             db = apsw.Connection(name, flags=flags)
             return cls(path, db, _prepare(db, create=create))
         except (*_TROUBLE, LogError) as problem:
@@ -253,35 +250,6 @@ def _cut_short(path: Path) -> str:
         whole = (65_536 if page_size == 1 else page_size) * pages
         if len(head) == 100 and size < whole:
             return f"it is cut short: all from byte {size} on is missing, of {whole} that it had; "
-    return ""
-
-
-def _refuse_anothers_wal(path: Path) -> None:
-    """Raises LogUnreachable before SQLite lays the WAL of the log that stood here over another one, which that would spoil.
-
-    Only where a WAL is there, and by ids: a log that is copied back without claimlog has its old one.
-    """
-    beside = path.resolve()
-    wal = beside.with_name(f"{beside.name}-wal")
-    if not wal.exists() or not wal.stat().st_size or not (ledger_id := _id_without_wal(path)):
-        return
-    if of_another(ends_file(path), ledger_id):
-        name = beside.name
-        raise LogUnreachable(
-            f"another log was put in this place, and {name}-wal is of the one that stood here: SQLite would lay that over it and spoil it. "
-            "End all processes that have the old one open, put this file under a new name, and point --log to it; or, if the old one is "
-            f"needed no more, delete {name}-wal and {name}-shm"
-        )
-
-
-def _id_without_wal(path: Path) -> str:
-    """The ledger id in the file itself; empty if there is none, or none that can be read so: then others say why."""
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    # By SQLite, as a file that Python closes would lose the locks that this process has on it.
-    with suppress(*_TROUBLE), closing(apsw.Connection(f"file:{quote(for_sqlite(path.absolute()))}?immutable=1", flags=flags)) as db:
-        rows = db.execute("SELECT value, mark FROM ledger WHERE name = 'ledger_id'").fetchall()
-        if rows and rows[0][1] == row_mark("ledger_id", str(rows[0][0])):
-            return str(rows[0][0])
     return ""
 
 

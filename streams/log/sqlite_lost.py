@@ -32,9 +32,8 @@ def check_ends(file: SqliteFile, ends: Ends) -> None:
             raise _lost(file, missing)
 
 
-def check_end(file: SqliteFile, ends: Ends, place: tuple[str, int], partition_id: int, end: int) -> None:
-    """Raises LogDamaged if this partition, which is found to end at `end`, ends before what was acknowledged."""
-    told = ends.end(partition_id)
+def check_end(file: SqliteFile, told: int, place: tuple[str, int], end: int) -> None:
+    """Raises LogDamaged if this partition, which is found to end at `end`, ends before what was acknowledged before that look."""
     if told > end:
         raise _lost(file, {place: (end, told)})
 
@@ -47,9 +46,9 @@ def _lost(file: SqliteFile, missing: Mapping[tuple[str, int] | None, tuple[int, 
     position = Position(*known[0][1:4]) if known else None
     return LogDamaged(
         f"{file.path}: acknowledged records are missing: {said}. {name}-wal, where what was written last stands, was damaged, cut short or "
-        f"deleted, or {name}-shm was, or an older copy took this file's place. First end all processes that have the log open, but not by "
-        f"kill -9: the last one puts into it what it has. Where that does not help {RESTORE}. To go on without these records, by which "
-        f"guests may be running, delete {name}-ends",
+        f"deleted, or {name}-shm was, or an older copy took this file's place, or this is a copy of files that were in use. First end all "
+        f"processes that have the log open, but not by kill -9: the last one puts into it what it has. Where that does not help {RESTORE}. "
+        f"To go on without these records, by which guests may be running, delete {name}-ends",
         position,
     )
 

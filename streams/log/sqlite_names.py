@@ -23,8 +23,8 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 Identity = tuple[int, int]
 
 RESTORE: Final = (
-    "restore the file from a copy: put that under a new name and point --log to it, or delete the log's `-wal` and `-shm` first, which "
-    "SQLite would lay over it"
+    "restore the file from a copy: put that under a new name and point --log to it, or move the log's `-wal`, `-shm` and `-ends` away "
+    "first: SQLite would lay those over it"
 )
 """What to do about damage, for whoever copies a file over another."""
 

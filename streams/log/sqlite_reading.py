@@ -142,7 +142,9 @@ class Reader:
         """The partition's end for who reads from `offset` on. Raises LogDamaged where known damage is there, and OffsetOutOfRange."""
         state = self.state(place)
         if offset > state.end:
-            check_end(self._file, self._ends, (place.topic, place.number), place.id, state.end)
+            told = self._ends.end(place.id)  # before another look, as somebody may append meanwhile
+            state = self.state(place)
+            check_end(self._file, told, (place.topic, place.number), state.end)
         _check_offset(place, offset, state)
         known = self.known_damage(place, state)
         if known is not None and known.position is not None and offset >= known.position.offset:

@@ -57,12 +57,12 @@ class Bell:
 
 
 def made_beside(path: Path, like: os.stat_result) -> int:
-    """A new file, open to read and write, with the rights and, made by root, the owner of another, as SQLite makes those beside its own."""
+    """A new file, open to read and write, with the rights and the group of another, by root with its owner: as SQLite makes its own."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with suppress(PermissionError):  # of another user who made it at this moment, or a file system without such rights
         os.fchmod(fd, like.st_mode & 0o666)
-        if os.geteuid() == 0:
-            os.fchown(fd, like.st_uid, like.st_gid)
+        # Who is no root may give a file of his own to a group that he is in.
+        os.fchown(fd, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
     return fd
 
 

@@ -15,7 +15,7 @@ from schemas.claims import FindingIgnored, InstanceObserved, NodeConfigured, Nod
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.inventory import Hypervisor, PciDevice
-from schemas.lifecycle import InstanceArrived, InstanceDeparted
+from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS, LIFECYCLE
@@ -225,13 +225,16 @@ def test_a_claim_that_outlived_its_guest_is_given_back_by_the_command_that_it_na
     for claim_id, memory_mib in (("old/0/s-1.1", 3072), ("new/0/s-1.2", 1024)):
         fleet.claim(claim_id, "again", "n1", memory_mib=memory_mib, request_id=claim_id[:3])
         fleet.now_ms += 1_000
+        fleet.lived("n1", "again", memory_mib)
         fleet.audit("n1", {"again": memory_mib})
+        if memory_mib == 3072:
+            fleet.lived("n1", "again", memory_mib, InstanceDeleted)
     for _ in range(2):
         fleet.now_ms += 60_000
         fleet.audit("n1", {"again": 1024})
     found = fleet.run(capsys, "leaks", "-o", "json")
     (item,) = [item for item in found.json["items"] if item["kind"] == "size-drift"]
-    assert (item["claim_id"], item["held"]["memory_mib"]) == ("old/0/s-1.1", 2048)
+    assert (item["claim_id"], item["held"]["memory_mib"]) == ("old/0/s-1.1", 0)
 
     done = fleet.run(capsys, *shlex.split(item["fix"])[1:]) if how == "fix" else fleet.run(capsys, "leaks", "--heal", "--yes", *LONG)
 
