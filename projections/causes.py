@@ -61,6 +61,11 @@ class Causes:
             text = f"{claim.instance_id} seen there: claim confirmed"
             self.add(claim.confirmed_offset, claim.confirmed_ms or 0, claim.confirmed_by, text)
 
+    def claimed(self, claim: Claim) -> None:
+        """That a claim was granted, and what confirmed it."""
+        self.grant(claim)
+        self.confirmation(claim)
+
     def life(self, instance_id: str) -> None:
         """The last life-cycle event that counts the instance."""
         look = self._look

@@ -8,7 +8,7 @@ from shlex import quote
 from projections.causes import Causes, when_ms
 from projections.description import Description, claim_of, release_command, resources_of
 from projections.differences import FindingDifference, Look, counted_apart, devices_apart, fitting_claim, outlived
-from projections.node import Amounts, Claim, Node, largest
+from projections.node import Amounts, Claim, Node, largest, minus
 from projections.wording import amounts_text, deltas_text
 from schemas.resources import Resources
 
@@ -23,8 +23,7 @@ def size_drift(look: Look, difference: FindingDifference) -> Description:
     shown = look.node.shown[claim.instance_id]
     deltas = [0 if seen is None else seen - claimed for seen, claimed in zip(shown.amounts, claim.amounts, strict=True)]
     causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
+    causes.claimed(claim)
     causes.showing(shown)
     return Description(
         since_ms=when_ms(look.step),
@@ -63,8 +62,7 @@ def device_drift(look: Look, difference: FindingDifference) -> Description:
     shown = look.node.shown[claim.instance_id]
     idle, extra = devices_apart(look.node, claim)
     causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
+    causes.claimed(claim)
     attached = ", ".join(shown.report.pci_addresses) or "no device"
     causes.now(summary=f"{claim.instance_id} seen with {attached}")
     known = {device.address for device in look.node.hypervisor.pci_devices} if look.node.hypervisor is not None else set()
@@ -91,8 +89,7 @@ def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description
     idle, _ = devices_apart(look.node, claim)
     causes = Causes(look)
     for each in (claim, fitting):
-        causes.grant(each)
-        causes.confirmation(each)
+        causes.claimed(each)
     causes.showing(shown)
     parts = [deltas_text(beyond)] if any(beyond) else []
     parts += [f"{address} is held for it and it does not have it" for address in idle]
@@ -110,12 +107,10 @@ def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description
 
 def _beyond(claim: Claim, fitting: Claim) -> Amounts:
     """What an outlived claim stands for beyond the one that the guest is as."""
-    most, own = largest(claim.amounts, fitting.amounts), fitting.amounts
-    return (most[0] - own[0], most[1] - own[1], most[2] - own[2], most[3] - own[3])
+    return minus(largest(claim.amounts, fitting.amounts), fitting.amounts)
 
 
 def _kept(node: Node, claim: Claim) -> Amounts:
     """What its release leaves to others, after that of the outlived ones before it: of what the host reports nothing, as that counts."""
     before = [other.claim_id for other in takewhile(lambda other: other is not claim, outlived(node, claim.instance_id))]
-    most, rest = (node.use_of(claim.instance_id, without=without) for without in (before, [*before, claim.claim_id]))
-    return (most[0] - rest[0], most[1] - rest[1], most[2] - rest[2], most[3] - rest[3])
+    return minus(*(node.use_of(claim.instance_id, without=without) for without in (before, [*before, claim.claim_id])))

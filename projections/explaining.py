@@ -30,8 +30,7 @@ def described(look: Look, difference: FindingDifference) -> Description:
 def _orphan(look: Look, difference: FindingDifference) -> Description:
     claim = claim_of(difference)
     causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
+    causes.claimed(claim)
     causes.life(claim.instance_id)
     if claim.seen_ms == look.listed_ms:
         causes.listing(claim.instance_id)
@@ -68,8 +67,7 @@ def _expired(look: Look, difference: FindingDifference) -> Description:
 def _stranded(look: Look, difference: FindingDifference) -> Description:
     claim, node = claim_of(difference), look.node
     causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
+    causes.claimed(claim)
     if node.audit is not None:
         causes.add(node.audit.offset, node.audit.taken_at_ms, "node-observed", f"the last audit of {node.node_id}")
     causes.now()
@@ -92,8 +90,7 @@ def _left_behind(look: Look, difference: FindingDifference) -> Description:
     home = look.homes[group_id]
     causes = Causes(look)
     if claim is not None:
-        causes.grant(claim)
-        causes.confirmation(claim)
+        causes.claimed(claim)
     elif shown is not None:
         causes.showing(shown)
     causes.add(home.offset, home.time_ms, "group-home-closed", f"home of {group_id} closed here (epoch {home.epoch}), {instance_id} in it")
@@ -125,8 +122,7 @@ def _shown_unclaimed(look: Look, difference: FindingDifference) -> Description:
         causes.grant(gone.claim)
         causes.closing(gone)
     for claim in sorted(node.claims.get(instance_id, ()), key=by_age):
-        causes.grant(claim)
-        causes.confirmation(claim)
+        causes.claimed(claim)
     causes.leaving(instance_id)
     causes.showing(shown)
     causes.life(instance_id)
@@ -182,8 +178,7 @@ def _stale(look: Look, difference: FindingDifference) -> Description:
 def _vanished(look: Look, difference: FindingDifference) -> Description:
     claim = claim_of(difference)
     causes = Causes(look)
-    causes.grant(claim)
-    causes.confirmation(claim)
+    causes.claimed(claim)
     causes.life(claim.instance_id)
     gone = look.gone(claim.instance_id)
     if gone is not None:

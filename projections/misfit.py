@@ -6,6 +6,7 @@ from projections.ledger import Ledger
 from projections.reading import Readable
 from schemas.claims import PartitionOpened
 from schemas.codec import decode
+from schemas.few import offsets
 from schemas.topics import CLAIMS
 
 
@@ -41,8 +42,8 @@ def _ledger_id(log: Readable, number: int) -> str | None:
 
 
 def _lacking(end: int, next_offset: int) -> str:
-    gone = f"offset {end}, which was folded" if next_offset == end + 1 else f"offsets {end} to {next_offset - 1}, which were folded"
+    folded = "was folded" if next_offset == end + 1 else "were folded"
     return (
-        f": acknowledged records are missing, {gone}. If it is a restored copy, guests may be running by grants that it does not have, "
-        "until each node was audited; if not, stop, and restore one that has them"
+        f": acknowledged records are missing, {offsets(end, next_offset)}, which {folded}. If it is a restored copy, guests may be running "
+        "by grants that it does not have, until each node was audited; if not, stop, and restore one that has them"
     )

@@ -327,6 +327,11 @@ class Node(Struct, gc=False):
             self.groups_of.pop(instance_id, None)
 
 
+def minus(amounts: Amounts, others: Amounts) -> Amounts:
+    """Of each resource what is left of these amounts without the others."""
+    return (amounts[0] - others[0], amounts[1] - others[1], amounts[2] - others[2], amounts[3] - others[3])
+
+
 def _shown_use(observed: ObservedAmounts, claim: Claim) -> Amounts:
     """`Node.use_of` an instance that is shown and has one claim: the common case, in a third of the time."""
     claimed = claim.amounts

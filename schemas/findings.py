@@ -67,11 +67,11 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 
 
 class LeakSuspected(Finding, frozen=True, kw_only=True, tag="leak-suspected"):
-    """One look shows it; an event may still be on its way. Said once more whenever what it says has changed."""
+    """One look shows it; an event may still be on its way. Said once, with what it held then."""
 
 
 class LeakConfirmed(Finding, frozen=True, kw_only=True, tag="leak-confirmed"):
-    """A second, later audit shows it again; said once more whenever what it says has changed."""
+    """A second, later audit shows it again; said once more whenever it holds something else or is to be mended otherwise."""
 
 
 class LeakResolved(Finding, frozen=True, kw_only=True, tag="leak-resolved"):

@@ -136,10 +136,6 @@ class Scheduler:
         """The partitions of requests it owns."""
         return frozenset(self.placer.desks)
 
-    def waits_for(self) -> str:
-        """What it waits for before it has its share of the requests, in words."""
-        return self.lease.waits_for()
-
     def turn(self, timeout_seconds: float = 0.0) -> int:
         """One turn of the loop; then it waits at most `timeout_seconds` for more to do. Returns how many records it read and appended.
 

@@ -91,10 +91,6 @@ class SchedulerEngine:
         """Its share of the requests."""
         return self._scheduler.lease
 
-    def waits_for(self) -> str:
-        """See `Health`."""
-        return self._scheduler.waits_for()
-
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`."""
         return self._scheduler.positions()

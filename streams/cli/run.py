@@ -140,7 +140,7 @@ def run(
             may_begin = next((each.has_looked for each in engines if isinstance(each, Folder)), None)
             given = (opened, process, chosen, engine, timing, series, say)
             scheduler = SchedulerEngine(*given, lease_timeout_seconds=lease_timeout, version=_version(), may_begin=may_begin)
-            health.waits_for = scheduler.waits_for
+            health.waits_for = scheduler.lease.waits_for
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]

@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from schemas.partitioner import partition_of
 from streams.clock import ClockMs, wall_clock_ms
@@ -35,7 +35,6 @@ TRUNCATE_STEP: Final = 200_000  # offsets dropped in one transaction, so that ot
 SPURIOUS_SECONDS: Final = 0.0002  # rest of a waiter that is woken for other partitions, so that a busy log does not keep it spinning
 
 Progress = Callable[[Partition, int, int], None]
-_Beside = TypeVar("_Beside")
 
 _topic = attrgetter("topic")
 
@@ -65,7 +64,7 @@ class SqliteLog:
         with ExitStack() as stack:
             stack.callback(file.close)
             ends = stack.enter_context(closing(Ends(ends_file(path), path, file.ledger_id)))
-            bell = stack.enter_context(closing(_beside(wake_file(path), lambda beside: Bell(beside, path))))
+            bell = stack.enter_context(closing(_bell(path)))
             try:
                 with file.guarded("what was acknowledged"):
                     check_ends(file, ends)
@@ -379,9 +378,10 @@ class SqliteLog:
             yield
 
 
-def _beside(path: Path, opened: Callable[[Path], _Beside]) -> _Beside:
+def _bell(log: Path) -> Bell:
+    path = wake_file(log)
     try:
-        return opened(path)
+        return Bell(path, log)
     except OSError as problem:
         said = problem.strerror or problem
         raise LogUnreachable(f"{path}: {said}. It must be writable by all who use the log, as the log itself") from problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from schemas.few import few
+from schemas.few import few, offsets
 from schemas.topics import CLAIMS
 from streams.log.base import LogDamaged, Position
 from streams.log.sqlite_ends import Ends
@@ -42,7 +42,7 @@ def _lost(file: SqliteFile, missing: Mapping[tuple[str, int] | None, tuple[int, 
     """What to raise: of each partition, None for those of topics that are gone as well, where it ends, and where it ended."""
     name = file.path.name
     known = sorted((place[0] != CLAIMS, *place, *ends) for place, ends in missing.items() if place is not None)
-    said = few([f"{_offsets(end, told)} of {topic}/{number}" for _, topic, number, end, told in known]) or "all, with their topics"
+    said = few([f"{offsets(end, told)} of {topic}/{number}" for _, topic, number, end, told in known]) or "all, with their topics"
     position = Position(*known[0][1:4]) if known else None
     return LogDamaged(
         f"{file.path}: acknowledged records are missing: {said}. {name}-wal, where what was written last stands, was damaged, cut short or "
@@ -51,7 +51,3 @@ def _lost(file: SqliteFile, missing: Mapping[tuple[str, int] | None, tuple[int, 
         f"To go on without these records, by which guests may be running, delete {name}-ends",
         position,
     )
-
-
-def _offsets(end: int, told: int) -> str:
-    return f"offset {end}" if told == end + 1 else f"offsets {end} to {told - 1}"

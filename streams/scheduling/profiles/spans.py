@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from streams.scheduling.profiles.profile import Profiles
+from streams.scheduling.profiles.recent import recall
 from streams.scheduling.profiles.rows import Floats, Rows
 from streams.scheduling.profiles.sums import ONE_BY_ONE_MOST, Sums
 
@@ -62,7 +63,7 @@ class Spans:
         self._profiles, self._multipliers = profiles, list(multipliers)
         self._rows = Rows(profiles, rows, lowest, highest, partition)
         self._own = list(zip(lowest, highest, strict=True))
-        self._seen, self._capacity = -1, 0
+        self._seen = -1
         self._least, self._most = End(-np.inf, len(rows)), End(np.inf, len(rows))
         self._whole: Bounds | None = None
         """What `bounds` says of all live profiles; None as long as it is to be worked out."""
@@ -80,7 +81,7 @@ class Spans:
         now = profiles.journal.now
         if self._seen == now:
             return
-        changes = profiles.journal.changes(self._seen) if self._capacity == profiles.capacity else None
+        changes = profiles.journal.changes(self._seen) if len(self._rows.known) == profiles.capacity else None
         if changes is None or len(changes) > ONE_BY_ONE_MOST:
             self._begin()
         else:
@@ -88,7 +89,6 @@ class Spans:
         self._seen = now
 
     def _begin(self) -> None:
-        self._capacity = self._profiles.capacity
         self._rows.begin()
         self._whole = None
         self._least, self._most = End(-np.inf, len(self._own)), End(np.inf, len(self._own))
@@ -135,13 +135,8 @@ class Spans:
             found = self._bounds(lowered(floor, without, self._profiles.live) if without else floor, beside)
         overs = self._overs
         if not overs or overs[0].bounds != found:
-            overs.insert(0, self._known_over(found) or self._over(found))
-            del overs[OVERS_MAX:]
+            recall(overs, OVERS_MAX, lambda over: over.bounds == found, lambda: self._over(found))
         return overs[0].bounds
-
-    def _known_over(self, bounds: Bounds) -> Over | None:
-        at = next((at for at, over in enumerate(self._overs) if over.bounds == bounds), None)
-        return None if at is None else self._overs.pop(at)
 
     def _over(self, bounds: Bounds) -> Over:
         rows = list(enumerate(zip(self._multipliers, *bounds, strict=False)))
@@ -215,16 +210,14 @@ class Spans:
         """The sums over the bounds that were asked for last."""
         weights, kept = self._overs[0].weights, self._sums
         if not kept or kept[0].weights != weights:
-            at = next((at for at, sums in enumerate(kept) if sums.weights == weights), None)
-            if at is not None:
-                kept.insert(0, kept.pop(at))
-            else:
-                before = kept[0] if kept else None
-                if before is not None:
-                    before.mend()
-                kept.insert(0, Sums(self._rows, weights, self._multiplied, self._seen, before))
-                del kept[SUMS_MAX:]
+            recall(kept, SUMS_MAX, lambda sums: sums.weights == weights, lambda: self._made(weights))
         return kept[0]
+
+    def _made(self, weights: list[float]) -> Sums:
+        before = self._sums[0] if self._sums else None
+        if before is not None:
+            before.mend()
+        return Sums(self._rows, weights, self._multiplied, self._seen, before)
 
 
 class End:

@@ -18,6 +18,7 @@ from streams.scheduling.ask import Ask
 from streams.scheduling.options import MULTIPLIERS, Options
 from streams.scheduling.profiles.kinds import ABSOLUTE, CROSS_CELL, GROUP_WEIGHERS
 from streams.scheduling.profiles.lane import Lane
+from streams.scheduling.profiles.recent import recall
 from streams.scheduling.profiles.ring import Best
 from streams.scheduling.profiles.scores import Absolute, Floats, Share, bounded
 from streams.scheduling.profiles.spans import OVERS_MAX, Bounds, Spans, lowered
@@ -51,11 +52,9 @@ class Plan(Struct):
     def told(self, bounds: Bounds) -> Told:
         """The weighers' shares over these bounds, and what they made of profiles; the same as long as they are remembered."""
         kept = self._told
-        if kept and kept[0].bounds is bounds:
-            return kept[0]
-        at = next((at for at, each in enumerate(kept) if each.bounds == bounds), None)
-        kept.insert(0, Told(bounds, self._shares(bounds, kept[0].shares if kept else ())) if at is None else kept.pop(at))
-        del kept[OVERS_MAX:]
+        if not kept or kept[0].bounds is not bounds:
+            known = kept[0].shares if kept else ()
+            recall(kept, OVERS_MAX, lambda told: told.bounds == bounds, lambda: Told(bounds, self._shares(bounds, known)))
         return kept[0]
 
     def _shares(self, bounds: Bounds, known: Sequence[tuple[int, int, Share]]) -> list[tuple[int, int, Share]]:

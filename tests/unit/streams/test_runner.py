@@ -1,10 +1,13 @@
-"""The embedded host: when a process is ready."""
+"""The embedded host: when a process is ready, and when nothing is left to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from io import StringIO
 
+import pytest
+
+from streams import runner
 from streams.log.base import Partition
 from streams.log.memory import MemoryLog
 from streams.metrics import Health
@@ -105,6 +108,12 @@ def test_a_process_that_gives_a_part_up_stays_ready() -> None:
     assert engine.readiness == [False, False, False, True, True]
 
 
+@pytest.fixture
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WAIT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_sleep")
 def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() -> None:
     health, now, err, turns = Health(lambda: 0.0), [0.0], StringIO(), list[frozenset[int]]()
 
@@ -129,6 +138,7 @@ def test_a_process_that_is_to_end_when_idle_waits_for_what_a_killed_one_has() ->
     assert err.getvalue().count("waiting for a sign of others that share this work") == 1
 
 
+@pytest.mark.usefixtures("no_sleep")
 def test_a_share_that_an_engine_has_of_its_own_is_waited_for_too() -> None:
     health, asked = Health(lambda: 0.0), list[float]()
 
