@@ -77,12 +77,10 @@ class Matrix(Struct, frozen=True):
         """The rejected node that fewest filters reject, of those the one that came furthest; None where all passed, or none is known.
 
         For decisions without a nearest miss: where more than amounts stands against every node. The ledger's own test, the last, says
-        again what others said, so only what it alone says counts. Where what the request says of nodes rules out every one, as one that
-        contradicts itself or is forced to a node that nobody knows, none is close.
+        again what others said, so only what it alone says counts. A node that the request itself rules out is not close, whatever the
+        others lack: not another one than the instance to resize is on, nor any where the request contradicts itself.
         """
-        rejected = [line for line in self.lines if line.rejected]
-        if all(any(no.filter in OWN_WORDS for no in line.rejected) for line in self.lines):
-            return None
+        rejected = [line for line in self.lines if line.rejected and line.first not in OWN_WORDS]
         return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
 
     def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:

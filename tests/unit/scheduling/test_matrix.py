@@ -54,3 +54,16 @@ def test_nor_where_two_of_its_words_together_leave_none() -> None:
     ignored, elsewhere = Rejected("ignored-nodes", "the request ignores it"), Rejected("forced-nodes", "forced to c1")
 
     assert Matrix(("ignored-nodes", "forced-nodes"), (Line("c1", (ignored,)), Line("c2", (elsewhere,)))).closest() is None
+
+
+def test_a_node_that_the_request_rules_out_is_not_the_closest_however_much_stands_against_the_others() -> None:
+    """No other node can be resized on: what is to be mended is on the one where the instance is."""
+    elsewhere, cpus = (
+        Rejected("source-node", "the instance to resize is not there"),
+        rejected("CoreFilter", Shortfall(resource="vcpus", needed=2, free=0)),
+    )
+    source = Line("c2", (cpus, rejected(LAST.name, RESIZE)))
+
+    closest = Matrix(("source-node", "CoreFilter", LAST.name), (Line("c1", (elsewhere,)), source)).closest()
+
+    assert closest == source
