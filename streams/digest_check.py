@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from projections.digests import FoldedAgain, Published, digest_of, read_digests
 from projections.ledger import Ledger
 from projections.reading import HistoryMissing, ProjectionError, WrongDigest
-from schemas.codec import encode, event_type, key_of
-from schemas.envelope import Envelope, to_headers
+from schemas.codec import event_type
 from schemas.topics import CLAIMS, DIGESTS, SNAPSHOTS
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.log.base import Log, Message, Partition, partition_count
+from streams.message import message_of
 from streams.snapshot_writer import messages_of, write_snapshot
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ def digest_message(ledger: Ledger, process: str, version: str) -> Message:
     """The digest of a ledger as it stands, to be appended to `ledger-digests`."""
     origin = f"{CLAIMS}/{ledger.partition}@{ledger.next_offset - 1}"
     event = digest_of(ledger, process, version)
-    kind = event_type(event)
-    envelope = Envelope(event_id=f"{origin}/{kind}/{process}", event_type=kind, source=f"claimlog/{process}", causation_id=origin)
-    return Message(DIGESTS, key_of(event) or b"", encode(event), to_headers(envelope), ledger.partition)
+    event_id, source = f"{origin}/{event_type(event)}/{process}", f"claimlog/{process}"
+    return message_of(DIGESTS, event, event_id=event_id, source=source, causation_id=origin, partition=ledger.partition)
 
 
 def digest_name(process: str) -> str:

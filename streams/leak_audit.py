@@ -15,12 +15,12 @@ from projections.ledger_state import Step
 from projections.node import Node
 from projections.observed import Observed
 from schemas.claims import NodeSilent
-from schemas.codec import encode, event_type
-from schemas.envelope import Envelope, to_headers
+from schemas.codec import event_type
 from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
 from schemas.topics import CLAIMS, FINDINGS
 from schemas.units import bounded_name
 from streams.log.base import Message
+from streams.message import message_of
 
 SOURCE = "claimlog/leak-audit"
 # One audit may be lost and one late without anything being wrong; the third that does not come is worth a word.
@@ -137,24 +137,25 @@ def _audits(node: Node) -> list[_Seen]:
 
 
 def _message(record: NodeSilent, partition: int) -> Message:
-    envelope = Envelope(event_id=record.record_id, event_type=event_type(record), source=SOURCE, subject=record.node_id)
-    return Message(CLAIMS, record.node_id.encode(), encode(record), to_headers(envelope), partition)
+    return message_of(CLAIMS, record, event_id=record.record_id, source=SOURCE, subject=record.node_id, partition=partition)
 
 
 def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[Message]:
     """The messages of findings for `leak-findings`, in the partition of the ledger they come from."""
-    return [Message(FINDINGS, record.finding_id.encode(), encode(record), to_headers(_envelope(record)), partition) for record in records]
+    return [_finding_message(record, partition) for record in records]
 
 
-def _envelope(record: FindingRecord) -> Envelope:
+def _finding_message(record: FindingRecord, partition: int) -> Message:
     """A finding's event id is the place it follows from, so a copy has the id of its original."""
     cause = record.causes[-1] if record.causes else None
-    return Envelope(
+    return message_of(
+        FINDINGS,
+        record,
         event_id=f"{event_type(record)}/{record.finding_id}@{record.partition}/{record.offset}",
-        event_type=event_type(record),
         source=SOURCE,
         time_ms=record.time_ms,
         subject=record.node_id,
         correlation_id=record.instance_id,
         causation_id=f"{cause.topic}/{cause.partition}@{cause.offset}" if cause is not None else "",
+        partition=partition,
     )

@@ -9,13 +9,12 @@ from uuid import uuid4
 from projections.whole import FOLLOWS, opened_partitions
 from schemas import topics
 from schemas.claims import PartitionOpened
-from schemas.codec import encode, event_type
-from schemas.envelope import Envelope, to_headers
 from schemas.few import NAMED_MAX, few
 from schemas.partitioner import partition_of
 from schemas.topics import TOPICS
 from streams.log.base import Log, LogError, Message, TopicMismatch, TopicSpec, full_name_of
 from streams.log.partitioner import WAY_BACK, anew, check_same, is_made_again
+from streams.message import message_of
 
 LEDGER_PARTITIONS_DEFAULT = 4
 """Enough to spread a fold over the cores of one machine, few enough that most alternates share a partition."""
@@ -250,8 +249,8 @@ def _ledger_id(log: Log, fallback: str) -> str:
 def _opening(ledger_id: str, partition: int, partitions: int) -> Message:
     """Record 0 of a partition; its key only has to belong there."""
     event = PartitionOpened(ledger_id=ledger_id, partition=partition, partitions=partitions)
-    envelope = Envelope(event_id=f"{ledger_id}/{partition}", event_type=event_type(event), source="claimlog/topics")
-    return Message(topics.CLAIMS, own_key(partition, partitions), encode(event), to_headers(envelope), partition)
+    key, event_id = own_key(partition, partitions), f"{ledger_id}/{partition}"
+    return message_of(topics.CLAIMS, event, event_id=event_id, source="claimlog/topics", key=key, partition=partition)
 
 
 def own_key(partition: int, partitions: int) -> bytes:

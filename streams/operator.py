@@ -9,13 +9,12 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from schemas.claims import ClaimReleased, ClaimRenewed, GroupHomeClosed, NodeConfigured, NodeStatus, ReleaseReason, RulesChanged
-from schemas.codec import encode, event_type, key_of
-from schemas.envelope import Envelope, to_headers
 from schemas.inventory import OperatorFields
 from schemas.requests import PlacementCancelled, PlacementRequested
 from schemas.topics import CLAIMS, REQUESTS
 from streams.ledger_topics import own_key
 from streams.log.base import Message
+from streams.message import message_of
 
 SOURCE = "claimlog/operator"
 
@@ -77,15 +76,13 @@ def written(event: Struct, stamp: Stamp, *, subject: str) -> Message:
 
 
 def _message(topic: str, event: Struct, stamp: Stamp, *, subject: str, key: bytes | None = None) -> Message:
-    key = key_of(event) if key is None else key
-    if key is None:
-        raise ValueError(f"{event_type(event)} has no key of its own; it is not an operator's record")
-    envelope = Envelope(
+    return message_of(
+        topic,
+        event,
         event_id=stamp.record_id,
-        event_type=event_type(event),
         source=SOURCE,
         time_ms=stamp.time_ms,
         subject=subject,
         correlation_id=subject if topic == REQUESTS else "",
+        key=key,
     )
-    return Message(topic, key, encode(event), to_headers(envelope))

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from projections.rows import node_resources
 from schemas import topics
-from schemas.codec import decode_keyed, encode, event_type, key_of
-from schemas.envelope import Envelope, to_headers
+from schemas.codec import decode_keyed, event_type
 from schemas.results import NodeResources
 from streams.fold import Fold
 from streams.folder import Folder
 from streams.log.base import Log, Message, Partition, Record, read_at_hand
+from streams.message import message_of
 
 BATCH_RECORDS = 2000
 
@@ -137,6 +137,5 @@ def _differs(fold: Fold, row: NodeResources) -> bool:
 
 def _message(row: NodeResources) -> Message:
     origin = f"{topics.CLAIMS}/{row.partition}@{row.offset}"
-    kind = event_type(row)
-    envelope = Envelope(event_id=f"{origin}/{kind}/again", event_type=kind, source="claimlog/republisher", causation_id=origin)
-    return Message(topics.NODE_RESOURCES, key_of(row) or b"", encode(row), to_headers(envelope), row.partition)
+    event_id, source = f"{origin}/{event_type(row)}/again", "claimlog/republisher"
+    return message_of(topics.NODE_RESOURCES, row, event_id=event_id, source=source, causation_id=origin, partition=row.partition)

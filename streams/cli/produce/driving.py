@@ -15,8 +15,7 @@ from producers.source import said
 from producers.workload import Arrival, Departure
 from projections.placements import Answered, Placements
 from projections.reading import between
-from schemas.codec import decode, encode, event_type
-from schemas.envelope import Envelope, to_headers
+from schemas.codec import decode
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.requests import TTL_MS_DEFAULT, PlacementRequested
 from schemas.resources import Resources
@@ -26,6 +25,7 @@ from streams.cli.produce.publishing import message
 from streams.clock import Clock
 from streams.log.base import Log, Message, Partition, Record
 from streams.log.reading import topic_records
+from streams.message import message_of
 
 BATCH_MESSAGES = 1_000
 """One append of the log: a transaction that others wait for some milliseconds at most."""
@@ -262,12 +262,5 @@ def _guest(event: LifecycleEvent, known: Guest | None) -> Guest:
 
 def request_message(request: PlacementRequested, time_ms: int) -> Message:
     """A request with its headers; its own id is the correlation of everything that follows from it."""
-    envelope = Envelope(
-        event_id=request.request_id,
-        event_type=event_type(request),
-        source="claimlog/load",
-        time_ms=time_ms,
-        subject=request.request_id,
-        correlation_id=request.request_id,
-    )
-    return Message(REQUESTS, request.request_id.encode(), encode(request), to_headers(envelope))
+    own = request.request_id
+    return message_of(REQUESTS, request, event_id=own, source="claimlog/load", time_ms=time_ms, subject=own, correlation_id=own)

@@ -19,8 +19,7 @@ from msgspec import Struct
 from producers.openstack import PRODUCER, OpenStack, Told
 from producers.openstack_payloads import SWAP_MIB_MAX
 from producers.source import epoch_after, said
-from schemas.codec import Unreadable, decode_keyed, encode, event_type
-from schemas.envelope import Envelope, to_headers
+from schemas.codec import Unreadable, decode_keyed
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
 from streams.cli.problems import UsageProblem
@@ -28,6 +27,7 @@ from streams.cli.produce.publishing import message
 from streams.dead_letters import PREFIX, dead_letter
 from streams.log.base import Log, Message, Partition, Record, read_at_hand
 from streams.log.reading import topic_records
+from streams.message import message_of
 
 BATCH_RECORDS = 500
 CE_SOURCE = f"claimlog/{PRODUCER}"
@@ -204,8 +204,7 @@ class Feed:
         """What else is to be said when all that is there now has been read: of instances told of before, and of nodes' settings."""
         messages = self.told(self.follower.caught_up())
         for record in self.follower.configured():
-            envelope = Envelope(event_id=record.record_id, event_type=event_type(record), source=CE_SOURCE, subject=record.node_id)
-            messages.append(Message(CLAIMS, record.node_id.encode(), encode(record), to_headers(envelope)))
+            messages.append(message_of(CLAIMS, record, event_id=record.record_id, source=CE_SOURCE, subject=record.node_id))
             self.tally.configured += 1
         return messages
 
