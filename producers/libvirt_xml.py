@@ -197,12 +197,12 @@ CPU_MAX = 1 << 16
 
 
 def cpuset(text: str) -> set[int]:
-    """libvirt's list of CPUs or cells: `0-3,^2,8`. Raises ValueError, for a range that ends before it begins as well."""
+    """libvirt's list of CPUs or cells: `0-3,^2,8`. Raises ValueError, also for a range without an end or one that ends first."""
     chosen: set[int] = set()
     excluded: set[int] = set()
     for part in filter(None, (each.strip() for each in text.split(","))):
-        first, _, last = part.removeprefix("^").partition("-")
-        span = range(int(first), int(last or first) + 1)
+        first, dash, last = part.removeprefix("^").partition("-")
+        span = range(int(first), int(last if dash else first) + 1)
         if not span or span[-1] > CPU_MAX:
             raise ValueError(f"{part!r}: expected a range such as 0-3, of numbers up to {CPU_MAX}")
         (excluded if part.startswith("^") else chosen).update(span)

@@ -229,6 +229,20 @@ def test_a_clock_that_is_behind_the_log_is_a_warning(fleet: FleetLog, capsys: py
     assert f"claims of {CLAIMS}/{fleet.log.partition(CLAIMS, b'c01')} are neither confirmed nor expire" in says(said, "clock")
 
 
+def test_a_producer_that_stamps_its_records_ahead_is_a_warning_too(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """On an embedded log both the look and its record are of that one wrong clock; who carries it has another."""
+    right, fleet.now_ms = fleet.now_ms, wall_clock_ms() + 10_800_000
+    look = HypervisorAudited(node_id="n1", producer="p", epoch=1, counter=1, taken_at_ms=fleet.now_ms, mono_ms=1, digest="d")
+    fleet.append(AUDITS, structs.replace(look, hypervisor=Hypervisor(vcpus=8), instances=()))
+    fleet.now_ms = right
+    fleet.carry()
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert statuses(said)["clock"] == "warn"
+    assert f"the newest record, {AUDITS}/{fleet.log.partition(AUDITS, b'n1')}@" in says(said, "clock")
+
+
 def test_a_partition_whose_time_is_ahead_is_named_also_when_its_newest_record_is_right_and_no_host_is_blamed() -> None:
     now_ms = wall_clock_ms()
     times_ms = [now_ms]

@@ -246,7 +246,7 @@ def test_lists_of_cpus_have_ranges_and_exclusions() -> None:
     assert pci_address({"domain": "0x1", "bus": "a", "slot": "0x00", "function": "7"}) == "0001:0a:00.7"
 
 
-@pytest.mark.parametrize("text", ["9-3", "0-99999999999", "-3", "a", "1-2-3"])
+@pytest.mark.parametrize("text", ["9-3", "0-99999999999", "-3", "8-", "^8-", "a", "1-2-3"])
 def test_a_list_of_cpus_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected a range|invalid literal"):
         cpuset(text)
