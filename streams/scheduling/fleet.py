@@ -198,9 +198,16 @@ class Fleet:
         company = tuple([replace(found.item, instance_id=request.instance(number)) for number in range(1, request.count)])
         return replace(found, company=company)
 
+    def shown_on(self, instance_id: str) -> frozenset[str]:
+        """The nodes that show an instance, wherever else it has claims."""
+        return frozenset([room.node_id for room in self.rooms() if instance_id in room.node.shown])
+
     def _moving(self, ask: Ask) -> Ask:
-        """With what a running guest takes along from where it is."""
+        """With what a running guest takes along from where it is, and what one to be resized has left behind it."""
         source = ask.request.source_node
+        if ask.request.action == "resize" and (shown := self.shown_on(ask.instance_id)):
+            there = [room.node_id for room in self.rooms() if ask.instance_id in room.instances]
+            return replace(ask, left_nodes=frozenset(there) - shown)
         return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
 
     def home_of(self, group_id: str) -> GroupHome:

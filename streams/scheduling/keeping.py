@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.claims import ClaimItem, GroupMember
+from schemas.few import few
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Resources
 from streams.scheduling.fleet import Fleet
@@ -21,14 +22,16 @@ def has_to_keep(request: PlacementRequested) -> bool:
 def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     """Why instance number `index` cannot be moved as it is asked, whatever nodes there are; empty if it can, or is not moved.
 
-    It has to keep its place, and has none on the source node; or it is a member of a server group there, which the request leaves out: its
-    claim at the destination would be no member's, and the next member be granted beside it. A dry run is told the same, as it asks
-    whether the move would go.
+    It has to keep its place, and has none on the source node, or it is on another; or it is a member of a server group there, which the
+    request leaves out: its claim at the destination would be no member's, and the next member be granted beside it. A dry run is told the
+    same, as it asks whether the move would go.
     """
     if can_be_reverted(request) and kept_item(fleet, request, index) is None:
         return f"instance {request.instance(index)} is neither claimed nor shown on source_node {request.source_node}"
     if request.action not in {"migrate", "evacuate"}:
         return ""
+    if elsewhere := _moved_already(fleet, request, request.instance(index)):
+        return f"instance {request.instance(index)} is on {few(elsewhere)}, and not on source_node {request.source_node}"
     named = None if request.group is None else request.group.group_id
     member_at = _memberships(fleet, request, request.instance(index))
     if not member_at or any(named in groups for groups in member_at.values()):
@@ -37,6 +40,16 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
     said = f"instance {request.instance(index)} is a member of server group {groups[0]} on {node_id}"
     alone = ", in a request without those that are members of no or of another group" if request.count > 1 else ""
     return f"{said}, and the request has {'no' if named is None else 'another'} `group`: name that one{alone}"
+
+
+def _moved_already(fleet: Fleet, request: PlacementRequested, instance_id: str) -> list[str]:
+    """The nodes that show an instance which its source node neither shows (any more) nor waits for; none where no node shows it."""
+    if fleet.is_known(request.source_node):
+        node = fleet.room_of(request.source_node).node
+        awaited = any(claim.confirmed_ms is None and not claim.keep for claim in node.claims.get(instance_id, ()))
+        if awaited or instance_id in node.shown:
+            return []
+    return sorted(fleet.shown_on(instance_id))
 
 
 def _memberships(fleet: Fleet, request: PlacementRequested, instance_id: str) -> dict[str, tuple[str, ...]]:

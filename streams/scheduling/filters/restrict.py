@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from projections.room import Room
 from schemas.few import few
 from streams.scheduling.ask import Ask, Check, per_node
 from streams.scheduling.facts import host_of
@@ -79,11 +80,16 @@ def moved(ask: Ask, _: Options) -> Check | None:
     """A migration or evacuation leaves its node; a resize stays on it (on the one that is named, else where the instance is)."""
     source, action, instance_id = ask.request.source_node, ask.request.action, ask.instance_id
     if action == "resize":
-        stays = f"a resize stays on {source}"
-        return Check(
-            lambda rooms: [r for r in rooms if instance_id in r.instances and (not source or r.node_id == source)],
-            lambda room: stays if source and room.node_id != source else "the instance to resize is not there",
-        )
+        left, stays = ask.left_nodes, f"a resize stays on {source}"
+
+        def why(room: Room) -> str | None:
+            if source and room.node_id != source:
+                return stays
+            if room.node_id in left:
+                return "the instance to resize has moved away: another node shows it"
+            return None if instance_id in room.instances else "the instance to resize is not there"
+
+        return per_node(why)
     if action in {"migrate", "evacuate"} and source:
         return Check(lambda rooms: [r for r in rooms if r.node_id != source], lambda _: "the instance leaves it")
     return None

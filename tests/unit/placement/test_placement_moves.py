@@ -453,6 +453,64 @@ def test_a_resize_stays_where_the_instance_is_and_takes_only_what_it_grows() -> 
     assert [item.resize for item in said(here, CLAIMS, ClaimRequested)[-1].items] == [True]
 
 
+def moved_live(engine_name: str) -> World:
+    """The guest came to n2, and n1, which holds its first claim, does not list it any more. Nobody said that it departed."""
+    here = fleet("n1", "n2", "n3")
+    move(here, engine_name=engine_name, live=True, requested_nodes=("n2",))
+    event(here, "n2", "arrived", vcpus=4, memory_mib=4096)
+    for counter in (1, 2):
+        here.clock.now_ms += 10_000
+        here.say(CLAIMS, empty_audit("n1", counter, here.clock.now_ms))
+    return here
+
+
+def empty_audit(node_id: str, counter: int, taken_at_ms: int) -> NodeObserved:
+    has = Hypervisor(vcpus=16, memory_mib=65_536, disk_mib=1_048_576)
+    return NodeObserved(
+        node_id=node_id,
+        producer="audits",
+        epoch=1,
+        counter=counter,
+        taken_at_ms=taken_at_ms,
+        mono_ms=counter * 10_000,
+        hypervisor=has,
+        instances=(),
+    )
+
+
+@pytest.mark.parametrize("engine_name", ["profiles", "reference"])
+def test_a_resize_is_placed_where_the_instance_is_shown_and_not_where_it_left_a_claim(engine_name: str) -> None:
+    here = moved_live(engine_name)
+
+    result = move(here, "resize", engine_name=engine_name, action="resize", vcpus=6, source_node="")
+    where_it_was = move(here, "there", engine_name=engine_name, action="resize", vcpus=6, source_node="n1")
+
+    assert used(here)["n1"] == 4, "its first claim is still held"
+    assert [placement.node_id for placement in result.placements] == ["n2"]
+    (source, *_) = result.decisions[0].rejections
+    assert (source.filter, source.rejected) == ("source-node", 2)
+    assert (source.node_id, source.reason) == ("n1", "the instance to resize has moved away: another node shows it")
+    assert where_it_was.reason == "no-valid-node"
+
+
+@pytest.mark.parametrize("action", ["migrate", "evacuate"])
+def test_who_has_moved_already_does_not_leave_its_former_node_once_more(action: str) -> None:
+    here = moved_live("reference")
+
+    result = move(here, "again", action=action, live=action == "migrate")
+
+    assert (result.reason, result.message) == ("refused", f"instance {GUEST} is on n2, and not on source_node n1")
+
+
+def test_a_node_that_waits_for_a_guest_may_be_left_before_it_says_that_it_came() -> None:
+    here = fleet("n1", "n2", "n3")
+    move(here, live=True, requested_nodes=("n2",))
+
+    result = move(here, "on", live=True, source_node="n2", requested_nodes=("n3",))
+
+    assert [placement.node_id for placement in result.placements] == ["n3"]
+
+
 def test_a_second_resize_waits_for_nobody_and_is_refused_while_the_first_is_not_confirmed() -> None:
     here = fleet()
     move(here, "larger", action="resize", vcpus=6)
