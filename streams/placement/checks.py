@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from shlex import quote
 
 from schemas.ids import claim_id as make_claim_id
 from schemas.requests import PlacementRequested
@@ -75,6 +76,9 @@ def no_valid_node(request: PlacementRequested, index: int, decision: Decision, i
     text = f"no node for instance {index} of {request.count}: of {decision.nodes_known} nodes rejected by {rejected or 'nobody'}"
     if index == 0 and request.count > 1 and has_home(request):
         text += f" (affinity: one node has to take all {request.count})"
+    if request.group is not None and has_home(request) and request.action == "evacuate":
+        closing = f"claimlog node close-home {quote(request.source_node)} --group {quote(request.group.group_id)}"
+        text += f" (affinity: `{closing}` lets the group live elsewhere, if that node was its home)"
     if (miss := decision.nearest_miss) is not None:
         text += f"; nearest {miss.node_id}: {'; '.join(map(str, miss.shortfalls))}"
     named = dict.fromkeys((*request.forced_nodes, *request.requested_nodes))

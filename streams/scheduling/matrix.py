@@ -29,6 +29,10 @@ UNUSABLE = RESTRICTIONS[0].name
 """It rejects every node, where the request contradicts itself."""
 OWN_WORDS = frozenset(filter_.name for filter_ in RESTRICTIONS)
 """What a request says of nodes itself."""
+WHERE = frozenset(
+    {"AvailabilityZoneFilter", "ServerGroupAffinityFilter", "ServerGroupAntiAffinityFilter", "SameHostFilter", "DifferentHostFilter"}
+)
+"""What a request says of where its instances are to be: nothing that is done about a node mends that."""
 
 
 class Rejected(Struct, frozen=True, gc=False):
@@ -58,6 +62,12 @@ class Line(Struct, frozen=True, gc=False):
         own = tuple([lack for each in self.rejected[len(others) :] for lack in each.shortfalls if _is_unsaid(lack, said)])
         return (*others, Rejected(LAST.name, "; ".join(map(str, own)), own)) if own else others or self.rejected
 
+    @property
+    def missing(self) -> float:
+        """How much of what is asked for the node lacks: the sum over resources of missing / needed."""
+        lacks = {lack.resource: lack for each in self.rejected for lack in each.shortfalls if lack.needed}
+        return sum((lack.needed - lack.free) / lack.needed for lack in lacks.values())
+
 
 class Matrix(Struct, frozen=True):
     """The filters that took part, in order, and a line for each known node, by name."""
@@ -74,14 +84,20 @@ class Matrix(Struct, frozen=True):
         return next((line for line in self.lines if line.node_id == node_id), None)
 
     def closest(self) -> Line | None:
-        """The rejected node that fewest filters reject, of those the one that came furthest; None where all passed, or none is known.
+        """The rejected node that fewest filters reject, of those the one that came furthest and lacks least; None if there is none.
 
         For decisions without a nearest miss: where more than amounts stands against every node. The ledger's own test, the last, says
         again what others said, so only what it alone says counts. A node that the request itself rules out is not close, whatever the
-        others lack: not another one than the instance to resize is on, nor any where the request contradicts itself.
+        others lack: not another one than the instance to resize is on, nor any where the request contradicts itself. Nor is one close
+        that is in another zone, or where the group is not, as long as there is one that is only disabled, or full.
         """
         rejected = [line for line in self.lines if line.rejected and line.first not in OWN_WORDS]
-        return min(rejected, key=lambda line: (len(line.against), -self.filters.index(line.first), line.node_id), default=None)
+        return min(rejected, key=self._distance, default=None)
+
+    def _distance(self, line: Line) -> tuple[bool, int, int, float, str]:
+        against = line.against
+        is_elsewhere = any(each.filter in WHERE for each in against)
+        return is_elsewhere, len(against), -self.filters.index(line.first), line.missing, line.node_id
 
     def short(self, miss: NearestMiss) -> tuple[Shortfall, ...]:
         """What the nearest miss is short of, as the filters of amounts say it there.

@@ -103,6 +103,19 @@ def test_several_members_at_once_get_a_home_that_takes_them_all(engine_name: str
     assert len(said(here, CLAIMS, GroupHomeProposed)) == 1
 
 
+@ENGINES
+def test_an_evacuation_that_the_groups_home_forbids_says_what_lets_it_go(engine_name: str) -> None:
+    here = hosts("n1", "n2", vcpus=2, memory_mib=8192)
+    here.request("r", group=TOGETHER, instance_ids=("m1",), requested_nodes=("n1",))
+    settle(here.scheduler(engine_name=engine_name))
+
+    here.request("out", group=TOGETHER, instance_ids=("m1",), action="evacuate", source_node="n1")
+    settle(here.scheduler(engine_name=engine_name))
+
+    assert places(here) == {"r": {"n1"}}
+    assert f"`claimlog node close-home n1 --group {TOGETHER.group_id}` lets the group live elsewhere" in failures(here)["out"]
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize(
     ("rule", "options"),

@@ -67,3 +67,27 @@ def test_a_node_that_the_request_rules_out_is_not_the_closest_however_much_stand
     closest = Matrix(("source-node", "CoreFilter", LAST.name), (Line("c1", (elsewhere,)), source)).closest()
 
     assert closest == source
+
+
+def test_of_nodes_that_the_same_filter_rejects_the_one_that_lacks_least_is_the_closest() -> None:
+    def line(name: str, free: int) -> Line:
+        lack = Shortfall(resource="gpu", needed=4, free=free)
+        return Line(name, (Rejected("PciPassthroughFilter", str(lack)), rejected(LAST.name, lack)))
+
+    closest = Matrix(("PciPassthroughFilter", LAST.name), (line("c1", 0), line("c2", 3), line("c3", 1))).closest()
+
+    assert closest is not None
+    assert closest.node_id == "c2"
+
+
+def test_a_node_in_another_zone_or_away_from_the_group_is_not_the_closest_as_long_as_another_is_only_disabled() -> None:
+    names = ("ComputeFilter", "AvailabilityZoneFilter", "ServerGroupAffinityFilter", "RamFilter", LAST.name)
+    off, zone, group = Rejected(names[0], "disabled (fan)"), Rejected(names[1], "it is in west"), Rejected(names[2], "group g is on c3")
+    full = Line("c3", (off, rejected("RamFilter", MEMORY), rejected(LAST.name, MEMORY)))
+
+    closest = Matrix(names, (Line("c1", (zone,)), Line("c2", (group,)), full)).closest()
+    nowhere_else = Matrix(names, (Line("c1", (zone, group)), Line("c2", (group,)))).closest()
+
+    assert closest == full
+    assert nowhere_else is not None
+    assert nowhere_else.node_id == "c2"
