@@ -293,7 +293,8 @@ class Folder:
     def _silences(self, fold: Fold) -> int:
         """With everything folded, say which nodes have gone silent; now and then, as reading the clock is enough of a cost."""
         now_ms = self._clock()
-        if now_ms - fold.silences_ms < self._audit_interval_ms // 4:
+        # A clock that was set back shows less than at the last look, for as long as it was ahead or is behind.
+        if 0 <= now_ms - fold.silences_ms < self._audit_interval_ms // 4:
             return 0
         messages = fold.audit.silences(fold.ledger, now_ms, self._audit_interval_ms, round(self._tables.seconds() * 1000))
         if messages:

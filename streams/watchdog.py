@@ -211,7 +211,13 @@ class Watchdog:
         return None
 
     def _bear(self, problem: LogError) -> None:
-        """Engines meet the same, and say when it is the end. A worker in reserve has none, and nobody else would tell its supervisor."""
+        """Engines meet the same, and say when it is the end. A worker in reserve has none, and nobody else would tell its supervisor.
+
+        Who has to be started again to be let in does not wait for its engines, whose connections may hold a while longer.
+        """
+        if isinstance(problem, LogOutdated):
+            self._out_of_reach(str(problem))
+            return
         self._tell(f"watchdog: {problem}")
         self._give_time()
         now = self._seconds()
@@ -219,8 +225,8 @@ class Watchdog:
             self._failing_since = math.inf
             return
         self._failing_since, self._health.waits = min(self._failing_since, now), True
-        if now - self._failing_since > UNREACHABLE_SECONDS_MAX or isinstance(problem, LogOutdated):
-            give_up = self._out_of_reach if isinstance(problem, LogUnreachable | LogOutdated) else self._give_up
+        if now - self._failing_since > UNREACHABLE_SECONDS_MAX:
+            give_up = self._out_of_reach if isinstance(problem, LogUnreachable) else self._give_up
             give_up(f"{problem} (for {now - self._failing_since:.0f} s now, and this worker has no partitions)")
 
     def _judge_touch(self, log: Log) -> None:

@@ -510,6 +510,34 @@ def test_a_node_without_audits_for_three_intervals_is_said_to_be_silent_once(wor
     host.close()
 
 
+def test_nodes_fall_silent_though_the_clock_is_set_back_meanwhile(world: World) -> None:
+    """By two hours, as by hand or by NTP where it was ahead: for so long it shows less than at the last look for silent nodes."""
+    passed, back_ms = [0.0], [0]
+    host = Folder(
+        world.log,
+        world.path,
+        "p1",
+        Metrics("test"),
+        print,
+        clock=lambda: world.now_ms - back_ms[0],
+        audit_interval_ms=60_000,
+        seconds=lambda: passed[0],
+    )
+    world.append(world.audit(1))
+    host.turn(ALL)
+    host.turn(ALL)
+    back_ms[0] = 7_200_000
+
+    said = []
+    for _ in range(14):
+        world.now_ms += 15_000
+        passed[0] += 15
+        said.append(host.turn(ALL))
+
+    assert (said[:11], sum(said[11:])) == ([0] * 11, 2), "a word to say, and to fold"
+    host.close()
+
+
 def test_a_node_that_falls_silent_after_the_logs_clock_was_ahead_is_said_so_and_how_far_that_is_shown(world: World) -> None:
     passed, metrics = [0.0], Metrics("test", lambda: world.now_ms)
     host = Folder(

@@ -475,10 +475,11 @@ def test_a_loop_that_has_turned_is_judged_by_its_turns() -> None:
     assert not health.alive()[0]
 
 
-def test_a_worker_in_reserve_whose_secret_was_replaced_ends_at_once() -> None:
+@pytest.mark.parametrize("share", [None, Share(frozenset({0}))], ids=["in reserve", "at work"])
+def test_a_worker_whose_secret_was_replaced_ends_at_once(share: Share | None) -> None:
     given_up = list[tuple[str, int]]()
     watchdog = Watchdog(
-        lambda: None,
+        lambda: share,
         lambda: None,
         MemoryLog,
         Health(time.monotonic),
@@ -490,7 +491,7 @@ def test_a_worker_in_reserve_whose_secret_was_replaced_ends_at_once() -> None:
 
     watchdog._bear(LogOutdated("start it again"))
 
-    assert given_up == [("start it again (for 0 s now, and this worker has no partitions)", 5)]
+    assert given_up == [("start it again", 5)]
 
 
 @pytest.mark.parametrize(
