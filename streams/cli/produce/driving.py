@@ -61,7 +61,10 @@ class Tally(Struct):
 
 
 class Driver:
-    """Does what is due at each step. `speed` is how many seconds of the workload go into one of the clock's."""
+    """Does what is due at each step. `speed` is how many seconds of the workload go into one of the clock's.
+
+    What is due when is counted by the clock that only runs: hosts report, and guests end, while the one that stamps is set.
+    """
 
     def __init__(
         self, log: Log, fleet: SimulatedFleet, events: Iterator[Arrival | Departure], clock: Clock, *, speed: float, audit_every_ms: int
@@ -74,7 +77,7 @@ class Driver:
         self._log, self._fleet, self._clock = log, fleet, clock
         self._speed = speed
         self._audit_every_ms = audit_every_ms
-        self._start_ms = self._begin_ms = clock.wall_ms()
+        self._start_ms = self._begin_ms = clock.boot_ms()
         self._events = events
         self._next: Arrival | Departure | None = next(events, None)
         self._out: list[Message] = []
@@ -93,7 +96,7 @@ class Driver:
             fleet.adopt(guest)
         self.tally.found = len(left)
         for node_id in fleet.nodes:
-            self._out.extend(message(said(LIFECYCLE, event)) for event in fleet.resync(node_id, self._start_ms))
+            self._out.extend(message(said(LIFECYCLE, event)) for event in fleet.resync(node_id, clock.wall_ms()))
         # Spread over the interval, so that hosts do not report all at once; the first audit of each is due now.
         self._due_audits = deque((self._start_ms, node_id) for node_id in fleet.nodes)
         self._spread = audit_every_ms / max(1, len(fleet.nodes))
@@ -120,7 +123,7 @@ class Driver:
 
     def begin(self) -> None:
         """The workload's time starts now, not when this was made."""
-        self._begin_ms = self._clock.wall_ms()
+        self._begin_ms = self._clock.boot_ms()
 
     def step(self) -> int:
         """Everything that is due now, appended; returns how many records.
@@ -142,7 +145,7 @@ class Driver:
 
     def wait(self, seconds_max: float) -> None:
         """Sleep until something is due or a result comes."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.boot_ms()
         due = [self._due_audits[0][0]] if self._due_audits else []
         if self._next is not None:
             due.append(self._when(self._next.time_ms))
@@ -188,8 +191,8 @@ class Driver:
                 self._end(placement.instance_id, now_ms)
 
     def _due_events(self) -> None:
-        now_ms = self._clock.wall_ms()
-        while self._next is not None and self._when(self._next.time_ms) <= now_ms and len(self._out) < 10 * BATCH_MESSAGES:
+        now_ms, ran_ms = self._clock.wall_ms(), self._clock.boot_ms()
+        while self._next is not None and self._when(self._next.time_ms) <= ran_ms and len(self._out) < 10 * BATCH_MESSAGES:
             if isinstance(self._next, Arrival):
                 if self._next.request.request_id in self._answered_before:
                     self.tally.answered_before += 1
@@ -211,17 +214,17 @@ class Driver:
         self._out.extend(message(said(LIFECYCLE, event)) for event in self._fleet.destroy(instance_id, now_ms))
 
     def _audits(self) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms, ran_ms = self._clock.wall_ms(), self._clock.boot_ms()
         for index in range(len(self._due_audits)):
             due_ms, node_id = self._due_audits[0]
-            if due_ms > now_ms:
+            if due_ms > ran_ms:
                 return
-            self._out.append(message(said(AUDITS, self._fleet.audit(node_id, now_ms, self._clock.boot_ms()))))
+            self._out.append(message(said(AUDITS, self._fleet.audit(node_id, now_ms, ran_ms))))
             self.tally.audits += 1
             self._due_audits.popleft()
             first_round = due_ms == self._start_ms
             phase_ms = int(self._spread * index) if first_round else 0
-            self._due_audits.append((max(due_ms + self._audit_every_ms, now_ms) + phase_ms, node_id))
+            self._due_audits.append((max(due_ms + self._audit_every_ms, ran_ms) + phase_ms, node_id))
 
 
 def _keys(log: Log, placements: Placements) -> Iterator[str]:

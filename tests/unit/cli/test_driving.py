@@ -28,13 +28,14 @@ SIZE = Resources(vcpus=1, memory_mib=1_792)
 
 
 class HandClock:
-    """A clock that stands until it is moved."""
+    """A clock that stands until it is moved. Its hands, which stamp, may be set back."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
+        self.back_ms = 0
 
     def wall_ms(self) -> int:
-        return self.now_ms
+        return self.now_ms - self.back_ms
 
     def boot_ms(self) -> int:
         return self.now_ms - 990_000
@@ -229,6 +230,18 @@ def test_every_host_reports_at_once_and_then_in_its_interval() -> None:
     assert times["n0"] == [1_000_000, 1_010_000, 1_020_000, 1_030_000]
     assert times["n1"] == [1_000_000, 1_015_000, 1_025_000]
     assert [audit.mono_ms for audit in audits if audit.node_id == "n1"] == [10_000, 25_000, 35_000]
+
+
+def test_hosts_report_and_requests_come_in_time_while_the_clock_is_set_back() -> None:
+    world = World([arrival(5_000, "r1")])
+    world.at(0)
+    world.clock.back_ms = 900_000
+
+    for second in range(1, 31):
+        world.at(second * 1_000)
+
+    assert [audit.counter for audit in world.records(AUDITS) if audit.node_id == "n0"] == [1, 2, 3, 4]
+    assert [request.request_id for request in world.records(REQUESTS)] == ["r1"]
 
 
 def test_the_last_epoch_of_a_producer_is_found_on_the_log() -> None:
