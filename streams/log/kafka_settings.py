@@ -56,6 +56,7 @@ PORT_MAX = 65_535
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#\[\]]+):\d{1,5}")
 # A dot parts the prefix from the topic, so there is none in the prefix.
 _PREFIX = re.compile(r"[A-Za-z0-9_-]*")
+_UNSECURE = "enable.sasl.oauthbearer.unsecure.jwt"
 
 
 class SettingsProblem(ValueError):
@@ -153,6 +154,7 @@ def parse_settings(address: str, environ: Mapping[str, str], given: Iterable[str
     wrong = sorted(name for name in options if name in FIXED or name.endswith("_cb"))
     if wrong:
         raise SettingsProblem(f"{', '.join(wrong)} cannot be changed: what claimlog promises depends on it; leave it out")
+    _check_tokens(options)
     files |= _hashes(value for name, value in options.items() if name.startswith("ssl.") and name.endswith(".location"))
     return KafkaSettings(
         bootstrap=bootstrap, prefix=prefix, single_broker=single_broker, patience_ms=patience_ms, options=options, files=files
@@ -198,6 +200,16 @@ def _milliseconds(options: dict[str, str]) -> int:
     if not text.isdecimal() or not int(text):
         raise SettingsProblem(f"{PATIENCE}: a number of milliseconds above 0 is needed, not {text!r}")
     return int(text)
+
+
+def _check_tokens(options: Mapping[str, str]) -> None:
+    """A client of OAUTHBEARER that nobody gives a token waits for one, and says no more than that its connection failed."""
+    is_given = options.get("sasl.oauthbearer.method", "default") != "default" or options.get(_UNSECURE, "false").lower() in {"true", "1"}
+    if options.get("sasl.mechanism", "").upper() == "OAUTHBEARER" and not is_given:
+        raise SettingsProblem(
+            "sasl.mechanism=OAUTHBEARER: expected where tokens come from: sasl.oauthbearer.method=oidc, with "
+            "sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
+        )
 
 
 def _flag(text: str) -> bool:

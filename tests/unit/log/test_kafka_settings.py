@@ -178,3 +178,14 @@ def test_settings_from_a_pipe_count_and_are_read_once() -> None:
 
     assert settings.options == {"security.protocol": "SASL_SSL"}
     assert settings.files == {}
+
+
+def test_tokens_have_to_come_from_somewhere() -> None:
+    endpoint = ("sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.method=oidc", "sasl.oauthbearer.token.endpoint.url=https://sso/token")
+
+    with pytest.raises(SettingsProblem, match=r"expected where tokens come from: sasl\.oauthbearer\.method=oidc"):
+        parse_settings("kafka://b:9092", {"CLAIMLOG_KAFKA_SASL_MECHANISMS": "OAUTHBEARER"})
+
+    assert parse_settings("kafka://b:9092", {}, endpoint).options["sasl.oauthbearer.method"] == "oidc"
+    unsecured = ("sasl.mechanism=oauthbearer", "enable.sasl.oauthbearer.unsecure.jwt=true")
+    assert parse_settings("kafka://b:9092", {}, unsecured).options["sasl.mechanism"] == "oauthbearer"
