@@ -167,7 +167,7 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
         elif claim.run_epoch is not None and claim.departed_ms is None:
             found.append(FindingDifference("orphan-claim", instance_id, claim, _patience_ms(look, instance_id, claim.seen_ms)))
     if shown is not None and all(claim.confirmed_ms is not None for claim in claims):
-        # With a claim of before a resize and one of after it the guest is as one of them says.
+        # A resize leaves the claim of before it: the guest is as one of them says, or else of a size that nobody claimed.
         newest = max(claims, key=by_age)
         if not any(_same(shown, claim) for claim in claims):
             found.append(FindingDifference("size-drift", instance_id, newest))
@@ -183,11 +183,10 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
 
 
 def outlived(node: Node, instance_id: str, *, devices: bool = False) -> list[Claim]:
-    """Claims that have outlived the guest they were for, in order of their age: it was made again under its id, and smaller.
+    """Claims that have outlived the guest or the size that they were for, in order of their age: the guest is as another one says.
 
-    Each is older than the newest claim that the guest is as, of another request, and its guest is known to have left; what is shown is
-    another size, or lacks `devices` of it, and it stands for more. None as long as one is unconfirmed: a move or a resize is under way
-    then. What a confirmed resize takes the place of stands for no more than it does (rule 7).
+    What is shown is another size, or lacks `devices` of it, and the claim stands for more. None as long as one is unconfirmed: a move or a
+    resize is under way then. What a confirmed resize takes the place of stands for no more than it does (rule 7).
     """
     shown, claims = node.shown.get(instance_id), node.claims.get(instance_id, ())
     if shown is None or len(claims) < 2 or any(claim.confirmed_ms is None for claim in claims):
@@ -198,12 +197,20 @@ def outlived(node: Node, instance_id: str, *, devices: bool = False) -> list[Cla
     return [
         claim
         for claim in sorted(claims, key=by_age)
-        if claim.offset < fitting.offset
-        and claim.request_id != fitting.request_id
+        if (_is_of_another_guest(claim, fitting) or is_undone(claim, fitting))
         and claim.departed_ms is None
-        and claim.gone_ms >= 0
         and (devices_apart(node, claim)[0] if devices else _is_larger(shown, claim, fitting))
     ]
+
+
+def _is_of_another_guest(claim: Claim, fitting: Claim) -> bool:
+    """Whether the guest of a claim is known to have left, and a later request made the one that is there."""
+    return claim.offset < fitting.offset and claim.request_id != fitting.request_id and claim.gone_ms >= 0
+
+
+def is_undone(claim: Claim, fitting: Claim) -> bool:
+    """Whether a claim is that of a resize, and the guest is again as one of before it says."""
+    return claim.resize and claim.offset > fitting.offset
 
 
 def _is_larger(shown: Shown, claim: Claim, fitting: Claim) -> bool:

@@ -1,4 +1,4 @@
-"""Why a guest is not as it is claimed or counted: another size, other devices, or a claim that outlived the guest it was for."""
+"""Why a guest is not as it is claimed or counted: another size, other devices, or a claim that outlived the guest or size it was for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from shlex import quote
 
 from projections.causes import Causes, when_ms
 from projections.description import Description, claim_of, release_command, resources_of
-from projections.differences import FindingDifference, Look, counted_apart, devices_apart, fitting_claim, outlived
+from projections.differences import FindingDifference, Look, counted_apart, devices_apart, fitting_claim, is_undone, outlived
 from projections.node import Amounts, Claim, Node, largest, minus
 from projections.wording import amounts_text, deltas_text
 from schemas.resources import Resources
 
 
 def size_drift(look: Look, difference: FindingDifference) -> Description:
-    """A guest of another size than its claim or its owner has it, or a larger claim of a guest that is gone."""
+    """A guest of another size than its claim or its owner has it, or a larger claim of a guest or a resize that is gone."""
     if difference.claim is None:
         return _counted_otherwise(look, difference.instance_id)
     claim, node_id = difference.claim, look.node.node_id
@@ -80,13 +80,14 @@ def device_drift(look: Look, difference: FindingDifference) -> Description:
 
 
 def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description:
-    """A claim for the guest that was there before under this id; another one is for the guest that is there."""
+    """A claim for the guest or the size that was there before under this id; another one is for the guest that is there."""
     instance_id = claim.instance_id
     shown, fitting = look.node.shown[instance_id], fitting_claim(look.node, instance_id, devices=devices)
     if fitting is None:
         raise TypeError(f"no claim of {instance_id} is as it is")
     beyond = _beyond(claim, fitting)
     idle, _ = devices_apart(look.node, claim)
+    why = "its resize was undone" if is_undone(claim, fitting) else "it outlived its own guest"
     causes = Causes(look)
     for each in (claim, fitting):
         causes.claimed(each)
@@ -99,7 +100,7 @@ def _outlived(look: Look, claim: Claim, *, devices: bool = False) -> Description
         causes=causes.all(),
         missing=f"ClaimReleased of {claim.claim_id} on {look.node.node_id}",
         fix=release_command(claim, "operator"),
-        note=f"{'; '.join(parts)} against the guest that is there, which claim {fitting.claim_id} is for; it outlived its own guest, and "
+        note=f"{'; '.join(parts)} against the guest that is there, which claim {fitting.claim_id} is for; {why}, and it "
         "counts whenever this one is away",
         devices=idle,
     )

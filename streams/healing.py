@@ -144,7 +144,7 @@ def _released(finding: OpenRecord, node: Node, stamp: Stamp, reason: ReleaseReas
 
 
 def _has_outlived(finding: OpenRecord, node: Node) -> bool:
-    """Whether the finding's claim is of a guest that was made again, and another one for the guest that is there."""
+    """Whether the finding's claim is of a guest that was made again or resized back, and another one for the guest that is there."""
     larger = outlived(node, finding.instance_id, devices=finding.kind == "device-drift")
     return any(claim.claim_id == finding.claim_id for claim in larger)
 

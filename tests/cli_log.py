@@ -129,11 +129,12 @@ class FleetLog:
         vcpus: int = 0,
         request_id: str = "r1",
         ttl_ms: int = 600_000,
+        resize: bool = False,
     ) -> int:
         """A scheduler's claim of one instance on one node; returns its offset."""
         basis = self.log.end(CLAIMS, self.log.partition(CLAIMS, node_id.encode())) - 1
         resources = Resources(memory_mib=memory_mib, vcpus=vcpus)
-        item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=(node_id,), resources=resources)
+        item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=(node_id,), resources=resources, resize=resize)
         return self.append(CLAIMS, ClaimRequested(request_id=request_id, owner="s1", basis=basis, ttl_ms=ttl_ms, items=(item,)))
 
     def run(self, capsys: pytest.CaptureFixture[str], *arguments: str | Sequence[str]) -> Said:

@@ -245,6 +245,23 @@ def test_a_claim_that_outlived_its_guest_is_given_back_by_the_command_that_it_na
     assert (then["finding_id"], then["held"], then["fix"]) == (item["finding_id"], item["held"], item["fix"])
 
 
+def test_the_claim_of_a_resize_that_was_undone_is_given_back_by_healing(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r1/0/s-1.1", "grown", "n1", memory_mib=1024)
+    fleet.audit("n1", {"grown": 1024})
+    fleet.claim("r2/0/s-1.2", "grown", "n1", memory_mib=3072, request_id="r2", resize=True)
+    for memory_mib in (3072, 1024, 1024):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"grown": memory_mib})
+    (found,) = fleet.run(capsys, "leaks", "-o", "json").json["items"]
+
+    healed = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG)
+
+    assert (found["kind"], found["state"], found["claim_id"]) == ("size-drift", "confirmed", "r2/0/s-1.2")
+    assert healed.code == 0, healed
+    assert fleet.run(capsys, "claims", "list", "-o", "value", "-c", "claim_id").out.split() == ["r1/0/s-1.1"]
+    assert fleet.run(capsys, "leaks").code == 0
+
+
 def test_what_no_recent_audit_knows_is_left_alone(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     strange(fleet)
 
