@@ -15,7 +15,7 @@ is on its way out and no double; a migration with the guest on both hosts gets t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 """The records that confirm and close no claim."""
 GRANTED = "claim-requested"
 """The event of the one cause that each side of a double has for certain."""
-_Record = TypeVar("_Record", LeakSuspected, LeakConfirmed)
+_Open = LeakSuspected | LeakConfirmed
 
 
 class Holding(NamedTuple):
@@ -50,6 +50,11 @@ class Holding(NamedTuple):
     def shown(self) -> bool:
         """Whether observations show the instance there now."""
         return self.claim.instance_id in self.node.shown
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the host's audits say now what is there."""
+        return not _is_dead(self.node) and self.node.unknown_since_ms is None
 
 
 class DoubleClaims:
@@ -103,15 +108,15 @@ class DoubleClaims:
         for instance_id in sorted(self._homes.keys() | self.open.keys()):
             self._look(instance_id)
 
-    def open_findings(self) -> list[LeakSuspected | LeakConfirmed]:
+    def open_findings(self) -> list[_Open]:
         """Every unresolved double whose sides are all in these ledgers, by instance."""
         return [finding.record for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
-        """The same double, said again with the operator's word on it."""
+        """The same double, said again with the operator's word on it; by now it may name another side than it did to the operator."""
         for finding in () if step.ignored else self.open.values():
             record = finding.record
-            if (record.finding_id, record.node_id) == (event.finding_id, event.node_id) and record.ignored != event.reason:
+            if record.finding_id == event.finding_id and record.ignored != event.reason:
                 finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
                 return [finding.record]
         return []
@@ -186,6 +191,7 @@ class DoubleClaims:
             record = replace(_finding(LeakSuspected, holdings, since_ms, since_ms), ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
+        finding.record = _as_now(finding.record, holdings)
         due_ms = since_ms + _patience_ms(holdings)
         audited_ms = [holding.node.complete_ms for holding in holdings if not _is_dead(holding.node)]
         if finding.confirmed or _migrating(holdings) or _leaving(holdings, folded_ms):
@@ -242,13 +248,12 @@ def _migrating(holdings: list[Holding]) -> bool:
     return any("migrat" in report.task_state for report in reports)
 
 
-def _finding(kind: type[_Record], holdings: list[Holding], since_ms: int, time_ms: int) -> _Record:
+def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms: int) -> _Open:
     """The record; its place is that of the confirmation which made the double, the same in whatever order the partitions were read."""
-    stale, keeper = holdings[0], holdings[-1]
+    stale = holdings[0]
     newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
     instance_id = stale.claim.instance_id
     held = [sum(holding.claim.amounts[r] for holding in holdings[:-1]) for r in range(4)]
-    both = stale.shown and keeper.shown
     return kind(
         finding_id=bounded_name(f"double-claim/{instance_id}"),
         kind="double-claim",
@@ -264,11 +269,29 @@ def _finding(kind: type[_Record], holdings: list[Holding], since_ms: int, time_m
         causes=_causes(holdings),
         missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
         fix=release_command(stale.claim, "migrated"),
-        note=bounded_text(
-            f"also held on {', '.join(holding.node.node_id for holding in holdings[1:])}"
-            + ("; the guest is on all of them: stop one before its claim is released" if both else "")
-        ),
+        note=bounded_text(f"also held on {_names(holdings[1:])}; {_advice(holdings)}"),
     )
+
+
+def _as_now(record: _Open, holdings: list[Holding]) -> _Open:
+    """The finding by what its sides hold and show now. It keeps its place: the topic has it as it was found and as it was confirmed."""
+    now = _finding(type(record), holdings, record.since_ms, record.time_ms)
+    return replace(now, partition=record.partition, offset=record.offset, ignored=record.ignored)
+
+
+def _advice(holdings: list[Holding]) -> str:
+    """What the hosts show of the guest now, and what is to be done about it."""
+    empty = [holding for holding in holdings if holding.is_known and not holding.shown]
+    unsure = [holding for holding in holdings if not holding.is_known]
+    if empty:
+        return f"the guest is not on {_names(empty)}: the claim there can be released"
+    if unsure:
+        return f"no audit tells now whether the guest is on {_names(unsure)}: stop nothing until one does; release the claim once it is off"
+    return "the guest is on all of them: stop one before its claim is released"
+
+
+def _names(holdings: list[Holding]) -> str:
+    return ", ".join(holding.node.node_id for holding in holdings)
 
 
 def _causes(holdings: list[Holding]) -> tuple[Cause, ...]:

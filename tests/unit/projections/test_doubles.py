@@ -150,6 +150,46 @@ def test_a_double_that_is_ignored_is_said_again_once_for_each_other_reason() -> 
     assert doubles.open_findings() == said[1:]
 
 
+ON_BOTH = "also held on b; the guest is on all of them: stop one before its claim is released"
+NOT_KNOWN = "also held on b; no audit tells now whether the guest is on a: stop nothing until one does; release the claim once it is off"
+
+
+def told(history: History) -> tuple[str, str, str]:
+    """Where the open double says that the instance is held too often, its mending, and what it advises."""
+    (found,) = looked(history)[0].open_findings()
+    return found.node_id, found.fix, found.note
+
+
+def test_what_a_double_advises_follows_from_what_the_hosts_show_now() -> None:
+    history = held_twice("i")
+    notes = [told(history)[2]]
+    history.silent(at_s=110, node="a", epoch=1, counter=1)
+    notes.append(told(history)[2])
+    history.audit({}, at_s=120, node="a", memory_mib=64)
+    notes.append(told(history)[2])
+    history.audit(at_s=130, node="a", failed="unreachable")
+    notes.append(told(history)[2])
+
+    assert notes == [ON_BOTH, NOT_KNOWN, "also held on b; the guest is not on a: the claim there can be released", NOT_KNOWN]
+
+
+def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> None:
+    history = held_twice("i", ttl_s=60)
+    audited(history, 190, 4, 4)
+    before, said = told(history), kinds(looked(history)[1])
+
+    audited(history, 250, 4, None)
+    history.say(FindingIgnored(node_id="a", record_id="word", finding_id="double-claim/i", reason="of before"), 251)
+
+    assert before == ("a", "claimlog claims release 'i on a' --reason migrated", ON_BOTH)
+    assert told(history) == (
+        "b", "claimlog claims release 'i on b' --reason migrated", "also held on a; the guest is not on b: the claim there can be released",
+    )  # fmt: skip
+    assert said == [LeakSuspected, LeakConfirmed]
+    assert kinds(looked(history)[1]) == [*said, LeakConfirmed], "said again for the operator's word only"
+    assert looked(history)[0].open_findings()[0].ignored == "of before"
+
+
 class Spread:
     """An instance held twice, once in each of the first two partitions; a worker sees the ledgers of its share."""
 
