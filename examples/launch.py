@@ -12,6 +12,9 @@ On Kafka it is the same with `--log kafka://HOST:PORT` and one more process, `cl
 Before it starts anything it renews the claim and reads the renewal back through the same fold as everybody: held means that nobody else
 gets this room. The driver `test:///default` lives inside this process, so this process also reports the host; with `--no-report` a
 `claimlog produce libvirt` elsewhere does.
+
+One call makes a domain and starts it, so whenever this process ends, a domain that is there was started; it is gone when its guest shuts
+down. Where libvirt is lost this process ends, too: its next start reads all results again, and starts what is held and not there.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ except ModuleNotFoundError:
 
     sys.exit(NOT_INSTALLED)
 
-from producers.libvirt_connect import EventLoop, connect
+from producers.libvirt_connect import EventLoop, HypervisorUnreachable, connect
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from projections.ledger import Ledger
@@ -107,7 +110,9 @@ class Launcher:
         self.placements = [Placements(number, count, requests_next=log.end(REQUESTS, number)) for number in range(count)]
 
     def turn(self) -> int:
-        """Start what new results place here; returns how many domains were started."""
+        """Start what new results place here; returns how many domains were started. Raises HypervisorUnreachable."""
+        if not self.handle.isAlive():
+            raise HypervisorUnreachable("the connection to libvirt is lost")
         started = 0
         for placements in self.placements:
             for record in self.log.read(RESULTS, placements.partition, placements.results_next):
@@ -123,15 +128,14 @@ class Launcher:
         if not self.claims.hold(placement, self.clock.wall_ms()):
             print(f"{placement.instance_id}: not started, claim {placement.claim_id} is not held any more", file=sys.stderr)
             return False
-        size, domain = placement.resources, None
+        size = placement.resources
         if size.disk_mib or size.pcpus:
             print(f"{placement.instance_id}: this example makes no disks and pins no CPUs; `claimlog leaks` will tell", file=sys.stderr)
         try:
-            domain = self.handle.defineXML(domain_xml(placement, self.kind, self.architecture))
-            domain.create()
+            self.handle.createXML(domain_xml(placement, self.kind, self.architecture))
         except libvirtError as error:
-            if domain is not None:
-                domain.undefine()  # a definition alone would confirm the claim, and nobody would start it
+            if not self.handle.isAlive():
+                raise  # it may have been started all the same: the claim stays
             self.claims.give_back(placement, self.clock.wall_ms())
             print(f"{placement.instance_id}: not started, its claim is given back: {error}", file=sys.stderr)
             return False
@@ -148,7 +152,14 @@ def main() -> None:
     parser.add_argument("--uri", default="test:///default")
     parser.add_argument("--limit", type=int, default=0, help="end after so many starts; 0: go on")
     parser.add_argument("--no-report", action="store_true", help="somebody else reports this host")
-    options = parser.parse_args()
+    try:
+        serve(parser.parse_args())
+    except (libvirtError, HypervisorUnreachable) as problem:
+        sys.exit(f"{problem}; start it again when libvirt answers: it takes up where it was")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Report the host and start what is placed there, until `--limit`. Raises libvirtError, HypervisorUnreachable."""
     clock = SystemClock()
     with open_log(options.log, os.environ, sys.stdin.buffer, create=True) as log:
         open_ledger(log)

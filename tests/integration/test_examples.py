@@ -186,6 +186,57 @@ def test_a_guest_that_libvirt_will_not_define_gives_its_claim_back_and_the_launc
     assert fleet.run(capsys, "claims", "list", "-o", "json").json["items"] == []
 
 
+@needs_libvirt
+@pytest.mark.parametrize("flags", [("--uri", "nonsense"), ("--uri", "qemu+tcp://127.0.0.1:1/system", "--no-report")])
+def test_a_host_that_cannot_be_opened_ends_the_launcher_in_one_line(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    launcher = example("launch.py", "--log", f"sqlite:{tmp_path / 'lab.sqlite'}", *flags)
+    out, err = launcher.communicate(timeout=60)
+
+    assert (launcher.returncode, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"{flags[1]}: ")
+    assert err.endswith("; start it again when libvirt answers: it takes up where it was\n")
+
+
+@needs_libvirt
+def test_a_libvirtd_that_goes_away_ends_the_launcher_and_its_claims_stay(
+    libvirt_events: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from libvirt import libvirtError
+
+    from producers.libvirt_connect import HypervisorUnreachable
+    from tests.libvirt_daemon import running, until
+
+    launch = module("launch")
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    places = []
+    for index in range(2):
+        claim_id, instance_id = f"r1/{index}/s-1.1", str(uuid4())
+        fleet.claim(claim_id, instance_id, "c01", memory_mib=64, vcpus=1)
+        size = Resources(memory_mib=64, vcpus=1)
+        number = fleet.log.partition(CLAIMS, b"c01")
+        places.append(Placement(instance_id=instance_id, node_id="c01", claim_id=claim_id, partition=number, resources=size))
+
+    with running() as daemon:
+        launcher = launch.Launcher(fleet.log, daemon.uri, "c01")
+        is_started = launcher.start(places[0])
+        domain = launcher.handle.lookupByUUIDString(places[0].instance_id)
+        is_running_and_defined = (domain.isActive(), domain.isPersistent())
+        daemon.kill()
+        until(lambda: not launcher.handle.isAlive())
+        with pytest.raises(HypervisorUnreachable):
+            launcher.turn()
+        with pytest.raises(libvirtError):
+            launcher.start(places[1])
+        daemon.start()
+        again = launch.Launcher(fleet.log, daemon.uri, "c01")
+        started_again = [again.start(place) for place in places]
+
+    assert (is_started, is_running_and_defined) == (True, (1, 0))
+    assert started_again == [False, True]
+    assert len(fleet.run(capsys, "claims", "list", "-o", "json").json["items"]) == 2
+
+
 def test_the_dashboard_is_at_most_sixty_lines() -> None:
     assert len((ROOT / "examples" / "dashboard.py").read_text().splitlines()) <= 60
 
