@@ -1,7 +1,7 @@
 """Who reports what, for `claimlog doctor`: a node has one producer of audits, and of two at once one speaks into the wind.
 
 The fold takes the newest epoch and ignores the others (rule 4), so the guests of one of two machines that report under one name are not
-counted, and nothing else says so: each of them alone is in order.
+counted, and nothing else says so: each of them alone is in order. Nor does anything else say so of a machine that is two nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
+from schemas.few import few
 from schemas.topics import AUDITS
 from streams.cli.doctor.checks import Check
+from streams.cli.printed import units
+from streams.cli.reading.state import State
 from streams.log.base import Log
 from streams.log.reading import topic_records
 
@@ -45,3 +48,18 @@ def producers(log: Log) -> Iterator[Check]:
         named = ", ".join(doubled[:3]) + (" …" if len(doubled) > 3 else "")
         says = f"two processes at once report {named}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
+
+
+def machines(state: State) -> Iterator[Check]:
+    """Machines that are reported as several nodes; nothing where there are none."""
+    by_uuid: dict[str, list[str]] = {}
+    for node_id, node in sorted(item for ledger in state.ledgers.values() for item in ledger.nodes.items()):
+        if node.status != "withdrawn" and node.hypervisor is not None and node.hypervisor.host_uuid:
+            by_uuid.setdefault(node.hypervisor.host_uuid, []).append(node_id)
+    if doubled := [few(node_ids) for node_ids in by_uuid.values() if len(node_ids) > 1]:
+        says = f"{units.counted(len(doubled), 'machine')} reported as several nodes each, by host_uuid ({few(doubled, separator='; ')})"
+        fix = (
+            "report each under one name and `claimlog node withdraw` the others: its room is granted once for each name; "
+            "if they are several machines whose firmware says the same, set host_uuid in libvirtd.conf there"
+        )
+        yield Check("warn", "machines", says, fix)

@@ -373,6 +373,21 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
     assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
 
 
+def test_a_machine_that_is_reported_as_several_nodes_is_named_until_all_but_one_are_withdrawn(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node_id, host_uuid in {"a": "u-1", "b": "u-1", "c": "u-2", "d": "", "e": ""}.items():
+        fleet.audit(node_id, host_uuid=host_uuid)
+
+    twice = fleet.run(capsys, "doctor", "-o", "json")
+    assert fleet.run(capsys, "node", "withdraw", "b", "--reason", "it is a").code == 0
+    once = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert (twice.code, statuses(twice)["machines"]) == (0, "warn")
+    assert "1 machine reported as several nodes each, by host_uuid (a, b) / report each under one name" in says(twice, "machines")
+    assert "machines" not in statuses(once)
+
+
 def test_the_record_that_is_ahead_is_named_on_whatever_topic_it_is(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.now_ms += 500_000_000_000
     fleet.append(RESULTS, PlacementFailed(request_id="r", owner="s", taken_up_ms=1, reason="cancelled"))
