@@ -60,10 +60,11 @@ def _no_name(_type: type[str | None], name: str | None) -> None:
         raise ValueError("an id has 1 to 255 characters; leave --request out and one is made")
 
 
-RequestName = Annotated[
-    str | None,
-    Parameter(validator=_no_name, show_default=False, help="The request's id; asked again with the same id it has the same answer."),
-]
+REQUEST_HELP = (
+    "The request's id; asked again with the same id it has the same answer. Up to 100 characters are always accepted: ids of claims, which "
+    "may have 255, begin with it and have the scheduler's name behind it."
+)
+RequestName = Annotated[str | None, Parameter(validator=_no_name, show_default=False, help=REQUEST_HELP)]
 RequestFile = Annotated[str, file_or_stdin("The whole request as JSON instead of flags; - is stdin.")]
 
 

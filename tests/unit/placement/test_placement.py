@@ -12,10 +12,12 @@ from projections.placements import Asked, Placements
 from schemas.claims import ClaimReleased, ClaimRequested, NodeConfigured, NodeObserved
 from schemas.codec import decode, encode, key_of
 from schemas.inventory import Hypervisor, OperatorFields, PciDevice
-from schemas.requests import Flavor, PciWant, PlacementRequested
+from schemas.requests import INSTANCES_MAX, Flavor, PciWant, PlacementRequested
 from schemas.results import InstancesPlaced, PlacementFailed, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS, TOPICS
+from streams.cli.run import PROCESS_CHARACTERS_MAX
 from streams.log.base import LogUnreachable, Message, Record
+from streams.placement.checks import unfit
 from streams.placement.placer import RESTARTS_MAX, Placer
 from streams.scheduler import COMMIT_EVERY_MS, EAGER_MS, GROUP, Scheduler
 from streams.scheduling.fleet import Fleet
@@ -550,6 +552,12 @@ def test_the_longest_request_id_that_is_accepted_is_placed_and_released() -> Non
 
     assert len(said(here, CLAIMS, ClaimRequested, ClaimReleased)) == 2
     assert held(here) == set()
+
+
+def test_an_id_of_100_characters_is_accepted_by_the_scheduler_with_the_longest_name_as_place_says() -> None:
+    request = PlacementRequested(request_id="r" * 100, flavor=Flavor(), count=INSTANCES_MAX)
+
+    assert not unfit(request, DEFAULT, "s" * PROCESS_CHARACTERS_MAX, epoch=9_999_999_999_999)
 
 
 def test_the_largest_request_stays_under_the_limits_of_its_records() -> None:
