@@ -29,6 +29,7 @@ from streams.cli.printed.funnel import (
     decision_item,
     funnel_lines,
     matrix_lines,
+    node_supply_lines,
     request_text,
     supply_lines,
     weight_lines,
@@ -88,7 +89,10 @@ def explain(
     subject: Annotated[str, Parameter(name="REQUEST-OR-INSTANCE", help="A request's id, or an instance's.")],
     /,
     *,
-    node: Annotated[str, Parameter(help="Why not this one: what each filter says of it at the decision's cut.", show_default=False)] = "",
+    node: Annotated[
+        str,
+        Parameter(help="Why not this one: what each filter says of it at the decision's cut, and what is free there.", show_default=False),
+    ] = "",
     by: Annotated[str, Parameter(help="Run code that the recorded policy and this one, a TOML file, both name.", show_default=False)] = "",
     at: MomentFlag = "now",
     log: LogFlag = None,
@@ -253,6 +257,7 @@ def _decision_lines(decision: Decision, run: Again, now: Now, telling: Telling) 
         verdicts = _verdicts(run.matrix, telling.node)
         width = max(map(len, verdicts))
         lines += [f"{telling.node} at that cut:", *(f"  {name:<{width}}  {reason}" for name, reason in verdicts.items())]
+        lines += [f"  {line}" for line in node_supply_lines(run.on_node)]
     return lines
 
 
@@ -286,7 +291,7 @@ def _item(decision: Decision, run: Again, now: Now, node: str) -> dict[str, Any]
         item["matrix"] = {"filters": list(run.matrix.filters), "nodes": [_line(line) for line in run.matrix.lines]}
         if node:
             verdicts = [{"filter": name, "reason": reason} for name, reason in _verdicts(run.matrix, node).items()]
-            item["node"] = {"node_id": node, "verdicts": verdicts}
+            item["node"] = {"node_id": node, "verdicts": verdicts, "supplies": [structs.asdict(each) for each in run.on_node]}
         closest = None if decision.chosen else run.matrix.closest()
         item["closest"] = None if closest is None else _line(closest)
     item["supplies"] = [structs.asdict(each) for each in run.supplies]

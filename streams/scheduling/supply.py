@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from projections.node import NOTHING
 from projections.room import Room
 from schemas.resources import RESOURCES
 from streams.scheduling.ask import Ask
+from streams.scheduling.filters import RESTRICTIONS
 from streams.scheduling.fleet import Fleet
 
 
@@ -16,6 +18,7 @@ class Supply(Struct, frozen=True, kw_only=True, gc=False):
     That is what one instance needs, or several that go to one node together. A node `has` it free, or is `full` (it could hold them were
     it empty), or is `small` (it never could), or does not report a total (`unknown`). `limit`, `used` and `free` are sums over the nodes
     with a limit, `unlimited` counts those without; limits and free amounts count from 0, since what one node lacks is no less on another.
+    What the instance itself uses on a node is free for it there.
     """
 
     resource: str
@@ -35,14 +38,25 @@ class Supply(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def supplies(fleet: Fleet, ask: Ask) -> tuple[Supply, ...]:
-    """What the nodes that are ready and not silent have of each resource asked for, for an instance that is nowhere yet."""
-    ready = [room for room in fleet.rooms() if room.ready and room.node.silent_since_ms is None]
-    asked = [(name, size) for name in RESOURCES if (size := getattr(ask.item.resources, name))]
-    return tuple([_supply(name, size, size * (1 + len(ask.company)), ready) for name, size in asked])
+    """What the nodes that are ready and not silent, and that the request itself does not rule out, have of each resource asked for."""
+    rooms = [room for room in fleet.rooms() if room.ready and room.node.silent_since_ms is None]
+    for check in [each.prepare(ask) for each in RESTRICTIONS]:
+        rooms = rooms if check is None else check.keep(rooms)
+    return _of(rooms, ask)
 
 
-def _supply(resource: str, size: int, needed: int, rooms: list[Room]) -> Supply:
-    """`size` is that of one instance, `needed` is for all of them."""
+def supplies_on(fleet: Fleet, ask: Ask, node_id: str) -> tuple[Supply, ...]:
+    """The same of one node, whether it takes part or not."""
+    return _of([room for room in fleet.rooms() if room.node_id == node_id], ask)
+
+
+def _of(rooms: list[Room], ask: Ask) -> tuple[Supply, ...]:
+    return tuple([_supply(name, rooms, ask) for name in RESOURCES if getattr(ask.item.resources, name)])
+
+
+def _supply(resource: str, rooms: list[Room], ask: Ask) -> Supply:
+    size: int = getattr(ask.item.resources, resource)
+    needed, at = size * (1 + len(ask.company)), RESOURCES.index(resource)
     counts = dict.fromkeys(("has", "full", "small", "unknown", "unlimited", "limit", "used", "free"), 0)
     free_most, free_most_node, limit_most = 0, "", 0
     for room in rooms:
@@ -53,7 +67,7 @@ def _supply(resource: str, size: int, needed: int, rooms: list[Room]) -> Supply:
             counts["unlimited"] += 1
             counts["has" if size <= total else "small"] += 1
         else:
-            used: int = getattr(room, f"{resource}_used")
+            used: int = getattr(room, f"{resource}_used") - room.node.uses.get(ask.instance_id, NOTHING)[at]
             free = max(limit - used, 0)
             counts["limit"] += max(limit, 0)
             counts["used"] += used

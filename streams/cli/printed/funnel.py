@@ -114,14 +114,29 @@ def _supply_text(supply: Supply) -> str:
     def amount(value: int) -> str:
         return amount_text(supply.resource, value)
 
+    if not supply.nodes:
+        return f"{amount(supply.needed)} needed; no ready node takes part"
     kinds = ((supply.has, "have it free"), (supply.full, "full"), (supply.small, "too small when empty"), (supply.unknown, "unknown"))
     parts = [f"{units.count(number)} {name}" for number, name in kinds if number]
-    said = f"{amount(supply.needed)} needed; of {units.count(supply.nodes)} ready nodes {', '.join(parts) or 'none'}"
+    said = f"{amount(supply.needed)} needed; of {units.counted(supply.nodes, 'ready node')} {', '.join(parts)}"
     if supply.limit or not supply.unlimited:
         where = f" on one ({supply.free_most_node})" if supply.free_most_node else " on one"
         said += f"; free {amount(supply.free)} of {amount(supply.limit)} in all, at most {amount(supply.free_most)}{where}"
         said += f"; the largest limit is {amount(supply.limit_most)}"
     return said + (f"; {units.count(supply.unlimited)} have no limit" if supply.unlimited else "")
+
+
+def node_supply_lines(supplies: tuple[Supply, ...]) -> list[str]:
+    """The same of one node: `memory: 4 GiB needed; free 2.5 GiB of 8 GiB`."""
+    return [f"{TITLES[each.resource]}: {amount_text(each.resource, each.needed)} needed; {_free_text(each)}" for each in supplies]
+
+
+def _free_text(supply: Supply) -> str:
+    if supply.unknown:
+        return "the node reports no total of it"
+    if supply.unlimited:
+        return "it has no limit"
+    return f"free {amount_text(supply.resource, supply.free)} of {amount_text(supply.resource, supply.limit)}"
 
 
 def without_lines(chosen: str, without: tuple[Without, ...]) -> list[str]:

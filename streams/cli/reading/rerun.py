@@ -27,7 +27,7 @@ from streams.scheduling.loading import NotVouchedFor, PolicyError, from_text
 from streams.scheduling.matrix import Matrix, Without, matrix, without_each
 from streams.scheduling.overlay import Named
 from streams.scheduling.policy import DEFAULT, Policy
-from streams.scheduling.supply import Supply, supplies
+from streams.scheduling.supply import Supply, supplies, supplies_on
 
 # How far behind the cut overlaid claims are looked for: they were in flight, so they follow within a turn or two.
 BEHIND_THE_CUT_MAX = 50_000
@@ -36,8 +36,9 @@ BEHIND_THE_CUT_MAX = 50_000
 class Again(Struct, frozen=True, kw_only=True):
     """A decision made again. `same` is None if it could not be, and then there is nothing else; `told` says how it went.
 
-    `matrix` has every filter's word on every node, `supplies` what there is of each resource asked for, `without` the choice without each
-    weigher, `policy` is the one it was made by. `whole` is the decision with what its result had no room for.
+    `matrix` has every filter's word on every node, `supplies` what there is of each resource asked for, and `on_node` on the node that the
+    answer is about; `without` has the choice without each weigher, `policy` is the one it was made by. `whole` is the decision with what
+    its result had no room for.
     """
 
     same: bool | None
@@ -46,6 +47,7 @@ class Again(Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...] = ()
     matrix: Matrix | None = None
     supplies: tuple[Supply, ...] = ()
+    on_node: tuple[Supply, ...] = ()
     without: tuple[Without, ...] = ()
     whole: Decision | None = None
 
@@ -94,6 +96,7 @@ class Reruns:
             differences=done.differences,
             matrix=made,
             supplies=() if in_words and decision.chosen else supplies(fleet, ask),
+            on_node=supplies_on(fleet, ask, node) if node else (),
             without=tuple(without_each(fleet, ask, policy, done.again)),
             whole=done.whole,
         )

@@ -277,6 +277,7 @@ def test_no_leak_is_blamed_where_amounts_are_not_what_stands_in_the_way(fleet: F
     assert said.code == 4
     assert "another request's claim of this instance is not confirmed yet" in said.out
     assert "would fit there" not in said.out
+    assert "memory: 2 GiB needed; of 1 ready node 1 have it free; free 15 GiB of 16 GiB in all, at most 15 GiB on one (c03)" in said.out
 
 
 def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,6 +297,7 @@ def test_no_leak_is_blamed_where_an_instance_to_be_moved_is_not_there(fleet: Fle
 
     assert (placed.code, said.code) == (4, 4)
     assert "leak" not in placed.out + said.out
+    assert "memory: 12 GiB needed; no ready node takes part\n" in said.out
 
 
 def test_a_request_that_is_invalid_is_no_question_of_room(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from msgspec import structs
 
@@ -10,7 +12,7 @@ from schemas.inventory import Hypervisor, ResourceRule
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import ObservedResources
 from streams.scheduling.fleet import Fleet
-from streams.scheduling.supply import Supply, supplies
+from streams.scheduling.supply import Supply, supplies, supplies_on
 from tests.ledger_history import History
 
 
@@ -98,3 +100,43 @@ def test_instances_that_go_to_one_node_together_need_room_for_all_of_them_there(
     found = vcpus(here, 2, company=2)
 
     assert (found.needed, found.has, found.full, found.small) == (6, 1, 1, 1)
+
+
+def moving(here: Fleet, action: Literal["migrate", "resize"], size: int) -> tuple[Supply, ...]:
+    """The supply of vCPUs for a guest on n1 that is to be moved, or resized, to this size."""
+    request = PlacementRequested(request_id="r", action=action, source_node="n1", instance_ids=("on-n1",), flavor=Flavor(vcpus=size))
+    return supplies(here, here.ask_seeded(request, 0, seed=0))
+
+
+def test_the_node_that_an_instance_leaves_takes_no_part() -> None:
+    (found,) = moving(fleet(n1=(8, 2, 1000), n2=(4, 3, 1000)), "migrate", 2)
+
+    assert (found.nodes, found.full, found.free, found.limit) == (1, 1, 1, 4)
+
+
+@pytest.mark.parametrize(("size", "has"), [(5, 1), (6, 0)])
+def test_a_resize_is_about_its_own_node_where_what_the_instance_uses_is_free_for_it(size: int, has: int) -> None:
+    here = fleet(n1=(8, 2, 625), n2=(64, 0, 1000))
+
+    (found,) = moving(here, "resize", size)
+
+    assert (found.nodes, found.needed, found.has) == (1, size, has)
+
+
+def test_of_one_node_it_is_told_whether_it_takes_part_or_not() -> None:
+    here = fleet(n1=(4, 1, 1000), n2=(4, 0, 1000))
+    here.ledgers[0].nodes["n1"].status = "draining"
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=2), ignored_nodes=("n1",))
+
+    (found,) = supplies_on(Fleet(here.ledgers), here.ask_seeded(request, 0, seed=0), "n1")
+
+    assert (found.nodes, found.free, found.limit) == (1, 3, 4)
+
+
+def test_what_the_request_itself_rules_out_takes_no_part() -> None:
+    here = fleet(n1=(4, 0, 1000), n2=(4, 0, 1000), n3=(4, 0, 1000))
+    request = PlacementRequested(request_id="r", flavor=Flavor(vcpus=2), requested_nodes=("n1", "n2"), ignored_nodes=("n2",))
+
+    (found,) = supplies(here, here.ask_seeded(request, 0, seed=0))
+
+    assert (found.nodes, found.limit) == (1, 4)

@@ -89,11 +89,15 @@ def test_how_much_is_available_on_my_cluster(tmp_path: Path, capsys: pytest.Capt
 def test_how_much_is_available_on_my_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet, item, told = refused(tmp_path, capsys, vcpus=4)
 
-    of_one = fleet.run(capsys, "explain", "r1", "--node", "c03")
+    of_one = fleet.run(capsys, "explain", "r1", "--node", "c03").out.partition("c03 at that cut:")[2]
+    document = fleet.run(capsys, "explain", "r1", "--node", "c03", "-o", "json").json
 
     assert (vcpus_of(item)["free_most"], vcpus_of(item)["free_most_node"]) == (3, "c01")
     assert "at most 3 on one (c01)" in told
-    assert "CoreFilter     vcpus: 4 needed of 3" in of_one.out.partition("c03 at that cut:")[2]
+    assert "CoreFilter     vcpus: 4 needed of 3" in of_one
+    assert "RamFilter      passes" in of_one
+    assert of_one.endswith("  vcpus: 4 needed; free 3 of 8\n  memory: 64 MiB needed; free 8,128 MiB of 8 GiB\n")
+    assert [(each["resource"], each["free"]) for each in document["items"][0]["node"]["supplies"]] == [("vcpus", 3), ("memory_mib", 8128)]
 
 
 def test_the_number_of_reasons_equals_the_number_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
