@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from projections.node import amounts_of, observed_amounts
 from schemas import claims as say
+from schemas.aliases import ALIAS_KEY
 from schemas.audits import AuditFailed, HypervisorAudited
 from schemas.codec import event_type
 from schemas.few import few
@@ -24,6 +25,17 @@ _UNITS = (" vCPUs", " pCPUs", "", " disk")
 def amounts_text(amounts: Iterable[int | None]) -> str:
     """`4 vCPUs, 4 GiB, 40 GiB disk` for a vector in the order of `RESOURCES`; what is 0 or not reported is left out."""
     return ", ".join(_each_text(amounts)) or "nothing"
+
+
+def size_text(request: PlacementRequested) -> str:
+    """What one instance of a request takes: `2 vCPUs, 4 GiB, 40 GiB volume, 1 gpu`; devices by their aliases, whatever a policy knows."""
+    parts = _each_text(amounts_of(request.resources))
+    if request.boot_from_volume:
+        parts.append(f"{mib_text(request.flavor.root_gib * 1024)} volume" if request.flavor.root_gib else "a volume")
+    parts += [f"{want.count} {want.alias or 'PCI device'}" for want in request.pci]
+    named = [each.partition(":") for each in request.flavor.extra_specs.get(ALIAS_KEY, "").split(",") if each]
+    parts += [f"{count.strip()} {alias.strip()}" for alias, _, count in named]
+    return ", ".join(parts) or "nothing"
 
 
 def deltas_text(amounts: Iterable[int | None]) -> str:
@@ -114,8 +126,7 @@ def record_text(event: Any, instance_id: str = "") -> str:
         case LifecycleEvent():
             return _life_text(event)
         case PlacementRequested():
-            size = amounts_text(amounts_of(event.resources))
-            return f"{event.count} x {size} wanted" + (f" in zone {event.availability_zone}" if event.availability_zone else "")
+            return f"{event.count} x {size_text(event)} wanted" + (f" in zone {event.availability_zone}" if event.availability_zone else "")
         case PlacementCancelled():
             return f"no longer wanted{': ' + event.reason if event.reason else ''}"
         case InstancesPlaced(placements=()):

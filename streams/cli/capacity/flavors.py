@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 
-from projections.node import amounts_of
 from projections.reading import between
-from projections.wording import amounts_text
+from projections.wording import size_text
 from schemas.codec import decode_keyed
 from schemas.pinning import WantsError, wants
 from schemas.requests import Flavor, Image, PlacementRequested
@@ -71,7 +70,7 @@ def asked_for(log: Log, ends: Mapping[int, int]) -> dict[str, PlacementRequested
     named: dict[str, PlacementRequested] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
         kind = msgspec.json.decode(text, type=PlacementRequested)
-        name = kind.flavor.name or amounts_text(amounts_of(kind.resources))
+        name = kind.flavor.name or size_text(kind)
         named.setdefault(name if name not in named else _another(name, named), kind)
     return named
 

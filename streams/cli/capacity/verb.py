@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from projections.node import amounts_of
-from projections.wording import amounts_text
+from projections.wording import size_text
 from schemas.requests import Flavor, PlacementRequested
 from schemas.resources import RESOURCES
 from schemas.topics import REQUESTS
@@ -147,7 +146,7 @@ def _item(name: str, request: PlacementRequested, found: Capacity, zones: Sequen
     best = found.nodes[0] if found.nodes else None
     return {
         "flavor": name,
-        "size": ", ".join([amounts_text(amounts_of(resources)), *(f"{want.count} {want.alias or 'PCI device'}" for want in found.pci)]),
+        "size": size_text(request),
         **{name: getattr(resources, name) for name in RESOURCES},
         "fits": found.fits,
         "at_least": found.at_least,

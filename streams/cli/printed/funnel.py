@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from projections.wording import amounts_text
+from projections.wording import size_text
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES, Shortfall
 from schemas.results import Decision, NearestMiss
@@ -23,12 +23,11 @@ NODES_SHOWN_MAX = 3
 
 def request_text(request: PlacementRequested) -> str:
     """`2 x 4 vCPUs, 8 GiB, 80 GiB disk  zone east  group db (anti-affinity)`."""
-    resources = request.resources
-    parts = [f"{request.count} x {amounts_text(getattr(resources, name) for name in RESOURCES)}"]
+    parts = [f"{request.count} x {size_text(request)}"]
     parts += [f"flavor {request.flavor.name}"] if request.flavor.name else []
     parts += [f"zone {request.availability_zone}"] if request.availability_zone else []
     parts += [f"group {request.group.group_id} ({request.group.policy})"] if request.group is not None else []
-    parts += [f"{request.action}"] if request.action != "create" else []
+    parts += [f"live {request.action}" if request.live else request.action] if request.action != "create" else []
     parts += ["dry run"] if request.dry_run else []
     named = [f"{word}_{what}" for word in ("forced", "requested", "ignored", "retry") for what in ("nodes", "hosts")]
     for name in (*named, "traits_required", "traits_forbidden"):

@@ -142,7 +142,7 @@ def test_devices_and_volumes_that_requests_asked_for_beside_their_flavor_count(f
     assert [(item["flavor"], item["size"], item["fits"]) for item in items] == [
         ("m1", "1 GiB, 40 GiB disk", 2 + 3 + 2),
         ("m1 (2)", "1 GiB, 40 GiB disk, 1 gpu", 2),
-        ("m1 (3)", "1 GiB", 8 + 3 + 8),
+        ("m1 (3)", "1 GiB, 40 GiB volume", 8 + 3 + 8),
     ]
     assert nothing["fits"] is None
     assert items[1]["pci"] == [{"alias": "gpu", "specs": [{"vendor_id": "10de"}]}]
