@@ -289,11 +289,14 @@ def _processor(log: Log, state: Path, process: str, metrics: Metrics, clock: Clo
 def _policy(policy: Path | None, engine: str) -> Policy:
     """What a scheduler chooses by. Raises UsageProblem, also for an engine that nobody knows."""
     from streams.scheduling.policy import DEFAULT
-    from streams.scheduling.select import ENGINES
+    from streams.scheduling.select import ENGINES, unprofiled
 
     if engine not in ENGINES:
         raise UsageProblem(f"--engine {engine!r} is not known; known: {', '.join(ENGINES)}")
-    return DEFAULT if policy is None else policy_named(str(policy), "--policy")
+    chosen = DEFAULT if policy is None else policy_named(str(policy), "--policy")
+    if why := unprofiled(engine, chosen):
+        say(f"--policy {policy}: every decision looks at every node, since {why} (docs/policies.md)")
+    return chosen
 
 
 def _was_to_end(asked: list[int], kind: type[BaseException] | None, _problem: BaseException | None, _where: TracebackType | None) -> bool:

@@ -40,6 +40,19 @@ ENGINES: Mapping[str, Engine] = {
 """`first-fit` weighs nothing: it shows what the log itself can do."""
 
 
+def unprofiled(name: str, policy: Policy) -> str:
+    """Why an engine that was chosen for its profiles looks at every node for each request all the same; empty if it does not."""
+    from streams.scheduling.profiles.kinds import Unprofiled, columns
+
+    if name not in {"auto", "profiles"}:
+        return ""
+    try:
+        columns(policy)
+    except Unprofiled as problem:
+        return str(problem)
+    return ""
+
+
 PRACTICE = PlacementRequested(request_id="practice", flavor=Flavor(vcpus=1, memory_mib=1024, root_gib=1))
 """A request that nobody makes."""
 

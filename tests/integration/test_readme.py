@@ -30,7 +30,7 @@ def test_every_command_in_the_console_blocks_of_the_readme_answers(tmp_path: Pat
         script.append(f'{command}\ncode=$?; {follow}; echo "$code "{shlex.quote(command)} >&3')
 
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "BROKER": f"{bootstrap()}/readme-{uuid4().hex[:10]}"}
+    environment = {**os.environ, "PATH": path, "BROKER": bootstrap(), "LEDGER": f"readme-{uuid4().hex[:10]}"}
     ended = subprocess.run(
         ["bash", "-c", "exec 3>codes\n" + "\n".join(script)],
         cwd=tmp_path,

@@ -203,7 +203,7 @@ class Story:
 
         words = [verb, *arguments]
         text = shlex.join(words)
-        self._commands.append(f"{shlex.quote(_program())} {text} --log {shlex.quote(self._stage.spec)}")
+        self._commands.append(f"{shlex.quote(program())} {text} --log {shlex.quote(self._stage.spec)}")
         say(f"$ claimlog {text}")
         code = run([*words, "--log", self._stage.spec])
         sys.stderr.flush()
@@ -217,7 +217,7 @@ class Story:
             self._failures.append(f"expected that {what}")
 
 
-def _program() -> str:
+def program() -> str:
     """How the reader can call claimlog from here."""
     called = Path(sys.argv[0])
     return os.path.relpath(called) if called.name == "claimlog" and called.exists() else "claimlog"

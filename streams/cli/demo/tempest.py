@@ -29,6 +29,7 @@ from schemas.resources import ObservedResources
 from schemas.results import NodeResources
 from schemas.topics import AUDITS, CLAIMS, LIFECYCLE
 from schemas.units import GIB
+from streams.cli.demo.story import program
 from streams.cli.exits import Exit
 from streams.cli.main import run
 from streams.cli.printed import units
@@ -198,7 +199,7 @@ def play(path: Path, seed: int, start_ms: int) -> int:
     code = run(["timeline", left[0].instance_id, "--log", spec])
     print("\nTry these on the log that this left:")
     for words in ("nodes -o wide", "leaks --explain", f"diff {NODE} --at {units.moment(start_ms)} --why"):
-        print(f"  claimlog {words} --log {quote(spec)}")
+        print(f"  {quote(program())} {words} --log {quote(spec)}")
     if wrong or code or told != Exit.FINDINGS:
         return Exit.ERROR
     print("\nThe figures are the published ones, and the instances add up to the gap in every column.")

@@ -71,7 +71,11 @@ NAMES = frozenset(
     }
 )
 """They tell a few nodes, which the ask names, apart from all others."""
-KNOWN = STATIC | TOPOLOGY | AMOUNTS.keys() | PROFILED | ANYWHERE | NAMES | {LAST.name}
+BY_REQUEST = frozenset({"JsonFilter", "SimpleCIDRAffinityFilter"})
+"""They read any fact of a node, for the requests that use them (see `refusal`); of others they test nothing."""
+SLOW = frozenset({"TypeAffinityFilter"})
+"""They read every instance of a node."""
+KNOWN = STATIC | TOPOLOGY | AMOUNTS.keys() | PROFILED | ANYWHERE | NAMES | BY_REQUEST | {LAST.name}
 
 GROUP_WEIGHERS = frozenset(weigher.name for weigher in WEIGHERS.values() if weigher.of_groups)
 CROSS_CELL = "CrossCellWeigher"
@@ -102,7 +106,7 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
             raise Unprofiled(f"{name} is code of its own")
         weigher = WEIGHERS[name]
         if weigher.costly and multiplier:
-            raise Unprofiled(f"{name} reads every instance's image")
+            raise Unprofiled(f"{name} reads the image of every instance")
         asked = name in GROUP_WEIGHERS or name in ABSOLUTE or name == CROSS_CELL
         raw = None if asked else weigher.raw if weigher.costly else read_by(weigher, multiplier, None, policy.options)
         if raw is not None and name == "MetricsWeigher":
@@ -111,8 +115,10 @@ def columns(policy: Policy) -> list[tuple[Weigher, float, Raw | None]]:
     options = policy.options
     if options.host_subset_size > 1 or not options.shuffle_best_same_weighed_hosts:
         raise Unprofiled("Nova's order of equal nodes needs all of them")
-    if any(name not in KNOWN for name in policy.filters if name not in {"JsonFilter", "SimpleCIDRAffinityFilter"}):
-        raise Unprofiled("a filter is code of its own, or reads the flavor of every instance")
+    if any(name in SLOW for name in policy.filters):
+        raise Unprofiled(f"{', '.join(name for name in policy.filters if name in SLOW)} reads the flavor of every instance")
+    if own := [name for name in policy.filters if name not in KNOWN]:
+        raise Unprofiled(f"{', '.join(own)} is code of its own")
     return found
 
 

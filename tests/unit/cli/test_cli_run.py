@@ -165,6 +165,19 @@ def test_a_running_process_serves_its_metrics_and_ends_with_0_when_it_is_told_to
     assert 'claimlog_projection_offset{partition="0"} 1.0' in text
 
 
+def test_a_scheduler_says_at_its_start_what_of_its_policy_looks_at_every_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.toml").write_text('filters = ["TypeAffinityFilter"]\n')
+    started = ["run", "--until-idle", "--log", f"sqlite:{tmp_path / 'ledger.sqlite'}", "--policy", str(tmp_path / "p.toml")]
+
+    told = []
+    for engine in ("auto", "reference"):
+        assert run([*started, "--engine", engine]) == 0
+        told.append(capsys.readouterr().err)
+
+    said = "every decision looks at every node, since TypeAffinityFilter reads the flavor of every instance (docs/policies.md)"
+    assert [said in each for each in told] == [True, False]
+
+
 def test_who_hangs_in_a_policy_s_own_code_ends_when_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first SIGTERM waits for the turn to end; code that never returns would make it wait for ever."""
     fleet = FleetLog(tmp_path)
