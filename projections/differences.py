@@ -5,7 +5,7 @@ Asked at every record that touches the node, so it is quick to say that nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -168,14 +168,14 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
             found.append(FindingDifference("orphan-claim", instance_id, claim, _patience_ms(look, instance_id, claim.seen_ms)))
     if shown is not None and all(claim.confirmed_ms is not None for claim in claims):
         # A resize leaves the claim of before it: the guest is as one of them says, or else of a size that nobody claimed.
-        newest = max(claims, key=by_age)
-        if not any(_same(shown, claim) for claim in claims):
+        newest = newest_claim(claims)
+        if fitting_claim(node, instance_id) is None:
             found.append(FindingDifference("size-drift", instance_id, newest))
         larger = outlived(node, instance_id)
         found += [FindingDifference("size-drift", instance_id, claim) for claim in larger]
         if _has_left(node, look.view, instance_id, shown):
             found.append(FindingDifference("ghost-instance", instance_id))
-        if all(any(devices_apart(node, claim)) for claim in claims):
+        if fitting_claim(node, instance_id, devices=True) is None:
             found.append(FindingDifference("device-drift", instance_id, newest))
         idle = [claim for claim in outlived(node, instance_id, devices=True) if claim not in larger]
         found += [FindingDifference("device-drift", instance_id, claim) for claim in idle]
@@ -220,9 +220,20 @@ def _is_larger(shown: Shown, claim: Claim, fitting: Claim) -> bool:
 def fitting_claim(node: Node, instance_id: str, *, devices: bool = False) -> Claim | None:
     """The newest claim of a guest that it is as in size, or in its `devices`; None if it is as none of them says."""
     shown = node.shown[instance_id]
-    claims = node.claims.get(instance_id, ())
+    claims = _telling(node.claims.get(instance_id, ()))
     fitting = [claim for claim in claims if (not any(devices_apart(node, claim)) if devices else _same(shown, claim))]
     return max(fitting, key=by_age, default=None)
+
+
+def newest_claim(claims: Sequence[Claim]) -> Claim:
+    """The claim that says what an instance is to be now."""
+    return max(_telling(claims), key=by_age)
+
+
+def _telling(claims: Sequence[Claim]) -> Sequence[Claim]:
+    """Without those that keep a place beside an older claim: such a one takes what is shown, so that it agrees proves nothing."""
+    oldest = min(claims, key=by_age)
+    return [claim for claim in claims if not claim.keep or claim is oldest]
 
 
 def _stranded(claim: Claim) -> FindingDifference:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from projections.description import resources_of
-from projections.differences import by_age, outlived
+from projections.differences import newest_claim, outlived
 from projections.node import Node
 from projections.observed import NodeView
 from projections.wording import amounts_text
@@ -76,7 +76,7 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     if finding.kind in {"size-drift", "device-drift"} and _has_outlived(finding, node):
         return _given_back(finding, stamp, "operator")
     if finding.kind == "size-drift" and shown is not None and claims:
-        newest = max(claims, key=by_age)
+        newest = newest_claim(claims)
         amounts = [claimed if seen is None else seen for seen, claimed in zip(shown.amounts, newest.amounts, strict=True)]
         # The rest of the claim stays as it is: a resize stands for the whole, its devices, cells and group included.
         item = replace(

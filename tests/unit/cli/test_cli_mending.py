@@ -449,14 +449,17 @@ def stale(fleet: FleetLog, producer: str) -> None:
         fleet.audit("n1")
 
 
-def test_a_drifted_size_is_claimed_with_the_devices_that_the_claim_had() -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_drifted_size_is_claimed_with_the_devices_that_the_claim_had(*, kept: bool) -> None:
     history, wanted = History(), (PciWant(specs=({"address": "a"},)),)
     host = Hypervisor(vcpus=8, pcpus=0, memory_mib=64, disk_mib=64, pci_devices=(PciDevice(address="a"),))
     grown = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=6), pci_addresses=("a",))
     history.audit({}, at_s=0, hypervisor=host)
     history.claim("c", "i", 4, at_s=1, pci=wanted)
-    for at_s in (60, 120):
-        history.audit({"i": grown}, at_s=at_s, hypervisor=host)
+    history.audit({"i": grown}, at_s=60, hypervisor=host)
+    if kept:
+        history.claim("kept", "i", 6, keep=True, request_id="move", ttl_s=30, at_s=70)
+    history.audit({"i": grown}, at_s=120, hypervisor=host)
     drift = LeakConfirmed(
         finding_id="size-drift/n1/c", kind="size-drift", node_id="n1", instance_id="i", claim_id="c",
         partition=0, offset=2, time_ms=0, since_ms=0, suspected_ms=0,
@@ -467,7 +470,7 @@ def test_a_drifted_size_is_claimed_with_the_devices_that_the_claim_had() -> None
     (message,) = mends.messages
     history.append(message.key or b"", message.value, at_s=130)
     claim = max(history.node().claims["i"], key=lambda claim: claim.offset)
-    assert (claim.amounts[2], claim.pci_addresses, history.used()) == (6, ("a",), 6)
+    assert (claim.pci, claim.amounts[2], claim.pci_addresses, history.used()) == (wanted, 6, ("a",), 6)
 
 
 @pytest.mark.parametrize(

@@ -675,6 +675,43 @@ def test_a_larger_claim_is_no_finding_while_a_resize_or_a_move_beside_it_is_unde
     assert n1.look() == []
 
 
+def test_a_place_kept_for_a_move_that_never_ran_does_not_end_the_drift_of_its_guest(n1: Audited) -> None:
+    history = n1.history
+    for at_s in (120, 180):
+        history.audit({"i": 2}, at_s=at_s, memory_mib=16)
+    assert n1.look() == [("suspected", "size-drift", "c"), ("confirmed", "size-drift", "c")]
+    history.claim("kept", "i", 2, keep=True, request_id="move", ttl_s=60, at_s=190)
+    assert n1.look() == [("resolved", "size-drift", "c")], "the move may be a resize as well"
+
+    for at_s in (240, 300, 360):
+        history.audit({"i": 2}, at_s=at_s, memory_mib=16)
+
+    assert n1.look() == [("suspected", "size-drift", "c"), ("confirmed", "size-drift", "c")]
+    assert n1.records[-1].missing == "ClaimRequested with resize for i on n1: 2 MiB"
+    history.claim("healed", "i", 2, resize=True, at_s=370)
+    history.audit({"i": 2}, at_s=420, memory_mib=16)
+    assert n1.look() == [("resolved", "size-drift", "c")]
+    assert {claim.amounts[2] for claim in history.node().claims["i"]} == {2}
+
+
+def test_a_guest_that_came_back_to_the_place_that_was_kept_is_as_its_claim_says(n1: Audited) -> None:
+    history = n1.history
+    history.claim("kept", "i", 4, keep=True, request_id="move", ttl_s=200, at_s=70)
+    history.event("departed", "i", at_s=80)
+    for at_s in (120, 180):
+        history.audit({}, at_s=at_s, memory_mib=16)
+    assert sorted(history.held()) == ["kept"]
+    history.audit({"i": 4}, at_s=300, memory_mib=16)
+    history.claim("grown", "i", 6, resize=True, at_s=310)
+    history.audit({"i": 6}, at_s=360, memory_mib=16)
+    assert n1.look() == []
+
+    history.audit({"i": 4}, at_s=420, memory_mib=16)
+
+    assert n1.look() == [("suspected", "size-drift", "grown")]
+    assert n1.records[-1].fix == "claimlog claims release grown --reason operator"
+
+
 def test_a_device_held_by_a_claim_that_outlived_its_guest_is_found_until_it_is_given_back() -> None:
     audited = Audited()
     history = audited.history
@@ -694,6 +731,22 @@ def test_a_device_held_by_a_claim_that_outlived_its_guest_is_found_until_it_is_g
     history.release("old", reason="operator", at_s=130)
 
     assert audited.look() == [("resolved", "device-drift", "old")]
+
+
+def test_a_place_kept_with_the_devices_of_its_claim_leaves_their_drift_with_that_claim() -> None:
+    audited = Audited()
+    history = audited.history
+    history.audit({}, at_s=0, hypervisor=HOST)
+    history.claim("c", "i", 4, at_s=1, pci=(PciWant(count=1, specs=({},)),))
+    for at_s in (60, 120):
+        history.audit({"i": with_devices()}, at_s=at_s, hypervisor=HOST)
+    history.claim("kept", "i", 4, keep=True, request_id="move", ttl_s=60, at_s=130)
+    audited.look()
+
+    for at_s in (180, 240, 300):
+        history.audit({"i": with_devices()}, at_s=at_s, hypervisor=HOST)
+
+    assert audited.look() == [("suspected", "device-drift", "c"), ("confirmed", "device-drift", "c")]
 
 
 def test_a_claim_past_its_deadline_that_nothing_closes_is_found_and_resolved_by_its_release() -> None:
