@@ -125,10 +125,10 @@ def ignored(finding: OpenRecord, stamp: Stamp, reason: str) -> Message:
 
 def _unknown(finding: OpenRecord, node: Node, now_ms: int, report_age_ms: int) -> str:
     """Why nothing is known well enough; empty if it is."""
-    if not isinstance(finding, LeakConfirmed):
-        return "only suspected: wait for the next audit, an event may still be on its way"
     if finding.kind == "stranded-claim":
         return ""  # The operator's word that the node is withdrawn is all that there will ever be.
+    if not isinstance(finding, LeakConfirmed):
+        return "only suspected: wait for the next audit, an event may still be on its way"
     if node.unknown_since_ms is not None or node.silent_since_ms is not None:
         return f"what is on {node.node_id} is not known now: its audits fail or do not come"
     if node.full is None or now_ms - node.complete_ms > report_age_ms:

@@ -416,16 +416,20 @@ def test_what_a_cloud_counts_is_left_to_the_cloud(fleet: FleetLog, capsys: pytes
     assert done.json["items"][0]["what"].startswith("nova counts it: delete it there")
 
 
-def test_a_claim_stranded_on_a_withdrawn_node_is_given_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_claim_stranded_on_a_withdrawn_node_is_given_back(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], *, confirmed: bool
+) -> None:
     fleet.claim("r1/0/s-1.1", "i1", "n1", memory_mib=1024)
     fleet.now_ms += 60_000
     fleet.audit("n1", {"i1": 1024})
     fleet.append(CLAIMS, NodeConfigured(node_id="n1", record_id="w", status="withdrawn", reason="scrapped"))
     (found,) = fleet.run(capsys, "leaks", "-o", "json").json["items"]
     fleet.now_ms += 60_000
-    fleet.append(
-        CLAIMS, NodeSilent(node_id="n1", record_id="s", producer="audits", epoch=1, counter=99, silent_since_ms=fleet.now_ms - 60_000)
-    )
+    if confirmed:
+        fleet.append(
+            CLAIMS, NodeSilent(node_id="n1", record_id="s", producer="audits", epoch=1, counter=99, silent_since_ms=fleet.now_ms - 60_000)
+        )
 
     done = fleet.run(capsys, "leaks", "--heal", "--yes", "-o", "json")
 
