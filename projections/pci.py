@@ -68,6 +68,12 @@ def free_by_cell(devices: Iterable[PciDevice], held: Collection[str]) -> dict[in
     return counts
 
 
+def want_of(device: PciDevice) -> PciWant:
+    """A want that this device of its host answers and no other, whatever else it is only given for."""
+    spec = {"address": device.address, "dev_type": device.device_type}
+    return PciWant(specs=(spec | {key: text for key, text in device.tags.items() if key == REMOTE},))
+
+
 def _answers(device: PciDevice, want: PciWant) -> bool:
     """Whether one of the specs says nothing else than the device, and what is only given on demand is demanded."""
     specs = want.specs

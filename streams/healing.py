@@ -15,6 +15,7 @@ from projections.description import resources_of
 from projections.differences import newest_claim, outlived
 from projections.node import Node
 from projections.observed import NodeView
+from projections.pci import want_of
 from projections.wording import amounts_text
 from schemas.audits import InstanceReport
 from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, InstanceObserved, ReleaseReason
@@ -100,8 +101,11 @@ def remedy(finding: OpenRecord, place: Place, stamp: Stamp, *, report_age_ms: in
     return Remedy(finding, f"no event mends it; {finding.fix or 'see its note'}")
 
 
-def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Remedy:
-    """A claim for what an instance uses that is there without one, and why; forced, as it is in use whatever the limits say."""
+def adopted(finding: OpenRecord, place: Place, stamp: Stamp) -> Remedy:
+    """A claim for what an instance uses that is there without one; forced, as it is in use whatever the limits say.
+
+    With the devices that it has of those its host lists, by their addresses. No claim can name the cells and CPUs that it is bound to.
+    """
     node = place.node
     shown = node.shown.get(finding.instance_id)
     if finding.kind not in {"ghost-instance", "missing-claim"}:
@@ -111,10 +115,12 @@ def adopted(finding: OpenRecord, place: Place, stamp: Stamp, reason: str) -> Rem
     if shown is None:
         return Remedy(finding, f"no observation shows {finding.instance_id} on {node.node_id} now, so there is nothing to claim")
     item = _item(finding, stamp, resources_of([amount or 0 for amount in shown.amounts]), resize=False)
-    item = replace(item, flavor=shown.report.flavor, project_id=shown.report.project_id)
-    says = f"claim {amounts_text(shown.amounts)} for {finding.instance_id} on {node.node_id}"
-    word = ignored(finding, Stamp(f"{stamp.record_id}-why", stamp.time_ms), f"adopted: {reason}")
-    return Remedy(finding, says, (word, _claim(item, place, stamp)))
+    report, listed = shown.report, node.hypervisor.pci_devices if node.hypervisor is not None else ()
+    devices = [device for device in listed if device.address in report.pci_addresses]
+    item = replace(item, flavor=report.flavor, project_id=report.project_id, pci=tuple(map(want_of, devices)))
+    what = ", ".join([amounts_text(shown.amounts), *(f"device {device.address}" for device in devices)])
+    bound = ", but not the cells and CPUs that it is bound to" if report.numa_cells or report.pinned_cpus else ""
+    return Remedy(finding, f"claim {what} for {finding.instance_id} on {node.node_id}{bound}", (_claim(item, place, stamp),))
 
 
 def ignored(finding: OpenRecord, stamp: Stamp, reason: str) -> Message:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from msgspec import structs
 
+from projections.ledger_state import Step
+from projections.wording import outcome_text
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag, Show
 from streams.cli.printed.output import Column, Report
@@ -21,7 +23,7 @@ from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.cli.writing import appended, appended_to, check_writable, new_stamp
 from streams.healing import OpenRecord, Place, Remedy, adopted, ignored, remedy
-from streams.log.base import Log, Message, Position
+from streams.log.base import Log, Position
 
 FindingName = Annotated[str, Parameter(help="Its id, as `claimlog leaks -o json` or -c finding_id names it.")]
 ReasonFlag = Annotated[str, Parameter(help="Words for those who read it later.")]
@@ -58,9 +60,9 @@ def heal(log: Log, chosen: Sequence[OpenRecord], show: Show, *, yes: bool, repor
             elif not yes:
                 done.append((mends, "would write", None))
             else:
-                position, outcome = mender.write(mends)
-                is_noted = (now.kind, outcome) == ("vanished-claim", "not-held")
-                done.append((mends, "noted" if is_noted else outcome, position))
+                position, step = mender.write(mends)
+                is_noted = (now.kind, _outcome(step)) == ("vanished-claim", "not-held")
+                done.append((_told(mends, step), "noted" if is_noted else _outcome(step), position))
     state = mender.look()
     items = []
     for mends, action, place in done:
@@ -99,12 +101,12 @@ class _Mender:
             self.look()
         return self.state.finding_again(finding)
 
-    def write(self, mends: Remedy) -> tuple[Position, str]:
-        """Append what mends a finding; returns as `_written`."""
+    def write(self, mends: Remedy) -> tuple[Position, Step]:
+        """Append what mends a finding; returns as `appended_to`."""
         self._touched |= {mends.finding.node_id, mends.finding.instance_id} - {""}
         if self.state.laid and self._ledger is None:
             self._ledger = state_at(self._log, views=False, pending=False)
-        return _written(self._log, mends.messages, self._ledger or self.state)
+        return appended_to(self._ledger or self.state, self._log, *mends.messages)
 
 
 def ignore(
@@ -129,19 +131,25 @@ def ignore(
 
 
 def adopt(finding: FindingName, /, *, reason: ReasonFlag, log: LogFlag = None) -> int:
-    """Claim what an instance uses that is on its host without a claim, at its reported size. The claim is confirmed by the next audit."""
+    """Claim what an instance uses that is on its host without a claim: its reported size, and the PCI devices that it has.
+
+    The claim is confirmed by the next audit. Where it is refused that is said, with the reason, and the finding stays.
+    """
     with opened(log) as source:
         check_writable(source)
         state = state_at(source)
         record = _known(state, finding)
-        mends = adopted(record, _place(state, record), new_stamp(), reason)
+        mends = adopted(record, _place(state, record), new_stamp())
         if not mends.messages:
             say(mends.says)
             return Exit.ERROR
         ledger = state_at(source, views=False, pending=False) if state.laid else state
-        position, outcome = _written(source, mends.messages, ledger)
+        position, step = appended_to(ledger, source, *mends.messages)
+        outcome = _outcome(step)
+        if outcome == "granted":  # Only then and not before: the word alone would hide the finding.
+            appended(source, ignored(record, new_stamp(), f"adopted: {reason}"))
     print(outcome)
-    say(f"{mends.says}: {position} ({reason})")
+    say(f"{_told(mends, step).says}: {position} ({reason})")
     return Exit.DONE if outcome == "granted" else Exit.ERROR
 
 
@@ -181,10 +189,12 @@ def _place(state: State, finding: OpenRecord) -> Place:
     return Place(ledger.nodes[finding.node_id], state.ends[ledger.partition] - 1, view)
 
 
-def _written(log: Log, messages: Sequence[Message], state: State) -> tuple[Position, str]:
-    """Append them at once (a word alone would hide the finding), fold up to the last, and return where it is and what it did.
+def _outcome(step: Step) -> str:
+    """What became of what was written, in a word each."""
+    return ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
 
-    `state` is the ledger before, with nothing laid on its end, and is folded on.
-    """
-    position, step = appended_to(state, log, *messages)
-    return position, ", ".join(done.outcome for done in step.outcomes) or step.ignored or "done"
+
+def _told(mends: Remedy, step: Step) -> Remedy:
+    """As it was to be done and, of what the ledger refuses, why."""
+    refusals = [outcome_text(done) for done in step.outcomes if done.outcome == "refused"]
+    return structs.replace(mends, says="; ".join([mends.says, *refusals]))

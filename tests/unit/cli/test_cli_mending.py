@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import pytest
 
 from projections.observed import NodeView
 from schemas.audits import InstanceReport
-from schemas.claims import FindingIgnored, InstanceObserved, NodeConfigured, NodeSilent
+from schemas.claims import ClaimRequested, FindingIgnored, InstanceObserved, NodeConfigured, NodeSilent
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed, LeakSuspected
-from schemas.inventory import Hypervisor, PciDevice
+from schemas.inventory import Hypervisor, OperatorFields, PciDevice, ResourceRule
 from schemas.lifecycle import InstanceArrived, InstanceDeleted, InstanceDeparted
 from schemas.requests import PciWant
 from schemas.resources import ObservedResources
@@ -25,7 +25,7 @@ from streams.cli.leaks.mending import heal
 from streams.cli.reading.state import State
 from streams.cli.reading.state_at import state_at
 from streams.healing import Place, remedy
-from streams.log.base import BareRecord, Log, Message, Record
+from streams.log.base import BareRecord, Log, Record
 from streams.log.sqlite import SqliteLog
 from streams.operator import Stamp
 from streams.reconciler import CARRIERS, SOURCES
@@ -143,21 +143,53 @@ def test_an_adopted_guest_has_a_claim_of_its_size_and_is_no_finding_any_more(fle
     assert fleet.run(capsys, "leaks").code == 0
 
 
-def test_an_adoption_is_written_at_once_so_that_a_word_without_a_claim_hides_no_finding(
-    fleet: FleetLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finding, real = strange(fleet), SqliteLog.append
-    appends: list[int] = []
+def test_the_word_on_an_adoption_is_written_once_its_claim_is_granted(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = strange(fleet)
 
-    def append(log: SqliteLog, messages: Sequence[Message]) -> list[int]:
-        appends.append(len(messages))
-        return real(log, messages)
-
-    monkeypatch.setattr(SqliteLog, "append", append)
     done = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
 
-    assert done.code == 0
-    assert [count for count in appends if count] == [2]
+    written = [event for record in claims(fleet) if isinstance(event := decode(CLAIMS, record.value), ClaimRequested | FindingIgnored)]
+    assert (done.code, [type(event) for event in written]) == (0, [ClaimRequested, FindingIgnored])
+    assert getattr(written[-1], "reason", "") == "adopted: started by hand"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"status": "disabled", "reason": "no more"}, "n1: status: disabled (no more)"),
+        ({"status": "draining"}, "n1: status: draining"),
+        (
+            {"fields": OperatorFields(memory_mib=ResourceRule(step_size=1536))},
+            "n1: step_size: memory_mib: 2048 needed, only multiples of 1536 are given",
+        ),
+    ],
+)
+def test_an_adoption_that_the_ledger_refuses_says_why_and_hides_no_finding(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str], fields: dict[str, Any], why: str
+) -> None:
+    finding = strange(fleet)
+    fleet.append(CLAIMS, NodeConfigured(node_id="n1", record_id="c", **fields))
+
+    done = fleet.run(capsys, "leaks", "adopt", finding, "--reason", "started by hand")
+
+    assert (done.code, done.out) == (1, "refused\n")
+    assert f"claim 2 GiB for stranger on n1; refused: {why}: claims/" in done.err
+    found = fleet.run(capsys, "leaks", "-o", "json")
+    assert (found.code, [(item["finding_id"], item["ignored"]) for item in found.json["items"]]) == (3, [(finding, "")])
+
+
+def test_healing_that_the_ledger_refuses_says_why(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.claim("r1/0/s-1.1", "grown", "n1", memory_mib=1024)
+    for _ in range(3):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"grown": 3072})
+    fleet.append(CLAIMS, NodeConfigured(node_id="n1", record_id="c", status="disabled", reason="no more"))
+
+    done = fleet.run(capsys, "leaks", "--heal", "--yes", *LONG, "-o", "json")
+
+    (item,) = done.json["items"]
+    assert (done.code, item["action"]) == (3, "refused; still open")
+    assert item["what"] == "claim 3 GiB for grown, as its host shows it; refused: n1: status: disabled (no more)"
 
 
 def test_an_orphan_is_given_back_once_the_operator_agrees(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from projections.observed import NodeView
+from schemas.audits import InstanceReport
 from schemas.claims import ClaimReleased
 from schemas.codec import decode
 from schemas.findings import LeakConfirmed
+from schemas.inventory import Hypervisor, PciDevice
+from schemas.resources import ObservedResources
 from schemas.topics import CLAIMS
-from streams.healing import Place, Remedy, remedy
+from streams.healing import Place, Remedy, adopted, remedy
 from streams.operator import Stamp
 from tests.ledger_history import START_MS, History
 
@@ -83,3 +86,40 @@ def test_a_size_is_not_claimed_of_what_is_not_shown_or_not_claimed() -> None:
     unclaimed.audit({"i": 4}, at_s=120)
 
     assert [mended(each, "size-drift").messages for each in (claimed(shown=False), unclaimed)] == [(), ()]
+
+
+def test_an_adopted_guest_is_claimed_with_the_devices_that_it_has_of_those_that_its_host_lists() -> None:
+    history = History()
+    devices = (
+        PciDevice(address="a", device_type="type-PF"),
+        PciDevice(address="b", tags={"remote_managed": "true"}),
+        PciDevice(address="c"),
+    )
+    host = Hypervisor(vcpus=8, pcpus=0, memory_mib=64, disk_mib=64, pci_devices=devices)
+    there = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4), pci_addresses=("a", "b", "unlisted"))
+    history.audit({"i": there}, at_s=0, hypervisor=host)
+
+    mends = adopted(ghost(), Place(history.node(), 0, NodeView()), Stamp("x", START_MS + 10_000))
+
+    assert mends.says == "claim 4 MiB, device a, device b for i on n1"
+    (message,) = mends.messages
+    history.append(message.key or b"", message.value, at_s=10)
+    (claim,) = history.node().claims["i"]
+    assert (claim.amounts[2], claim.pci_addresses) == (4, ("a", "b"))
+
+
+def test_an_adoption_says_that_no_cells_and_cpus_are_claimed_where_the_guest_is_bound_to_some() -> None:
+    history = History()
+    bound = InstanceReport(instance_id="i", resources=ObservedResources(memory_mib=4), pinned_cpus=(1, 2))
+    history.audit({"i": bound}, at_s=0)
+
+    mends = adopted(ghost(), Place(history.node(), 0, NodeView()), Stamp("x", START_MS + 10_000))
+
+    assert mends.says == "claim 4 MiB for i on n1, but not the cells and CPUs that it is bound to"
+
+
+def ghost() -> LeakConfirmed:
+    return LeakConfirmed(
+        finding_id="ghost-instance/n1/i", kind="ghost-instance", node_id="n1", instance_id="i",
+        partition=0, offset=1, time_ms=0, since_ms=0, suspected_ms=0,
+    )  # fmt: skip
