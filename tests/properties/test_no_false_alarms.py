@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,10 +16,12 @@ import pytest
 from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
 from projections.ledger import Ledger
+from projections.ledger_state import Step
 from projections.observed import Observed
 from schemas.codec import encode, key_of
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
+from streams.cli.leaks.claimed_beyond import claimed_beyond
 from tests.properties.leaking_fleet import Fleet
 
 PARTITIONS = 2
@@ -33,12 +36,7 @@ def findings(fleet: Fleet, minutes: int, between: Between | None = None) -> tupl
     observed, leaks = [Observed(number) for number in range(PARTITIONS)], [Leaks(number) for number in range(PARTITIONS)]
     doubles, said, confirmed = DoubleClaims(ledgers), list[FindingRecord](), 0
     for time_ms, record in fleet.records(minutes):
-        key = key_of(record)
-        assert key is not None
-        number = partition_of(key, PARTITIONS)
-        step = ledgers[number].apply(ledgers[number].next_offset, time_ms, key, encode(record))
-        assert step is not None
-        assert step.dead is None, step.dead
+        number, step = applied(ledgers, time_ms, record)
         observed[number].apply(ledgers[number], step)
         said += leaks[number].apply(ledgers[number], observed[number], step)
         said += doubles.apply(number, step)
@@ -46,6 +44,17 @@ def findings(fleet: Fleet, minutes: int, between: Between | None = None) -> tupl
             leaks[number], observed[number] = between(leaks[number], observed[number])
         confirmed += sum(outcome.outcome == "confirmed" for outcome in step.outcomes)
     return said, confirmed
+
+
+def applied(ledgers: dict[int, Ledger], time_ms: int, record: Any) -> tuple[int, Step]:
+    """Fold one record into the ledger of its partition; returns which that is, and what it did."""
+    key = key_of(record)
+    assert key is not None
+    number = partition_of(key, PARTITIONS)
+    step = ledgers[number].apply(ledgers[number].next_offset, time_ms, key, encode(record))
+    assert step is not None
+    assert step.dead is None, step.dead
+    return number, step
 
 
 @pytest.mark.parametrize("followed", [False, True])
@@ -64,6 +73,15 @@ def test_clean_histories_confirm_no_finding_and_end_without_one(group: int, seed
     assert happened["confirmations"] > 50 or followed, "guests hardly ever started: the histories are too tame to show anything"
     felt = {"stale-instance", "ghost-instance"} if followed else {"missing-claim", "expired-claim", "double-claim"}
     assert felt <= set(happened), "lateness was never felt: the histories are too tame to show anything"
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_clean_histories_never_have_more_claimed_than_is_shown(seed: int, *, followed: bool) -> None:
+    for number in range(HISTORIES // 10):
+        ledgers = {there: Ledger(there, PARTITIONS) for there in range(PARTITIONS)}
+        for time_ms, record in Fleet(seed * 1000 + number, followed=followed).records(minutes=8):
+            there, step = applied(ledgers, time_ms, record)
+            assert not any(claimed_beyond(ledgers[there].nodes[node_id]) for node_id in step.node_ids), f"history {number}"
 
 
 def test_the_same_histories_with_one_guest_gone_without_a_word_confirm_that_and_nothing_else(seed: int) -> None:

@@ -18,6 +18,7 @@ from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
 from streams.cli.given.node_names import unknown_node
 from streams.cli.given.units_in import duration_ms
 from streams.cli.leaks import mending
+from streams.cli.leaks.claimed_beyond import beyond_lines, beyond_on, beyond_text
 from streams.cli.leaks.views_apart import ViewsApart, apart_lines, apart_on, apart_text
 from streams.cli.printed import units
 from streams.cli.printed.output import Column, Report, in_order, item_of
@@ -61,12 +62,13 @@ ExplainFlag = Annotated[
 
 
 class Selected(NamedTuple):
-    """A state and the findings chosen of it, what people are told of them all, and what `apart_on` has of the nodes."""
+    """A state and the findings chosen of it, what people are told of them all, and what `apart_on` and `beyond_on` have of the nodes."""
 
     state: State
     findings: list[OpenRecord]
     told: list[str]
     views_apart: dict[str, ViewsApart]
+    beyond: dict[str, list[str]]
 
 
 class Selection(NamedTuple):
@@ -96,11 +98,12 @@ class Selection(NamedTuple):
         if hidden:
             say(f"{units.counted(hidden, 'finding')} more, ignored by the operator: --ignored shows them")
         told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
-        views_apart = apart_on(state, self.nodes or state.node_ids(), known)
-        differs = apart_text(views_apart, found=len(known) - hidden, hidden=hidden)
-        if differs:
-            told = [*told, differs] if len(known) > hidden else [differs]
-        return Selected(state, found, told, views_apart)
+        names, open_ = self.nodes or state.node_ids(), len(known) - hidden
+        views_apart, beyond = apart_on(state, names, known), beyond_on(state, names, known)
+        differs = [apart_text(views_apart, found=open_, hidden=hidden), beyond_text(beyond, found=open_, hidden=hidden)]
+        if any(differs):
+            told = [*(told if open_ else []), *filter(None, differs)]
+        return Selected(state, found, told, views_apart, beyond)
 
 
 @app.default
@@ -137,14 +140,16 @@ def leaks(
     if heal:
         return _heal(log, selection, show, yes=yes, report_age_ms=oldest_ms)
     with opened(log) as source:
-        state, found, told, views_apart = selection.made(source, at)
+        state, found, told, views_apart, beyond = selection.made(source, at)
     items = [finding_item(finding, state.as_of_ms) for finding in found]
-    totals = summary(found) | {"nodes_apart": sorted(views_apart)}
+    totals = summary(found) | {"nodes_apart": sorted(views_apart), "nodes_claimed_beyond": sorted(beyond)}
     report = Report(columns=columns(), items=items, cut=state.cut, summary=totals, like=finding_item(_LIKE, 0))
     if explain and show.for_people:
         _explain(report, dict(zip(map(id, items), found, strict=True)), state, show)
         for name, differ in () if kind else views_apart.items():
             sys.stdout.write(apart_lines(state, name, differ))
+        for name, instances in () if kind else beyond.items():
+            sys.stdout.write(beyond_lines(state, name, instances))
         say(str(state.cut))
     else:
         show.write(report)
@@ -156,7 +161,7 @@ def leaks(
 def _heal(log: str | None, selection: Selection, show: Live, *, yes: bool, report_age_ms: int) -> int:
     """Print what would mend the chosen findings or, with `yes`, write it; where there is none people are told what there is."""
     with opened(log) as source:
-        _, found, told, _ = selection.made(source, "now")
+        _, found, told, *_ = selection.made(source, "now")
         code = mending.heal(source, found, show, yes=yes, report_age_ms=report_age_ms)
     for sentence in told if not found and show.in_words else ():
         say(sentence)

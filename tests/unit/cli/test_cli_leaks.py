@@ -48,7 +48,7 @@ def test_each_finding_has_its_state_and_what_it_holds_and_the_exit_code_says_tha
     assert orphan["held"] == {"vcpus": 2, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}
     assert said.json["summary"] == {
         "findings": 2, "confirmed": 2, "nodes": 2, "held": {"vcpus": 2, "pcpus": 0, "memory_mib": 2560, "disk_mib": 0},
-        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}, "nodes_apart": [],
+        "counted": {"vcpus": 0, "pcpus": 0, "memory_mib": 2048, "disk_mib": 0}, "nodes_apart": [], "nodes_claimed_beyond": [],
     }  # fmt: skip
 
 
@@ -370,3 +370,31 @@ def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys
 
     assert ignored == "nothing else found"
     assert last_words(sound, capsys).startswith("nothing else found yet; tracked and reported differ on 1 node: its next audit will tell")
+
+
+def test_a_larger_claim_beside_the_one_that_the_guest_is_as_is_told_once_nothing_is_under_way(
+    sound: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no finding, as the guest may have given memory back for a while; that claims agree would not be true either."""
+    sound.claim("r2/0/s-1.2", "i-1", "c01", memory_mib=4096, request_id="r2")
+    words = []
+    for _ in range(2):
+        words.append(last_words(sound, capsys))
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048})
+    said, explained = sound.run(capsys, "leaks", "-o", "json"), sound.run(capsys, "leaks", "--explain")
+    elsewhere = last_words(sound, capsys, "--node", "c02")
+
+    ends = "more is claimed than reported on 1 node: `claimlog leaks --explain` names the instances"
+    assert words == [AGREE, AGREE], "unconfirmed, and just confirmed"
+    assert (said.code, said.json["items"], said.json["summary"]["nodes_claimed_beyond"]) == (0, [], ["c01"])
+    assert explained.err.splitlines()[-1] == f"nothing found, though {ends}"
+    assert explained.out.startswith("more is claimed than reported on c01, without a finding\n  i-1  shown with 2 GiB; claimed: ")
+    assert "r2/0/s-1.2 4 GiB\n" in explained.out
+    assert elsewhere == AGREE
+
+    sound.audit("c02", {"ghost": 512})
+    (ghost,) = sound.run(capsys, "leaks", "-o", "value", "-c", "finding_id").out.split()
+    assert sound.run(capsys, "leaks").err.splitlines()[-1] == f"without a finding, {ends}"
+    sound.run(capsys, "leaks", "ignore", ghost, "--reason", "known")
+    assert last_words(sound, capsys) == f"nothing else found, though {ends}"
