@@ -1,15 +1,15 @@
 """What a cloud's hypervisors have, from Nova's own list of them: notifications never say it.
 
-The list is the answer of `GET /os-hypervisors/detail` up to microversion 2.87, or of `openstack hypervisor list --long -f json` at such a
-version; from 2.88 on Nova no longer gives totals there. It becomes one incomplete audit a node: totals are known, of instances it says
-nothing.
+The list is the answer of `GET /os-hypervisors/detail` up to microversion 2.87; from 2.88 on Nova no longer gives totals there. It becomes
+incomplete audits of its nodes: totals are known, of instances it says nothing.
 """
 
 from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any
 
 import msgspec
@@ -22,6 +22,10 @@ from schemas.units import AMOUNT_MAX, GIB, Amount, Count, Name, Text
 
 Gib = Annotated[int, Meta(ge=0, le=AMOUNT_MAX // GIB)]
 TOTALS_MISSING = "it has no vcpus, memory_mb or local_gb; ask for it at microversion 2.87 or below (2.88 dropped them)"
+CLIENT_HOSTNAME = "Hypervisor Hostname"
+"""A heading of the command line client's own list."""
+OF_THE_CLIENT = "`openstack hypervisor list` says no disk; ask the API for os-hypervisors/detail, as docs/openstack.md says"
+ONE_PAGE = "this is one page of several; ask for the list at microversion 2.32, which gives all of it at once"
 
 
 class ListedHost(Struct, frozen=True):
@@ -48,17 +52,6 @@ class _Listed(Struct):
     cpu_info: dict[str, Any] | str | None = None
 
 
-CLIENT_NAMES = {
-    "Hypervisor Hostname": "hypervisor_hostname",
-    "Hypervisor Type": "hypervisor_type",
-    "Host IP": "host_ip",
-    "vCPUs": "vcpus",
-    "Memory MB": "memory_mb",
-    "Local GB": "local_gb",
-}
-"""The command line client's headings."""
-
-
 def read_hypervisors(text: bytes) -> list[ListedHost]:
     """The hypervisors of a list. Raises ValueError that says what was expected and where."""
     try:
@@ -70,6 +63,8 @@ def read_hypervisors(text: bytes) -> list[ListedHost]:
     entries = document.get("hypervisors") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise ValueError('expected {"hypervisors": [...]} as GET /os-hypervisors/detail answers, or a list of hypervisors')
+    if isinstance(document, dict) and document.get("hypervisors_links"):
+        raise ValueError(ONE_PAGE)
     listed = [_listed(number, entry) for number, entry in enumerate(entries)]
     if not listed:
         raise ValueError("expected hypervisors, the list is empty; who may not see them is answered with none")
@@ -79,27 +74,49 @@ def read_hypervisors(text: bytes) -> list[ListedHost]:
     return listed
 
 
-def audit_of(listed: ListedHost, *, producer: str, epoch: int, taken_at_ms: int) -> HypervisorAudited:
-    """The audit that tells of a node's totals, and of nothing that is on it."""
-    return HypervisorAudited(
-        node_id=listed.node_id,
-        producer=producer,
-        epoch=epoch,
-        counter=1,
-        taken_at_ms=taken_at_ms,
-        mono_ms=0,
-        digest=audit_digest(listed.hypervisor, ()),
-        complete=False,
-        hypervisor=listed.hypervisor,
-        instances=(),
-    )
+class Listing:
+    """Says what a list says of its nodes, and says it again every `interval_ms`: of whom nobody speaks any more, that is silent.
+
+    Each time in full, as an unchanged audit stands for a complete one, and these are not.
+    """
+
+    def __init__(self, hosts: Sequence[ListedHost], *, producer: str, epochs: Mapping[str, int], interval_ms: int) -> None:
+        """`epochs` has one for each node."""
+        self._hosts, self._producer, self._epochs, self._interval_ms = hosts, producer, epochs, interval_ms
+        self._counter = 0
+        self._due_ms: int | None = None
+
+    def is_due(self, ran_ms: int) -> bool:
+        """Whether it is time, by a clock that only runs; the first time is now."""
+        return bool(self._hosts) and (self._due_ms is None or ran_ms >= self._due_ms)
+
+    def audits(self, taken_at_ms: int, ran_ms: int, elsewhere: AbstractSet[str] = frozenset()) -> list[HypervisorAudited]:
+        """An audit of each node but those `elsewhere`: another producer looks at them, and only that one knows when they are gone."""
+        self._counter += 1
+        self._due_ms = ran_ms + self._interval_ms
+        return [self._audit(each, taken_at_ms, ran_ms) for each in self._hosts if each.node_id not in elsewhere]
+
+    def _audit(self, listed: ListedHost, taken_at_ms: int, ran_ms: int) -> HypervisorAudited:
+        return HypervisorAudited(
+            node_id=listed.node_id,
+            producer=self._producer,
+            epoch=self._epochs[listed.node_id],
+            counter=self._counter,
+            taken_at_ms=taken_at_ms,
+            mono_ms=ran_ms,
+            digest=audit_digest(listed.hypervisor, ()),
+            complete=False,
+            hypervisor=listed.hypervisor,
+            instances=(),
+        )
 
 
 def _listed(number: int, entry: object) -> ListedHost:
     place = f"hypervisors[{number}]"
-    named = {CLIENT_NAMES.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
+    if isinstance(entry, dict) and CLIENT_HOSTNAME in entry:
+        raise ValueError(f"{place}: {OF_THE_CLIENT}")
     try:
-        said = msgspec.convert(named, _Listed)
+        said = msgspec.convert(entry, _Listed)
         cpu = msgspec.json.decode(said.cpu_info) if isinstance(said.cpu_info, str) and said.cpu_info else said.cpu_info or {}
         architecture = cpu.get("arch", "") if isinstance(cpu, dict) else ""
         info = _cpu_info(cpu) if isinstance(cpu, dict) else CpuInfo()

@@ -18,6 +18,7 @@ from streams.cli.given.documents import file_bytes
 from streams.cli.printed.printable import say
 from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
+from streams.cli.produce.verb import SECONDS_MAX, Seconds, check_above_0, persistence
 from streams.cli.reading.open_log import open_log, opened
 from streams.clock import SystemClock, wall_clock_ms
 from streams.ledger_topics import open_ledger
@@ -48,28 +49,27 @@ def openstack(
     log: LogFlag = None,
     once: Annotated[bool, Parameter(negative=(), help="End when all that is there has been read.")] = False,
     hypervisors: HypervisorsFlag = None,
+    interval: Seconds = 60.0,
     swap_mib: SwapFlag = (),
 ) -> int:
     """Nova's notifications, versioned and legacy: what each node's instances use, as Nova's resource tracker counts it.
 
     Nothing is written to the cloud or its bus. Every start reads all that the bus still has and says only what is new. Services and
-    aggregates become status, zone and aggregates of nodes. What is no notification goes to the dead letters with its place.
+    aggregates become status, zone and aggregates of nodes. What is no notification goes to the dead letters with its place. What
+    --hypervisors lists is said every --interval, so that nodes do not fall silent while a bus is followed.
 
     Exits 6 if the node of some host was never named, so that what instances use there could not be said.
     """
-    from producers.openstack import PRODUCER, OpenStack
-    from producers.openstack_hosts import audit_of
-    from producers.source import epoch_after, said
-    from schemas.topics import AUDITS, LIFECYCLE
+    from producers.openstack import OpenStack
+    from schemas.topics import LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
+    from streams.cli.produce.listing import Listed
     from streams.cli.produce.notifications import Feed, letters_before, swaps, told_before
-    from streams.cli.produce.publishing import last_epochs, message
-    from streams.cli.produce.verb import persistence
     from streams.cli.reading.records import lost_before
 
+    check_above_0("--interval", interval, SECONDS_MAX)
     clock = SystemClock()
     hosts, swap, start_ms = listed_hosts(hypervisors), swaps(swap_mib), clock.wall_ms()
-    audits: list[Message] = []
     with ExitStack() as stack:
         sources = [stack.enter_context(notifications(spec)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
@@ -79,31 +79,40 @@ def openstack(
         before = told_before(target)
         follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
         feed, persistent = Feed(follower, letters_before(target)), persistence()
-        epochs = persistent(lambda: last_epochs(target, PRODUCER, AUDITS, [each.node_id for each in hosts]))
-        for each in hosts:
-            epoch = epoch_after(epochs[each.node_id], start_ms)
-            audits.append(message(said(AUDITS, audit_of(each, producer=PRODUCER, epoch=epoch, taken_at_ms=start_ms))))
-        _append(target, audits, persistent)
+        listed = Listed(target, hosts, clock, persistent, interval_ms=int(interval * 1000))
+        listed.tell()
         for each in hosts:
             _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)
+        again = None if once else listed.tell
         try:
             with ended_by_sigterm():
-                _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, once=once)
+                _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, again)
         finally:
             for sentence in _told(feed, listed=bool(hosts)):
                 say(sentence)
     return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
 
 
-def _follow(sources: list[Source], feed: Feed, append: Callable[[list[Message]], None], persistent: Persistent, *, once: bool) -> None:
-    """Read until all sources are over, or with `once` until none has anything now. A bus that is away is waited for."""
+def _follow(
+    sources: list[Source],
+    feed: Feed,
+    append: Callable[[list[Message]], None],
+    persistent: Persistent,
+    again: Callable[[], None] | None,
+) -> None:
+    """Read until all sources are over; without `again` until none has anything now. A bus that is away is waited for.
+
+    `again` is called after each reading, and not while one hangs: nodes of which it speaks fall silent then.
+    """
     while True:
         records = [record for source in sources for record in persistent(source.read)]
         append(feed.take(records))
+        if again is not None:
+            again()
         if records:
             continue
         append(feed.settle())
-        if once or all(source.is_over for source in sources):
+        if again is None or all(source.is_over for source in sources):
             return
         waiting = [source for source in sources if not source.is_over]
         for source in waiting:

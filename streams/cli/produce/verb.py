@@ -36,7 +36,8 @@ NODES_MAX = 1_000_000
 WAIT_SECONDS = 0.5
 """Longest sleep: how late an interrupt is heard."""
 
-Seconds = Annotated[float, of_seconds("Seconds, or 2m, from one audit of a host to its next.")]
+INTERVAL_HELP = "Seconds, or 2m, from one audit of a host to its next; after three times `run --audit-interval` without one it is silent."
+Seconds = Annotated[float, of_seconds(INTERVAL_HELP)]
 Once = Annotated[bool, Parameter(negative=(), help="One audit of each host, then end.")]
 Seed = Annotated[int, Parameter(converter=whole, help="The same seed gives the same stream.")]
 Nodes = Annotated[int, Parameter(converter=whole, help="How many hosts are simulated; 0: requests only.")]

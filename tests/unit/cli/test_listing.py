@@ -1,0 +1,154 @@
+"""What `produce openstack --hypervisors` lists, on a log: nodes stay there while it is followed, and fall silent when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from producers.openstack import OpenStack
+from producers.openstack_hosts import ListedHost
+from projections.ledger import Ledger
+from projections.observed import Observed
+from schemas.inventory import Hypervisor
+from schemas.topics import AUDITS, CLAIMS
+from streams.cli.produce.listing import Listed
+from streams.cli.produce.notifications import Feed, Lines
+from streams.cli.produce.openstack import _follow
+from streams.cli.produce.publishing import Persistent
+from streams.leak_audit import LeakAudit
+from streams.log.base import LogUnreachable, Record
+from streams.log.reading import partition_records, topic_records
+from tests.cli_log import PARTITIONS, FleetLog
+
+MINUTE_MS = 60_000
+HOSTS = [ListedHost(name, name, Hypervisor(vcpus=16, memory_mib=8192, disk_mib=102_400)) for name in ("c01", "c02")]
+
+
+class FleetClock:
+    """The fleet's own time, for whoever stamps and for whoever measures."""
+
+    def __init__(self, fleet: FleetLog) -> None:
+        self._fleet = fleet
+
+    def wall_ms(self) -> int:
+        return self._fleet.now_ms
+
+    def boot_ms(self) -> int:
+        return self._fleet.now_ms
+
+    def seconds(self, duration_ms: int) -> float:
+        return duration_ms / 1000
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetLog:
+    """Nobody has reported anything yet."""
+    return FleetLog(tmp_path)
+
+
+def persistent() -> Persistent:
+    ticks = iter(range(1_000_000))
+    return Persistent(lambda _: None, lambda: float(next(ticks)), lambda _: None)
+
+
+def listed(fleet: FleetLog, *hosts: ListedHost) -> Listed:
+    return Listed(fleet.log, hosts or HOSTS, FleetClock(fleet), persistent(), interval_ms=MINUTE_MS)
+
+
+def after_minutes(fleet: FleetLog, minutes: int, said: Listed | None = None) -> None:
+    """So much time passes; a follower that is there tells the list when it is due."""
+    for _ in range(minutes):
+        fleet.now_ms += MINUTE_MS
+        if said is not None:
+            said.tell()
+            fleet.carry()
+
+
+def folded(fleet: FleetLog) -> Iterator[tuple[Ledger, LeakAudit]]:
+    """Each partition of the ledger as the stream processor has it."""
+    for number in range(PARTITIONS):
+        ledger, observed, audit = Ledger(number, PARTITIONS), Observed(number), LeakAudit(number)
+        for record in partition_records(fleet.log, CLAIMS, number):
+            step = ledger.apply(record.offset, record.time_ms, record.key, record.value)
+            assert step is not None
+            observed.apply(ledger, step)
+            audit.step(ledger, observed, step)
+        yield ledger, audit
+
+
+def silent(fleet: FleetLog) -> list[bytes]:
+    """The nodes that the stream processor finds silent now."""
+    return sorted(message.key for ledger, audit in folded(fleet) for message in audit.silences(ledger, fleet.now_ms, MINUTE_MS))
+
+
+def test_nodes_of_a_list_are_not_silent_while_it_is_followed_and_are_three_intervals_after(fleet: FleetLog) -> None:
+    said = listed(fleet)
+    said.tell()
+    fleet.carry()
+
+    after_minutes(fleet, 10, said)
+    followed = silent(fleet)
+    after_minutes(fleet, 3)
+
+    assert (followed, silent(fleet)) == ([], [b"c01", b"c02"])
+
+
+def test_a_list_that_is_repeated_confirms_and_closes_no_claim(fleet: FleetLog) -> None:
+    said = listed(fleet)
+    said.tell()
+    fleet.carry()
+    fleet.claim("claimed", "i1", "c01", ttl_ms=2 * MINUTE_MS)
+    fleet.lived("c01", "i2", 512)
+
+    after_minutes(fleet, 10, said)
+
+    (node,) = [ledger.nodes["c01"] for ledger, _ in folded(fleet) if "c01" in ledger.nodes]
+    assert [(claim.claim_id, claim.confirmed_ms) for claim in node.held()] == [("claimed", None)]
+    assert (list(node.shown), node.complete_ms) == (["i2"], -1)
+
+
+def test_a_node_that_another_producer_audits_is_left_to_it_also_when_that_has_ended(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.audit("c01")
+    said = listed(fleet)
+    said.tell()
+    fleet.audit("c02")
+
+    after_minutes(fleet, 4, said)
+
+    producers = [(record.key, b'"producer":"nova"' in record.value) for record in topic_records(fleet.log, AUDITS)]
+    assert sorted(producers) == [(b"c01", False), (b"c02", False), (b"c02", True)]
+    assert silent(fleet) == [b"c01", b"c02"]
+    assert capsys.readouterr().err.splitlines() == [
+        "another producer audits c01: what --hypervisors says there is left out, also when that one falls silent",
+        "another producer audits c02: what --hypervisors says there is left out, also when that one falls silent",
+    ]
+
+
+class AwayBus(Lines):
+    """A bus whose brokers do not answer after the first read."""
+
+    def __init__(self) -> None:
+        super().__init__("bus", BytesIO(), 0)
+        self.reads = 0
+
+    def read(self) -> list[Record]:
+        self.reads += 1
+        if self.reads > 1:
+            raise LogUnreachable("the bus is away")
+        return []
+
+
+def test_the_list_is_told_after_each_reading_and_not_while_the_bus_is_away() -> None:
+    told: list[int] = []
+    bus = AwayBus()
+
+    with pytest.raises(LogUnreachable):
+        _follow([bus], Feed(OpenStack(lambda _: 1)), lambda _: None, persistent(), lambda: told.append(bus.reads))
+
+    assert told == [1]
+    assert bus.reads > 2
