@@ -1,7 +1,8 @@
 """Who reports what, for `claimlog doctor`: a node has one producer of audits, and of two at once one speaks into the wind.
 
 The fold takes the newest epoch and ignores the others (rule 4), so the guests of one of two machines that report under one name are not
-counted, and nothing else says so: each of them alone is in order. Nor does anything else say so of a machine that is two nodes.
+counted, and nothing else says so: each of them alone is in order. Nor does anything else say so of a machine that is two nodes, nor of a
+node that is silent from each audit to its next, since its producer pauses longer than the stream processor waits.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
+from schemas.claims import NodeObserved, NodeSilent
+from schemas.codec import decode
 from schemas.few import few
-from schemas.topics import AUDITS
+from schemas.topics import AUDITS, CLAIMS
 from streams.cli.doctor.checks import Check
 from streams.cli.printed import units
 from streams.cli.reading.state import State
@@ -23,6 +26,10 @@ TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
+
+
+SILENCES_MIN = 2
+"""A producer that hung once is silent once; one whose interval is too long is so between all of its audits."""
 
 
 class _Stamp(Struct):
@@ -48,6 +55,27 @@ def producers(log: Log) -> Iterator[Check]:
         named = ", ".join(doubled[:3]) + (" …" if len(doubled) > 3 else "")
         says = f"two processes at once report {named}: only the one that began last counts"
         yield Check("warn", "producers", says, "stop one; if they are two machines of one name, give each its own (produce libvirt --node)")
+
+
+def intervals(log: Log) -> Iterator[Check]:
+    """Nodes that were called silent before the very next audit of theirs was even taken; nothing where there are none."""
+    silent: dict[str, tuple[str, int, int, int]] = {}
+    silences: dict[str, int] = {}
+    for record in topic_records(log, CLAIMS, TAIL_RECORDS):
+        said = decode(CLAIMS, record.value)
+        if isinstance(said, NodeSilent):
+            silent.setdefault(said.node_id, (said.producer, said.epoch, said.counter + 1, record.time_ms))
+        elif isinstance(said, NodeObserved) and said.node_id in silent:
+            *awaited, told_ms = silent.pop(said.node_id)
+            if [said.producer, said.epoch, said.counter] == awaited and said.taken_at_ms > told_ms:
+                silences[said.node_id] = silences.get(said.node_id, 0) + 1
+    if often := sorted(node_id for node_id, times in silences.items() if times >= SILENCES_MIN):
+        says = f"{units.counted(len(often), 'node')} silent from one audit to the next ({few(often)}), though the producer goes on"
+        fix = (
+            "report more often than three times `claimlog run --audit-interval` (produce libvirt --interval), or raise that on every "
+            "processor: a silent node takes nothing new"
+        )
+        yield Check("warn", "intervals", says, fix)
 
 
 def machines(state: State) -> Iterator[Check]:

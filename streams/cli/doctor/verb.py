@@ -19,7 +19,7 @@ from streams.cli.doctor.checks import Check
 from streams.cli.doctor.cluster import of_brokers, of_cluster
 from streams.cli.doctor.holes import LOOKED_THROUGH, holes
 from streams.cli.doctor.host_clocks import host_clocks
-from streams.cli.doctor.producers import machines, producers
+from streams.cli.doctor.producers import intervals, machines, producers
 from streams.cli.doctor.skipped import skipped
 from streams.cli.exits import Exit
 from streams.cli.flags import LIVE, Live, LogFlag
@@ -57,10 +57,10 @@ def doctor(
     """Each line is ok, warn or fail, with what to do about it. Exits 3 if anything fails, 5 if the log is out of reach or not there.
 
     Checked: the log opens, every checksum fits, and there is room to append; topics and their partitions; the ledger is opened; clocks; who
-    is behind; requests that nobody will answer; dead letters; machines that are several nodes; open findings; published digests against a
-    fold of the same records; that the log has all that tables of an ended process were folded from; what is installed. On Kafka also
-    brokers and copies, the settings of topics, who is in the groups of workers and schedulers, and whether records were lost in the middle
-    of topics. Of a file of JSON lines: all that does not need somebody at work on it.
+    is behind; requests that nobody will answer; dead letters; nodes that are silent between their audits; machines that are several nodes;
+    open findings; published digests against a fold of the same records; that the log has all that tables of an ended process were folded
+    from; what is installed. On Kafka also brokers and copies, the settings of topics, who is in the groups of workers and schedulers, and
+    whether records were lost in the middle of topics. Of a file of JSON lines: all that does not need somebody at work on it.
     """
     from streams.log.sqlite_file import sqlite_version
 
@@ -124,6 +124,7 @@ def _of_log(log: Log, *, quick: bool) -> Iterator[Check]:
         yield from _allowed("holes", lambda: _holes(log))
     yield from _allowed("dead letters", lambda: [checks.dead_letters(log)])
     yield from _allowed("producers", lambda: producers(log))
+    yield from _allowed("intervals", lambda: intervals(log))
     yield from (check for check in folded if check not in ahead)
 
 

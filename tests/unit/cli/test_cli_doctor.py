@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -13,7 +14,7 @@ from projections import filed
 from projections.rules import SKEW_MS
 from projections.state import STATE_VERSION
 from schemas.audits import HypervisorAudited
-from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved
+from schemas.claims import ClaimReleased, NodeConfigured, NodeObserved, NodeSilent
 from schemas.codec import decode, encode
 from schemas.inventory import Hypervisor
 from schemas.requests import Flavor, PlacementRequested
@@ -371,6 +372,28 @@ def test_a_node_that_two_processes_report_at_once_is_named_and_one_that_began_an
 
     assert statuses(said)["producers"] == "warn"
     assert "two processes at once report twice: only the one that began last counts / stop one" in says(said, "producers")
+
+
+def test_nodes_that_are_silent_from_one_audit_to_the_next_are_named_and_one_that_hung_once_or_began_anew_is_not(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`carried` was reported in time by a producer that could not reach the log."""
+    words = {"slow": "1 S 2 S 3", "hung": "1 2 S 3 4", "anew": "1 S 9 S 17", "carried": "1 S late2 S late3", "gone": "1 S"}
+    for node_id, history in words.items():
+        said_last = 0
+        for word in history.split():
+            number = int(word.removeprefix("late")) if word != "S" else said_last
+            names: dict[str, Any] = {"node_id": node_id, "producer": "p", "epoch": number // 8, "counter": number}
+            taken_ms = fleet.now_ms - 60_000 if word.startswith("late") else fleet.now_ms + 1_000
+            look = NodeObserved(taken_at_ms=taken_ms, mono_ms=1, digest="d", hypervisor=Hypervisor(vcpus=8), instances=(), **names)
+            silence = NodeSilent(record_id=f"{node_id}/{len(words)}/{number}", silent_since_ms=fleet.now_ms, **names)
+            fleet.append(CLAIMS, silence if word == "S" else look)
+            said_last = number
+
+    said = fleet.run(capsys, "doctor", "-o", "json")
+
+    assert (said.code, statuses(said)["intervals"]) == (0, "warn")
+    assert "1 node silent from one audit to the next (slow), though the producer goes on / report more often" in says(said, "intervals")
 
 
 def test_a_machine_that_is_reported_as_several_nodes_is_named_until_all_but_one_are_withdrawn(
