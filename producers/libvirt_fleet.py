@@ -15,7 +15,7 @@ from typing import NamedTuple
 from producers.libvirt_connect import HypervisorUnreachable, Pending
 from producers.libvirt_host import LastEpoch, LibvirtHost
 from producers.source import Publish, Said
-from schemas.audits import AuditFailed, AuditRecord
+from schemas.audits import AuditFailed, AuditRecord, HypervisorAudited
 from schemas.envelope import Headers
 
 OUTBOX_MAX = 10_000
@@ -25,6 +25,7 @@ TICK_SECONDS = 0.5
 """Longest rest of a host: how late it hears that it is to end."""
 SPREAD_SECONDS_MAX = 5.0
 """The first audits of many hosts are spread over this time, and so are all that follow."""
+NO_DISK = "no storage pool is active, so it has no disk to give: no instance with a disk goes there; docs/libvirt.md says how to define one"
 
 
 class NodeTwice(Exception):
@@ -63,6 +64,7 @@ class Fleet:
         self._failure: BaseException | None = None
         self._owners: dict[str, str] = {}
         self._states: dict[str, str] = {}
+        self._without_disk: set[str] = set()
         self._threads = [
             threading.Thread(target=self._guarded, args=(make, number, len(hosts)), name=f"host {number}", daemon=True)
             for number, make in enumerate(hosts)
@@ -146,8 +148,9 @@ class Fleet:
 
     def _audit(self, host: LibvirtHost) -> None:
         """Audit, and say it when a host that answered does so no more, or again."""
+        record: AuditRecord | None = None
         try:
-            record: AuditRecord = host.audit()
+            record = host.audit()
             state = "audited"
             if isinstance(record, AuditFailed):
                 state = f"not answering: {record.reason}"
@@ -159,6 +162,7 @@ class Fleet:
         if self._states.get(name) != kind:
             self._states[name] = kind
             self._put(f"{name}: {state}")
+        self._tell_of_disk(record)
 
     def _audit_once(self, host: LibvirtHost) -> None:
         try:
@@ -173,6 +177,17 @@ class Fleet:
         self.answered += 1
         unknown = f" ({len(record.unknown_instances)} of them do not answer)" if record.unknown_instances else ""
         self._put(f"{host.node_id}: audited; domains: {len(record.instances or ())}{unknown}, life-cycle events: {host.events_published}")
+        self._tell_of_disk(record)
+
+    def _tell_of_disk(self, record: AuditRecord | None) -> None:
+        """Say of a host that it offers no disk, once for as long as that lasts; what an unchanged audit stands for was told already."""
+        if not isinstance(record, HypervisorAudited) or record.hypervisor is None:
+            return
+        if record.hypervisor.disk_mib is not None:
+            self._without_disk.discard(record.node_id)
+        elif record.node_id not in self._without_disk:
+            self._without_disk.add(record.node_id)
+            self._put(f"{record.node_id}: {NO_DISK}")
 
     def _publish(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
         self._put(Said(topic, key, value, headers))

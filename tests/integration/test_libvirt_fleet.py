@@ -20,7 +20,7 @@ pytest.importorskip("libvirt", reason="libvirt-python is not installed: it needs
 from producers.libvirt_audit import Auditor
 from producers.libvirt_connect import connect
 from producers.libvirt_domains import Survey
-from producers.libvirt_fleet import Fleet, MakeHost, NodeTwice
+from producers.libvirt_fleet import NO_DISK, Fleet, MakeHost, NodeTwice
 from producers.libvirt_host import LibvirtHost
 from producers.libvirt_system import Options
 from producers.source import AuditSource
@@ -93,6 +93,24 @@ def test_one_service_has_several_nodes_each_with_epochs_of_its_own(tmp_path: Pat
         assert own[0].hypervisor is not None
         assert own[0].hypervisor.service_host == "compute-1"
         assert own[1].hypervisor is None
+
+
+def test_a_host_without_an_active_pool_is_said_to_have_no_disk_to_give_and_once(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text(node_xml([1]))
+    fleet = Fleet(
+        [maker(f"test://{tmp_path}/a.xml", "a"), maker("test:///default", "b")], last_epoch=lambda *_: None, interval_seconds=0.05
+    )
+    fleet.start()
+
+    # Each audits again in full meanwhile, which is every 20th time.
+    records, said = records_of(fleet, lambda found: sum(isinstance(each, HypervisorAudited) for each in found) >= 50)
+    fleet.close()
+
+    assert {each.node_id: each.hypervisor.disk_mib for each in records if isinstance(each, HypervisorAudited) and each.hypervisor} == {
+        "a": None,
+        "b": 102_400,
+    }
+    assert [sentence for sentence in said if "no storage pool is active" in sentence] == [f"a: {NO_DISK}"]
 
 
 def test_a_host_that_hangs_delays_nobody_and_is_unknown(daemon: Daemon) -> None:
