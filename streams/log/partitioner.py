@@ -63,10 +63,10 @@ def other_count(spec: TopicSpec, count: int, full_name: Callable[[str], str] | N
     said = f"topic {name!r} has {count} partitions here, not {spec.partitions}"
     if full_name and is_made_again([spec.name]):
         return f"{said}: {anew([spec.name], full_name)}"
-    said += f"; that never changes. Use {count}, or a new log"
     if full_name and count > spec.partitions:
-        said += "; where somebody added some (`kafka-topics.sh --alter`), `claimlog copy` the ledger to a new one"
-    return said
+        # What it belongs to has fewer and cannot follow, so there is no way to use them.
+        return f"{said}: somebody added some (`kafka-topics.sh --alter`), which cannot be taken back or used; {WAY_BACK}"
+    return f"{said}; that never changes. Use {count}, or a new log"
 
 
 def check_same(before: Mapping[str, int], now: Mapping[str, int], full_name: Callable[[str], str]) -> None:

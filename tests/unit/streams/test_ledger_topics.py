@@ -196,6 +196,15 @@ def test_a_ledger_is_to_be_copied_where_partitions_were_added_to_what_nothing_ma
         check_same(before, log.topics(), _OnKafka.settings.topic)
 
 
+@pytest.mark.parametrize("name", [topics.REQUESTS, topics.AUDITS])
+def test_a_start_on_added_partitions_says_to_copy_the_ledger_and_not_to_use_what_nothing_can_use(name: str) -> None:
+    said = other_count(TopicSpec(name, 8), 10, _OnKafka.settings.topic)
+
+    assert said.startswith(f"topic 'pre.{name}' has 10 partitions here, not 8: somebody added some")
+    assert "`claimlog copy` the ledger to a new log" in said
+    assert "Use 10" not in said
+
+
 def test_of_several_topics_that_were_deleted_all_are_named_with_what_to_do_about_each() -> None:
     gone = (topics.RESULTS, topics.NODE_RESOURCES, topics.DIGESTS)
     log = MemoryLog([spec for spec in topic_specs(1, 1) if spec.name not in gone])
