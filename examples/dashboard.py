@@ -7,8 +7,7 @@ import os
 import sys
 import time
 
-from rich.live import Live
-from rich.table import Table
+from rich import console, live, table
 
 from schemas.codec import decode
 from schemas.results import NodeResources
@@ -28,8 +27,8 @@ def read_rows(log: Log, rows: dict[str, NodeResources], offsets: dict[Partition,
                     rows[row.node_id] = row
 
 
-def table(rows: dict[str, NodeResources], now_ms: int) -> Table:
-    drawn = Table("node", "status", "vCPUs", "memory MiB", "guests", "leaks", "audit", title="limit / reported / claimed / free")
+def board(rows: dict[str, NodeResources], now_ms: int) -> table.Table:
+    drawn = table.Table("node", "status", "vCPUs", "memory MiB", "guests", "leaks", "audit", title="limit / reported / claimed / free")
     for row in sorted(rows.values(), key=lambda each: each.node_id):
         age = "never" if row.audit_taken_at_ms is None else f"{max(0, now_ms - row.audit_taken_at_ms) // 1000} s"
         style = "red" if row.leaks or min(row.vcpus.free or 0, row.memory_mib.free or 0) < 0 else None
@@ -44,13 +43,14 @@ def main() -> None:
     parser.add_argument("--log", default=None, help="sqlite:PATH or kafka://HOST:PORT[/PREFIX]; default: CLAIMLOG_LOG")
     parser.add_argument("--once", action="store_true", help="print the table and end")
     options, rows, offsets = parser.parse_args(), dict[str, NodeResources](), dict[Partition, int]()
-    with open_log(options.log, os.environ, sys.stdin.buffer, narrowed=True) as log, Live(refresh_per_second=4) as live:
-        show = live.update if live.console.is_terminal or options.once else live.console.print
+    target = console.Console(width=None if sys.stdout.isatty() else 500)  # Into a pipe a row is one line, as long as it is.
+    with open_log(options.log, os.environ, sys.stdin.buffer, narrowed=True) as log, live.Live(console=target) as screen:
+        show = screen.update if target.is_terminal else target.print
         read_rows(log, rows, offsets)
-        while show(table(rows, time.time_ns() // 1_000_000)) is None and not options.once:
+        while show(board(rows, time.time_ns() // 1_000_000)) is None and not options.once:
             time.sleep(1.0)
             try:
-                log.wait(offsets, 0.0 if live.console.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.
+                log.wait(offsets, 0.0 if target.is_terminal else 60.0)  # Into a pipe what is new, or a minute old.
                 read_rows(log, rows, offsets)
             except LogUnreachable as problem:  # The table grows older, and says so, until brokers are back.
                 print(f"claimlog: {problem}; it is waited for", file=sys.stderr)

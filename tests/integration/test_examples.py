@@ -131,6 +131,18 @@ def test_an_example_ends_by_an_interrupt_or_without_a_log_in_plain_words(name: s
     assert refused.startswith("claimlog: --log nothing is no log")
 
 
+def test_the_dashboard_prints_into_a_pipe_a_node_a_line_however_wide_and_ends_it(tmp_path: Path) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("compute-0001.rack-17.example.org", memory_mib=81_920_000)
+    fleet.append(NODE_RESOURCES, state_at(fleet.log).row("compute-0001.rack-17.example.org"))
+
+    shown, _ = example("dashboard.py", "--log", fleet.spec, "--once").communicate(timeout=60)
+
+    (row,) = [line for line in shown.splitlines() if "compute-0001.rack-17.example.org" in line]
+    assert "81,920,000 / 0 / 0 / 81,920,000" in row
+    assert (shown.endswith("\n"), shown.endswith("\n\n")) == (True, False)
+
+
 def test_the_dashboard_prints_a_table_into_a_pipe_whenever_a_row_is_new(tmp_path: Path) -> None:
     fleet = FleetLog(tmp_path)
     fleet.audit("c01", memory_mib=8192)
