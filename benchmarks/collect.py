@@ -7,11 +7,13 @@ date and machine. The few that the README shows are written there as well (see `
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,18 @@ TITLES = ("benchmark", "subject", "parameters", "value", "unit", "date")
 
 
 def main() -> None:
-    known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
-    names, flags = sys.argv[1:], list[str]()
-    if "--" in names:
-        names, flags = names[: names.index("--")], names[names.index("--") + 1 :]
-    asked = names or known
-    if unknown := sorted(set(asked) - {*known, *LARGE}):
-        sys.exit(f"not known: {', '.join(unknown)}; known: {', '.join([*known, *LARGE])}")
+    known = [*sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py")), *LARGE]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.collect",
+        usage="%(prog)s [-h] [NAME ...] [-- FLAG ...]",
+        description="Run benchmarks and write benchmarks/results.md and the README's few figures anew; others' rows stay as they are.",
+        epilog=f"Known: {', '.join(known)}. Flags behind -- go to each that is run.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"bench_ left out; default: all but {', '.join(LARGE)}")
+    ours, flags = _split(sys.argv[1:])
+    asked = parser.parse_args(ours).names or [name for name in known if name not in LARGE]
+    if unknown := sorted(set(asked) - set(known)):
+        parser.error(f"not known: {', '.join(unknown)}; known: {', '.join(known)}")
     figures = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     for name in asked:
         print(f"{name} …", file=sys.stderr, flush=True)
@@ -46,6 +53,12 @@ def main() -> None:
         RESULTS.write_text("".join(json.dumps(figure) + "\n" for figure in sorted(figures, key=lambda figure: figure["module"])))
         PAGE.write_text(page(figures))
     README.write_text(with_section(README.read_text(), figures))
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is for this module, and what is behind `--` for the benchmarks."""
+    ours = list(takewhile(lambda argument: argument != "--", arguments))
+    return ours, arguments[len(ours) + 1 :]
 
 
 def measured(name: str, flags: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from benchmarks import collect
 from benchmarks.report import duration_seconds, positive, positives
 
 
@@ -38,3 +39,26 @@ def test_argparse_ends_with_2_on_what_is_no_number(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="2"):
         parser.parse_args(["--runs", "many"])
     assert "--runs" in capsys.readouterr().err
+
+
+def test_collect_has_a_help_that_names_all_and_runs_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["collect", "--help"])
+
+    with pytest.raises(SystemExit, match="0"):
+        collect.main()
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: python -m benchmarks.collect [-h] [NAME ...] [-- FLAG ...]")
+    assert "select" in shown
+    assert "placement_kafka_5000" in shown
+
+
+def test_collect_refuses_a_benchmark_that_is_not_there_before_it_runs_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["collect", "cli", "nonsense", "--", "--runs", "1"])
+
+    with pytest.raises(SystemExit, match="2"):
+        collect.main()
+
+    assert "not known: nonsense; known: cli, " in capsys.readouterr().err
