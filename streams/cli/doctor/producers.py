@@ -26,8 +26,6 @@ TAIL_RECORDS = 2_000
 """Of each partition the newest are looked at: with two processes on one node they take turns all the time."""
 FALLS_MIN = 2
 """A spool that is carried on late, or again, puts older records behind newer ones once; who does so again is another process."""
-
-
 SILENCES_MIN = 2
 """A producer that hung once is silent once; one whose interval is too long is so between all of its audits."""
 
