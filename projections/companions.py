@@ -29,10 +29,21 @@ class _OfNode(msgspec.Struct, array_like=True):
 
 
 class Doubles(msgspec.Struct, array_like=True):
-    """Open double claims by instance. They span partitions, so each partition's rows have them, and the highest `changes` is the newest."""
+    """Open double claims by instance. They span partitions, so each partition's rows have them, and the highest `changes` is the newest.
+
+    Whoever kept another partition's rows may have known others: see `united`.
+    """
 
     changes: int = 0
     open: dict[str, OpenFinding] = {}
+
+
+def united(kept: Iterable[Doubles]) -> Doubles:
+    """The open ones of all, each as the newest that has it says. One that has ended since is found to be over by a look at its sides."""
+    found = Doubles()
+    for each in sorted(kept, key=lambda doubles: doubles.changes):
+        found = Doubles(each.changes, found.open | each.open)
+    return found
 
 
 _NODE, _DOUBLES = b"n", b"d"

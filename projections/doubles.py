@@ -15,7 +15,7 @@ is on its way out and no double; a migration with the guest on both hosts gets t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from schemas.partitioner import partition_of
 from schemas.topics import CLAIMS
 from schemas.units import bounded_name, bounded_text
 
+KIND: Final = "double-claim"
 MAKES_NONE = frozenset({ClaimRequested, ClaimRenewed})
 """The records that confirm and close no claim."""
 GRANTED = "claim-requested"
@@ -68,6 +69,8 @@ class DoubleClaims:
         self._homes: dict[str, set[str]] = {}
         self.watched: dict[str, set[str]] = {}
         """By node, the instances held there and elsewhere."""
+        self._words: dict[str, tuple[str, int]] = {}
+        """By finding, the operator's last word on it and its time: it may be read before the other side of the double is."""
         for ledger in ledgers.values():
             for claim in ledger.claims.values():
                 if claim.confirmed_ms is not None:
@@ -103,10 +106,10 @@ class DoubleClaims:
         records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
         return [record for record in records if record is not None]
 
-    def look_at_all(self) -> None:
+    def look_at_all(self) -> list[FindingRecord]:
         """Look once more at all that is held twice, and at what was: which partition was folded last makes no difference then."""
-        for instance_id in sorted(self._homes.keys() | self.open.keys()):
-            self._look(instance_id)
+        records = [self._look(instance_id) for instance_id in sorted(self._homes.keys() | self.open.keys())]
+        return [record for record in records if record is not None]
 
     def open_findings(self) -> list[_Open]:
         """Every unresolved double whose sides are all in these ledgers, by instance."""
@@ -114,7 +117,10 @@ class DoubleClaims:
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
         """The same double, said again with the operator's word on it; by now it may name another side than it did to the operator."""
-        for finding in () if step.ignored else self.open.values():
+        if step.ignored or not event.finding_id.startswith(f"{KIND}/"):
+            return []
+        self._words[event.finding_id] = event.reason, step.time_ms
+        for finding in self.open.values():
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
                 finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
@@ -187,8 +193,10 @@ class DoubleClaims:
             # With two sides here it is told by these.
             if folded_ms < since_ms:
                 return None
-            ignored = "" if finding is None else finding.record.ignored
-            record = replace(_finding(LeakSuspected, holdings, since_ms, since_ms), ignored=ignored)
+            record = _finding(LeakSuspected, holdings, since_ms, since_ms)
+            word, said_ms = self._words.get(record.finding_id, ("", since_ms))
+            ignored = finding.record.ignored if finding is not None else word if since_ms <= said_ms else ""
+            record = replace(record, ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
         finding.record = _as_now(finding.record, holdings)
@@ -255,8 +263,8 @@ def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms:
     instance_id = stale.claim.instance_id
     held = [sum(holding.claim.amounts[r] for holding in holdings[:-1]) for r in range(4)]
     return kind(
-        finding_id=bounded_name(f"double-claim/{instance_id}"),
-        kind="double-claim",
+        finding_id=bounded_name(f"{KIND}/{instance_id}"),
+        kind=KIND,
         node_id=stale.node.node_id,
         partition=newest.partition,
         offset=newest.claim.confirmed_offset or 0,

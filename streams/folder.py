@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -158,13 +159,19 @@ class Folder:
         finally:
             # Also where the log failed on the way: the next turn goes on with those that are missing.
             if before != self.folds.keys():
-                newest = max(kept, key=lambda doubles: doubles.changes)
-                self._doubles_changes = newest.changes
-                self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, newest.open)
-                for taken in self.folds.keys() - before:
-                    self.folds[taken].say_doubles(self._doubles.open_findings())
+                self._take_doubles(companions.united(kept), self.folds.keys() - before)
                 self._letters_there.cache_clear()
                 self._count_findings()
+
+    def _take_doubles(self, known: companions.Doubles, taken: AbstractSet[int]) -> None:
+        """Go on with what was known of double claims here and by those who had the partitions; what has ended meanwhile is said."""
+        self._doubles_changes = known.changes
+        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, known.open)
+        news = self._doubles.look_at_all() if self.folds else []
+        for partition in taken:
+            self.folds[partition].say_doubles(self._doubles.open_findings())
+        for record in news:
+            self.folds[min(self.folds)].unsaid += finding_messages(record.partition, [record])
 
     def _give_up(self, fold: Fold) -> None:
         """Close a fold, and show no more of it: what this process last knew is nobody's truth."""

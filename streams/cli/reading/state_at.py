@@ -15,14 +15,13 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TextIO
 
-from projections.companions import Doubles, all_rows, taken
+from projections.companions import Doubles, all_rows, taken, united
 from projections.cut import Cut
 from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_id import check_cut, ledger_id_of
 from projections.observed import Observed
-from projections.open_finding import OpenFinding
 from projections.replay import check_at_hand
 from projections.rules import SKEW_MS
 from projections.snapshots import encoded, load_newest_with, newest_offset, restored_with
@@ -144,23 +143,19 @@ def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, fro
 def _state(
     begun: Mapping[int, Begun], ends: Mapping[int, int], partitions: int, *, has_views: bool, doubles: DoubleClaims | None = None
 ) -> State:
-    """The state that begins there; of the doubles, which span partitions, the newest count, unless those of an earlier state go on."""
+    """The state that begins there; the doubles, which span partitions, are those of all, unless those of an earlier state go on."""
     ledgers = {number: each.ledger for number, each in sorted(begun.items())}
+    kept = [each.doubles for each in begun.values() if each.doubles is not None]
     return State(
         partitions=partitions,
         ledgers=ledgers,
         observed={number: each.observed for number, each in sorted(begun.items())},
         leaks={number: each.leaks for number, each in sorted(begun.items())},
-        doubles=DoubleClaims(ledgers, _newest_doubles(begun)) if doubles is None else doubles,
+        doubles=DoubleClaims(ledgers, united(kept).open) if doubles is None else doubles,
         ends=dict(ends),
         as_of_ms=0,
         has_views=has_views,
     )
-
-
-def _newest_doubles(begun: Mapping[int, Begun]) -> dict[str, OpenFinding]:
-    kept = [each.doubles for _, each in sorted(begun.items()) if each.doubles is not None]
-    return max(kept, key=lambda doubles: doubles.changes).open if kept else {}
 
 
 def _folded_apart(

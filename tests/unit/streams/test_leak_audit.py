@@ -11,7 +11,7 @@ from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
 from projections.observed import Observed
 from projections.rules import GRACE_MS
-from schemas.claims import GroupHomeClosed, GroupHomeProposed, GroupMember, NodeSilent
+from schemas.claims import FindingIgnored, GroupHomeClosed, GroupHomeProposed, GroupMember, NodeSilent
 from schemas.codec import decode_keyed
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
@@ -81,6 +81,30 @@ def test_an_instance_held_on_two_nodes_is_a_double_claim_whichever_partition_is_
         (0, 1, "claim-requested"), (0, 2, "instance-observed"), (1, 1, "claim-requested"), (1, 2, "instance-observed"),
     ]  # fmt: skip
     assert confirmed.fix == "claimlog claims release old --reason migrated"
+
+
+def test_the_operators_word_on_a_double_counts_whichever_partition_is_read_first() -> None:
+    here, there = moved_without_a_word()
+    for at_s in (130, 190):
+        here.audit({}, at_s=at_s, node=HERE)
+        there.audit({"i": 4}, at_s=at_s, node=THERE)
+    here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=200)
+    ignored = [doubles(order(here, there))[0].open_findings()[0].ignored for order in (by_time, one_by_one)]
+
+    here.say(FindingIgnored(node_id=HERE, record_id="u", finding_id="double-claim/i", reason=""), at_s=210)
+    undone = [doubles(order(here, there))[0].open_findings()[0].ignored for order in (by_time, one_by_one)]
+
+    assert (ignored, undone) == (["known", "known"], ["", ""])
+
+
+def test_the_word_on_a_double_that_ended_is_none_on_one_that_arose_later() -> None:
+    here, there = moved_without_a_word()
+    here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=99)
+    here.audit({"i": 4}, at_s=130, node=HERE)
+
+    found = [doubles(order(here, there))[0].open_findings()[0].ignored for order in (by_time, one_by_one)]
+
+    assert found == ["", ""]
 
 
 def test_releasing_the_old_claim_resolves_the_double() -> None:
