@@ -53,6 +53,11 @@ class Holding(NamedTuple):
         return self.claim.instance_id in self.node.shown
 
     @property
+    def is_withdrawn(self) -> bool:
+        """Whether the operator said that the host is no more: no audit of it will ever come."""
+        return self.node.status == "withdrawn"
+
+    @property
     def is_known(self) -> bool:
         """Whether the host's audits say now what is there."""
         return not _is_dead(self.node) and self.node.unknown_since_ms is None
@@ -112,7 +117,16 @@ class DoubleClaims:
         return [record for record in records if record is not None]
 
     def open_findings(self) -> list[_Open]:
-        """Every unresolved double whose sides are all in these ledgers, by instance."""
+        """Every unresolved double whose sides are all in these ledgers, by instance, as its hosts hold and show it now."""
+        return [self._now(finding) for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
+
+    def open_finding(self, instance_id: str) -> _Open | None:
+        """The unresolved double of an instance, as its hosts hold and show it now."""
+        finding = self.open.get(instance_id)
+        return None if finding is None else self._now(finding)
+
+    def said(self) -> list[_Open]:
+        """The same as `open_findings`, each as it was found or confirmed."""
         return [finding.record for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
@@ -188,26 +202,40 @@ class DoubleClaims:
         if len(holdings) < 2:
             return None
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
-        folded_ms = min(self._ledgers[holding.partition].time_ms for holding in holdings)
+        folded_ms = self._folded_ms(holdings)
         if finding is None or elsewhere:
             # With two sides here it is told by these.
             if folded_ms < since_ms:
                 return None
-            record = _finding(LeakSuspected, holdings, since_ms, since_ms)
+            record = _finding(LeakSuspected, holdings, since_ms, since_ms, folded_ms)
             word, said_ms = self._words.get(record.finding_id, ("", since_ms))
             ignored = finding.record.ignored if finding is not None else word if since_ms <= said_ms else ""
             record = replace(record, ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
-        finding.record = _as_now(finding.record, holdings)
         due_ms = since_ms + _patience_ms(holdings)
         audited_ms = [holding.node.complete_ms for holding in holdings if not _is_dead(holding.node)]
         if finding.confirmed or _migrating(holdings) or _leaving(holdings, folded_ms):
             return None
         if not audited_ms or min(folded_ms, *audited_ms) < due_ms:
             return None
-        finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms), ignored=finding.record.ignored)
+        finding.record = replace(_finding(LeakConfirmed, holdings, since_ms, due_ms, folded_ms), ignored=finding.record.ignored)
         return finding.record
+
+    def _now(self, finding: OpenFinding) -> _Open:
+        """It keeps its place, and its side as long as audits may only have begun to omit the instance on another."""
+        record, holdings = finding.record, self._holdings(finding.record.instance_id)
+        if len(holdings) < 2:
+            return record
+        folded_ms = self._folded_ms(holdings)
+        if _leaving(holdings, folded_ms):
+            return replace(record, note=_note(holdings, record.node_id, folded_ms))
+        now = _finding(type(record), holdings, record.since_ms, record.time_ms, folded_ms)
+        return replace(now, partition=record.partition, offset=record.offset, ignored=record.ignored)
+
+    def _folded_ms(self, holdings: list[Holding]) -> int:
+        """Up to when all ledgers that have a side are folded."""
+        return min(self._ledgers[holding.partition].time_ms for holding in holdings)
 
     def _is_behind(self, finding: OpenFinding) -> bool:
         """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""
@@ -237,10 +265,10 @@ def _patience_ms(holdings: list[Holding]) -> int:
     return GRACE_MS
 
 
-def _leaving(holdings: list[Holding], folded_ms: int) -> bool:
-    """Whether audits of a host have only just begun to omit the instance: its departure may be on its way, as for any orphan."""
-    gone = [holding.claim for holding in holdings if not holding.shown and not _is_dead(holding.node)]
-    return any(claim.run_epoch is None or folded_ms < claim.run_since_ms + GRACE_MS for claim in gone)
+def _leaving(holdings: list[Holding], folded_ms: int) -> list[Holding]:
+    """Those whose audits have only just begun to omit the instance: its departure may be on its way, as for any orphan."""
+    gone = [holding for holding in holdings if not holding.shown and not _is_dead(holding.node)]
+    return [each for each in gone if each.claim.run_epoch is None or folded_ms < each.claim.run_since_ms + GRACE_MS]
 
 
 def _is_dead(node: Node) -> bool:
@@ -256,7 +284,7 @@ def _migrating(holdings: list[Holding]) -> bool:
     return any("migrat" in report.task_state for report in reports)
 
 
-def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms: int) -> _Open:
+def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms: int, folded_ms: int) -> _Open:
     """The record; its place is that of the confirmation which made the double, the same in whatever order the partitions were read."""
     stale = holdings[0]
     newest = max(holdings, key=lambda holding: (holding.claim.confirmed_ms or 0, holding.node.node_id))
@@ -277,24 +305,29 @@ def _finding(kind: type[_Open], holdings: list[Holding], since_ms: int, time_ms:
         causes=_causes(holdings),
         missing=f"InstanceDeparted of {instance_id} on {stale.node.node_id}",
         fix=release_command(stale.claim, "migrated"),
-        note=bounded_text(f"also held on {_names(holdings[1:])}; {_advice(holdings)}"),
+        note=_note(holdings, stale.node.node_id, folded_ms),
     )
 
 
-def _as_now(record: _Open, holdings: list[Holding]) -> _Open:
-    """The finding by what its sides hold and show now. It keeps its place: the topic has it as it was found and as it was confirmed."""
-    now = _finding(type(record), holdings, record.since_ms, record.time_ms)
-    return replace(now, partition=record.partition, offset=record.offset, ignored=record.ignored)
+def _note(holdings: list[Holding], node_id: str, folded_ms: int) -> str:
+    others = [holding for holding in holdings if holding.node.node_id != node_id]
+    return bounded_text(f"also held on {_names(others)}; {_advice(holdings, folded_ms)}")
 
 
-def _advice(holdings: list[Holding]) -> str:
+def _advice(holdings: list[Holding], folded_ms: int) -> str:
     """What the hosts show of the guest now, and what is to be done about it."""
-    empty = [holding for holding in holdings if holding.is_known and not holding.shown]
+    leaving = _leaving(holdings, folded_ms)
+    withdrawn = [holding for holding in holdings if holding.is_withdrawn]
+    empty = [holding for holding in holdings if holding.is_known and not holding.shown and holding not in leaving]
     unsure = [holding for holding in holdings if not holding.is_known]
+    if withdrawn:
+        return f"{_names(withdrawn)} is withdrawn: the claim there can be released"
     if empty:
         return f"the guest is not on {_names(empty)}: the claim there can be released"
     if unsure:
         return f"no audit tells now whether the guest is on {_names(unsure)}: stop nothing until one does; release the claim once it is off"
+    if leaving:
+        return f"audits of {_names(leaving)} have only begun to omit the guest: wait for the next"
     return "the guest is on all of them: stop one before its claim is released"
 
 

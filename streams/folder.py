@@ -169,7 +169,7 @@ class Folder:
         self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, known.open)
         news = self._doubles.look_at_all() if self.folds else []
         for partition in taken:
-            self.folds[partition].say_doubles(self._doubles.open_findings())
+            self.folds[partition].say_doubles(self._doubles.said())
         for record in news:
             self.folds[min(self.folds)].unsaid += finding_messages(record.partition, [record])
 

@@ -107,8 +107,9 @@ class State(Struct, kw_only=True):
         """What a finding of an earlier state is now; None if it is no longer open. It costs the same however many are."""
         ledger = self.ledger_of(finding.node_id)
         on_node = {} if ledger is None else self.leaks[ledger.partition].open.get(finding.node_id, {})
-        found = on_node.get(finding.finding_id) or self.doubles.open.get(finding.instance_id)
-        return self._placed(found.record) if found is not None and found.record.finding_id == finding.finding_id else None
+        on_it = on_node.get(finding.finding_id)
+        found = on_it.record if on_it is not None else self.doubles.open_finding(finding.instance_id)
+        return self._placed(found) if found is not None and found.finding_id == finding.finding_id else None
 
     def _placed(self, finding: LeakSuspected | LeakConfirmed) -> LeakSuspected | LeakConfirmed:
         if not self.laid:

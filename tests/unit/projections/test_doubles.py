@@ -165,12 +165,23 @@ def test_what_a_double_advises_follows_from_what_the_hosts_show_now() -> None:
     notes = [told(history)[2]]
     history.silent(at_s=110, node="a", epoch=1, counter=1)
     notes.append(told(history)[2])
-    history.audit({}, at_s=120, node="a", memory_mib=64)
+    for at_s in (120, 140):
+        history.audit({}, at_s=at_s, node="a", memory_mib=64)
+        history.audit({"i": 4}, at_s=at_s, node="b", memory_mib=64)
+        notes.append(told(history)[2])
+    history.audit(at_s=150, node="a", failed="unreachable")
     notes.append(told(history)[2])
-    history.audit(at_s=130, node="a", failed="unreachable")
+    history.configure("a", status="withdrawn", reason="scrapped", at_s=160)
     notes.append(told(history)[2])
 
-    assert notes == [ON_BOTH, NOT_KNOWN, "also held on b; the guest is not on a: the claim there can be released", NOT_KNOWN]
+    assert notes == [
+        ON_BOTH,
+        NOT_KNOWN,
+        "also held on b; audits of a have only begun to omit the guest: wait for the next",
+        "also held on b; the guest is not on a: the claim there can be released",
+        NOT_KNOWN,
+        "also held on b; a is withdrawn: the claim there can be released",
+    ]
 
 
 def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> None:
@@ -179,15 +190,22 @@ def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> No
     before, said = told(history), kinds(looked(history)[1])
 
     audited(history, 250, 4, None)
-    history.say(FindingIgnored(node_id="a", record_id="word", finding_id="double-claim/i", reason="of before"), 251)
+    once = told(history)
+    audited(history, 270, 4, None)
+    history.say(FindingIgnored(node_id="a", record_id="word", finding_id="double-claim/i", reason="of before"), 271)
 
     assert before == ("a", "claimlog claims release 'i on a' --reason migrated", ON_BOTH)
+    assert once == (*before[:2], "also held on b; audits of b have only begun to omit the guest: wait for the next")
     assert told(history) == (
         "b", "claimlog claims release 'i on b' --reason migrated", "also held on a; the guest is not on b: the claim there can be released",
     )  # fmt: skip
     assert said == [LeakSuspected, LeakConfirmed]
     assert kinds(looked(history)[1]) == [*said, LeakConfirmed], "said again for the operator's word only"
     assert looked(history)[0].open_findings()[0].ignored == "of before"
+
+    history.release("i on b", at_s=320, reason="migrated", node="b")
+    ended = looked(history)[1][-1]
+    assert (type(ended), ended.node_id, ended.claim_id) == (LeakResolved, "a", "i on a"), "under the node that it was said of"
 
 
 class Spread:
