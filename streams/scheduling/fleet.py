@@ -22,9 +22,10 @@ from streams.scheduling.crowd import Crowd
 from streams.scheduling.gathering import Gathering
 from streams.scheduling.moving import with_its_pages
 from streams.scheduling.options import OPTIONS, Options
+from streams.scheduling.whereabouts import Whereabouts
 
-GATHERING = "groups"
-"""The follower that knows where groups are."""
+GATHERING, WHEREABOUTS = "groups", "instances"
+"""The followers that know where groups are, and instances."""
 _instances, _next_offset = attrgetter("instances"), attrgetter("next_offset")
 
 
@@ -131,6 +132,15 @@ class Fleet:
         self.rooms()
         return node_id in self._at
 
+    def rooms_of(self, instance_id: str) -> list[Room]:
+        """The rooms that an instance is on, in order of `node_id`. The index of them follows from the first that is moved or resized on."""
+        known = self.followers.get(WHEREABOUTS)
+        if not isinstance(known, Whereabouts):
+            known = Whereabouts()
+            self.followed(WHEREABOUTS, known)
+        rooms = self.rooms()
+        return [rooms[ordinal] for ordinal in sorted(known.on.get(instance_id, ()))]
+
     def _gathered(self) -> Gathering:
         """The index of groups; it follows from the first affinity group on."""
         known = self.followers.get(GATHERING)
@@ -198,16 +208,12 @@ class Fleet:
         company = tuple([replace(found.item, instance_id=request.instance(number)) for number in range(1, request.count)])
         return replace(found, company=company)
 
-    def shown_on(self, instance_id: str) -> frozenset[str]:
-        """The nodes that show an instance, wherever else it has claims."""
-        return frozenset([room.node_id for room in self.rooms() if instance_id in room.node.shown])
-
     def _moving(self, ask: Ask) -> Ask:
         """With what a running guest takes along from where it is, and what one to be resized has left behind it."""
         source = ask.request.source_node
-        if ask.request.action == "resize" and (shown := self.shown_on(ask.instance_id)):
-            there = [room.node_id for room in self.rooms() if ask.instance_id in room.instances]
-            return replace(ask, left_nodes=frozenset(there) - shown)
+        if ask.request.action == "resize" and len(there := self.rooms_of(ask.instance_id)) > 1:
+            without = frozenset([room.node_id for room in there if not room.shows(ask.instance_id)])
+            return replace(ask, left_nodes=without if len(without) < len(there) else frozenset())
         return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
 
     def home_of(self, group_id: str) -> GroupHome:

@@ -49,7 +49,7 @@ def _moved_already(fleet: Fleet, request: PlacementRequested, instance_id: str) 
         awaited = any(claim.confirmed_ms is None and not claim.keep for claim in node.claims.get(instance_id, ()))
         if awaited or instance_id in node.shown:
             return []
-    return sorted(fleet.shown_on(instance_id))
+    return [room.node_id for room in fleet.rooms_of(instance_id) if room.shows(instance_id)]
 
 
 def _memberships(fleet: Fleet, request: PlacementRequested, instance_id: str) -> dict[str, tuple[str, ...]]:
@@ -58,7 +58,7 @@ def _memberships(fleet: Fleet, request: PlacementRequested, instance_id: str) ->
         groups = fleet.room_of(request.source_node).node.groups_among(instance_id)
         if groups:
             return {request.source_node: groups}
-    return {room.node_id: room.node.groups_of[instance_id] for room in fleet.rooms() if instance_id in room.node.groups_of}
+    return {room.node_id: found for room in fleet.rooms_of(instance_id) if (found := room.node.groups_of.get(instance_id))}
 
 
 def any_refused_move(fleet: Fleet, request: PlacementRequested) -> str:

@@ -22,6 +22,7 @@ from streams.scheduling.gathering import Gathering
 from streams.scheduling.profiles.profile import Key, Profiles, Reading
 from streams.scheduling.raws import nothing
 from streams.scheduling.weighers import has_overrides
+from streams.scheduling.whereabouts import Whereabouts
 
 COLUMN_MAX = 1 << 62
 """The largest figure of a column of 64 bits: above every amount, and every limit that means none."""
@@ -54,9 +55,9 @@ class View:
     def __init__(self, raws: Sequence[Raw], extras: Sequence[Raw], tags: Sequence[Callable[[Room], Any]] = ()) -> None:
         self.rooms: list[Room] = []
         self.ordinals: dict[str, int] = {}
-        self.on: dict[str, tuple[int, ...]] = {}
-        """Ordinals of the nodes that an instance is on: one in nearly all cases, and all instances of a node share it."""
-        self._gathering = Gathering()
+        self._whereabouts, self._gathering = Whereabouts(), Gathering()
+        self.on = self._whereabouts.on
+        """Ordinals of the nodes that an instance is on."""
         self.grouped = self._gathering.at
         """Ordinals of the nodes that have members of a group, or are closed to one."""
         self.hosts: dict[str, list[int]] = {}
@@ -82,8 +83,6 @@ class View:
         self._class_of: dict[bytes, int] = {}
         self._topology_of: dict[bytes, int] = {b"": 0}
         self._facts: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
-        self._instances: list[frozenset[str]] = []
-        self._alone: list[tuple[int, ...]] = []
         self._names: list[str] = []
         self._beside: dict[int, tuple[int, NDArray[np.intp]]] = {}
 
@@ -114,22 +113,20 @@ class View:
         """The fleet's list is another one, or has new nodes: begin anew."""
         self.rooms = rooms
         self.ordinals = {room.node_id: ordinal for ordinal, room in enumerate(rooms)}
-        for index in (self.on, self.hosts):
-            index.clear()
-        self._instances, self._alone = [frozenset()] * len(rooms), [(ordinal,) for ordinal in range(len(rooms))]
+        self.hosts.clear()
         self.constants = [raw(rooms[0]) for raw in self._raws] if rooms else []
         self._remember()
         self._names = [host_of(room) for room in rooms]
         for ordinal, name in enumerate(self._names):
-            self._index(ordinal)
             self.hosts.setdefault(name.lower(), []).append(ordinal)
+        self._whereabouts.follow(rooms)
         self._gathering.follow(rooms)
         self.profiles.fill((ordinal, room.mark, self._key(room)) for ordinal, room in enumerate(rooms))
 
     def changed(self, ordinal: int) -> None:
         """The room with this number was made anew."""
         room = self.rooms[ordinal]
-        self._index(ordinal)
+        self._whereabouts.changed(ordinal)
         if self._names[ordinal] != (name := host_of(room)):
             self.hosts[self._names[ordinal].lower()].remove(ordinal)
             self.hosts.setdefault(name.lower(), []).append(ordinal)
@@ -205,18 +202,6 @@ class View:
             self.overrides |= has_overrides(room)
         self._facts[node.node_id] = (facts, words, number)
         return number
-
-    def _index(self, ordinal: int) -> None:
-        before, there = self._instances[ordinal], self.rooms[ordinal].instances
-        if len(before) != len(there) or not before.issuperset(there):
-            now, on, alone = frozenset(there), self.on, self._alone[ordinal]
-            for instance_id in now - before:
-                on[instance_id] = on[instance_id] + alone if instance_id in on else alone
-            for instance_id in before - now:
-                others = tuple([each for each in on.pop(instance_id) if each != ordinal])
-                if others:
-                    on[instance_id] = others
-            self._instances[ordinal] = now
 
 
 def _arranged(raws: Sequence[Raw], extras: Sequence[Raw]) -> tuple[list[Raw], list[int]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved
+from schemas.claims import ClaimReleased, ClaimRenewed, ClaimRequested, InstanceObserved, NodeObserved, NodeSilent
 from schemas.inventory import HugePages, Hypervisor, NumaCell
 from schemas.requests import Flavor, NumaWant, PlacementRequested, ServerGroup
 from schemas.resources import ObservedResources
@@ -500,6 +500,22 @@ def test_who_has_moved_already_does_not_leave_its_former_node_once_more(action: 
     result = move(here, "again", action=action, live=action == "migrate")
 
     assert (result.reason, result.message) == ("refused", f"instance {GUEST} is on n2, and not on source_node n1")
+
+
+@pytest.mark.parametrize("options", [{"action": "evacuate"}, {"live": True}, {}, {"action": "resize", "source_node": ""}])
+def test_what_a_dead_node_showed_last_does_not_hinder_a_move_from_where_the_guest_was_evacuated_to(options: dict[str, Any]) -> None:
+    """The guest is lost on n2 as well, which no longer lists it; n1 will never say again what is on it."""
+    here = fleet("n1", "n2", "n3")
+    here.say(CLAIMS, NodeSilent(node_id="n1", record_id="s", producer="p", epoch=1, counter=1, silent_since_ms=here.clock.now_ms))
+    move(here, action="evacuate", requested_nodes=("n2",))
+    event(here, "n2", "arrived", vcpus=4, memory_mib=4096)
+    here.clock.now_ms += 10_000
+    here.say(CLAIMS, empty_audit("n2", 1, here.clock.now_ms))
+
+    result = move(here, "on", **({"source_node": "n2"} | options))
+
+    where = "n2" if options.get("action") == "resize" else "n3"
+    assert [placement.node_id for placement in result.placements] == [where]
 
 
 def test_a_node_that_waits_for_a_guest_may_be_left_before_it_says_that_it_came() -> None:
