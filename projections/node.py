@@ -217,6 +217,10 @@ class Node(Struct, gc=False):
                 setattr(self, name, value)
         self.refresh()
 
+    def auditors(self) -> set[str]:
+        """The producers that have ever audited the node, or tried to: a failed audit counts as well."""
+        return {source.removeprefix("audits|") for source in self.sources if source.startswith("audits|")}
+
     def rule(self, resource: str) -> ResourceRule:
         """The operator's rule for a resource."""
         rule: ResourceRule = getattr(self, resource)

@@ -162,6 +162,22 @@ class FleetLog:
         scheduler.close()
 
 
+class LogClock:
+    """The fleet's own time, that of the log's records: for whoever stamps and for whoever measures."""
+
+    def __init__(self, fleet: FleetLog) -> None:
+        self._fleet = fleet
+
+    def wall_ms(self) -> int:
+        return self._fleet.now_ms
+
+    def boot_ms(self) -> int:
+        return self._fleet.now_ms
+
+    def seconds(self, duration_ms: int) -> float:
+        return duration_ms / 1000
+
+
 @contextmanager
 def code_of_its_own(folder: Path, code: str, policy: str) -> Iterator[Path]:
     """A policy in a file, and its code in the module that it names as MODULE: so named for the folder, as what is imported once stays."""

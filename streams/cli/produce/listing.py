@@ -13,10 +13,11 @@ from schemas.codec import Unreadable, decode_keyed
 from schemas.few import few
 from schemas.topics import AUDITS
 from streams.cli.printed.printable import say
-from streams.cli.produce.publishing import BATCH_RECORDS, TAIL_RECORDS, Persistent, last_epochs, message
+from streams.cli.produce.publishing import BATCH_RECORDS, Persistent, last_epochs, message
+from streams.cli.reading.state_at import state_at
 from streams.clock import Clock
 from streams.log.base import Log
-from streams.log.reading import places
+from streams.reconciler import CARRIERS
 
 
 class Listed:
@@ -46,19 +47,28 @@ class Listed:
 
 
 class OtherReports:
-    """Which nodes another producer audits, as the newest records of the log say, and those that follow."""
+    """Which nodes another producer has ever audited, as the ledger knows, and the audits that it does not have yet."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._next = {place: log.end(*place) - TAIL_RECORDS for place in places(log, AUDITS)}
+        self._next: dict[int, int] = {}
         self._nodes: set[str] = set()
 
     def nodes(self) -> AbstractSet[str]:
-        """All of them until now. If it raises, the same are read again."""
-        for place, offset in self._next.items():
-            for record in between(self._log, *place, max(offset, self._log.start(*place)), self._log.end(*place), BATCH_RECORDS):
-                self._next[place] = record.offset + 1
+        """All of them until now; the ledger is asked once. If it raises, the same are read again."""
+        if not self._next:
+            self._ask_the_ledger()
+        for number, offset in self._next.items():
+            first, end = max(offset, self._log.start(AUDITS, number)), self._log.end(AUDITS, number)
+            for record in between(self._log, AUDITS, number, first, end, BATCH_RECORDS):
+                self._next[number] = record.offset + 1
                 audit = decode_keyed(AUDITS, record.key, record.value)
                 if not isinstance(audit, Unreadable) and audit.producer != PRODUCER:
                     self._nodes.add(audit.node_id)
         return self._nodes
+
+    def _ask_the_ledger(self) -> None:
+        carried = self._log.committed(CARRIERS, AUDITS)  # Before the fold, which has all of these then.
+        for ledger in state_at(self._log, views=False, pending=False).ledgers.values():
+            self._nodes.update(node_id for node_id, node in ledger.nodes.items() if node.auditors() - {PRODUCER})
+        self._next = {number: carried.get(number, 0) for number in self._log.ends(AUDITS)}

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from producers.openstack import OpenStack
-from producers.openstack_hosts import ListedHost
+from producers.openstack import PRODUCER, OpenStack
+from producers.openstack_hosts import ListedHost, Listing
 from projections.ledger import Ledger
 from projections.observed import Observed
+from schemas.audits import AuditFailed
 from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS, CLAIMS
-from streams.cli.produce.listing import Listed
+from streams.cli.produce.listing import Listed, OtherReports
 from streams.cli.produce.notifications import Feed, Lines
 from streams.cli.produce.openstack import _follow
-from streams.cli.produce.publishing import Persistent
+from streams.cli.produce.publishing import TAIL_RECORDS, Persistent
 from streams.leak_audit import LeakAudit
-from streams.log.base import LogUnreachable, Record
+from streams.log.base import Log, LogUnreachable, Message, Record
 from streams.log.reading import partition_records, topic_records
-from tests.cli_log import PARTITIONS, FleetLog
+from tests.cli_log import PARTITIONS, FleetLog, LogClock
 
 MINUTE_MS = 60_000
 HOSTS = [ListedHost(name, name, Hypervisor(vcpus=16, memory_mib=8192, disk_mib=102_400)) for name in ("c01", "c02")]
-
-
-class FleetClock:
-    """The fleet's own time, for whoever stamps and for whoever measures."""
-
-    def __init__(self, fleet: FleetLog) -> None:
-        self._fleet = fleet
-
-    def wall_ms(self) -> int:
-        return self._fleet.now_ms
-
-    def boot_ms(self) -> int:
-        return self._fleet.now_ms
-
-    def seconds(self, duration_ms: int) -> float:
-        return duration_ms / 1000
 
 
 @pytest.fixture
@@ -55,7 +41,7 @@ def persistent() -> Persistent:
 
 
 def listed(fleet: FleetLog, *hosts: ListedHost) -> Listed:
-    return Listed(fleet.log, hosts or HOSTS, FleetClock(fleet), persistent(), interval_ms=MINUTE_MS)
+    return Listed(fleet.log, hosts or HOSTS, LogClock(fleet), persistent(), interval_ms=MINUTE_MS)
 
 
 def after_minutes(fleet: FleetLog, minutes: int, said: Listed | None = None) -> None:
@@ -65,6 +51,12 @@ def after_minutes(fleet: FleetLog, minutes: int, said: Listed | None = None) -> 
         if said is not None:
             said.tell()
             fleet.carry()
+
+
+def failed(node_id: str, taken_at_ms: int) -> AuditFailed:
+    """Another producer's word that it cannot reach a host."""
+    told = {"epoch": 1, "counter": 1, "taken_at_ms": taken_at_ms, "mono_ms": 0, "unknown_since_ms": taken_at_ms}
+    return AuditFailed(node_id=node_id, producer="audits", reason="away", **told)
 
 
 def folded(fleet: FleetLog) -> Iterator[tuple[Ledger, LeakAudit]]:
@@ -127,6 +119,51 @@ def test_a_node_that_another_producer_audits_is_left_to_it_also_when_that_has_en
         "another producer audits c01: what --hypervisors says there is left out, also when that one falls silent",
         "another producer audits c02: what --hypervisors says there is left out, also when that one falls silent",
     ]
+
+
+def test_nor_is_it_taken_back_by_a_later_start_however_much_was_said_since_by_whomever(fleet: FleetLog) -> None:
+    """Also after the list's own word on it, as before it was left to the other: that one has audited it, and knows when it is gone."""
+    fleet.audit("c01")
+    fleet.append(AUDITS, failed("c02", fleet.now_ms))
+    for own in Listing(HOSTS, producer=PRODUCER, epochs={"c01": 1, "c02": 1}, interval_ms=MINUTE_MS).audits(fleet.now_ms, 0):
+        fleet.append(AUDITS, own)
+    fleet.carry()
+    fleet.log.append([Message(AUDITS, each.node_id.encode(), b"{") for each in HOSTS for _ in range(TAIL_RECORDS)])
+    ends = fleet.log.ends(AUDITS)
+
+    listed(fleet).tell()
+
+    assert fleet.log.ends(AUDITS) == ends
+
+
+class Told:
+    """A log that keeps which audits were read from it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.read_keys: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def read(self, topic: str, partition: int, offset: int, limit: int) -> Sequence[Record]:
+        records = self._log.read(topic, partition, offset, limit)
+        self.read_keys += [record.key for record in records if topic == AUDITS]
+        return records
+
+
+def test_each_audit_is_read_once_and_none_that_the_ledger_has(fleet: FleetLog) -> None:
+    fleet.audit("c01")
+    fleet.audit("c02", carry=False)
+    log = Told(fleet.log)
+    others = OtherReports(cast(Log, log))
+
+    first = set(others.nodes())
+    fleet.audit("c03", carry=False)
+    then = set(others.nodes()), set(others.nodes())
+
+    assert (first, *then) == ({"c01", "c02"}, {"c01", "c02", "c03"}, {"c01", "c02", "c03"})
+    assert log.read_keys == [b"c02", b"c03"]
 
 
 class AwayBus(Lines):

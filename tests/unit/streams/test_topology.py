@@ -26,7 +26,7 @@ from streams.runner import Engine
 from streams.scheduling.policy import DEFAULT
 from streams.scheduling_engine import SchedulerEngine
 from streams.topology import DERIVED_TOPICS, WIRING
-from tests.cli_log import PARTITIONS, FleetLog
+from tests.cli_log import PARTITIONS, FleetLog, LogClock
 
 OWN = frozenset(range(PARTITIONS))
 AFTER_FAULTS = {
@@ -52,22 +52,6 @@ class Told:
         topics = {message.topic for message in what} if verb == "append" else {what}
         self.touched |= {(self.step, {"append": "writes", "read": "reads"}[verb], topic) for topic in topics}
         return call(what, *others)
-
-
-class LogClock:
-    """The time of the log's records."""
-
-    def __init__(self, fleet: FleetLog) -> None:
-        self._fleet = fleet
-
-    def wall_ms(self) -> int:
-        return self._fleet.now_ms
-
-    def boot_ms(self) -> int:
-        return self._fleet.now_ms
-
-    def seconds(self, duration_ms: int) -> float:
-        return duration_ms / 1000
 
 
 def test_the_table_of_steps_is_what_each_of_them_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
