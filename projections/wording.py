@@ -32,10 +32,15 @@ def size_text(request: PlacementRequested) -> str:
     parts = _each_text(amounts_of(request.resources))
     if request.boot_from_volume:
         parts.append(f"{mib_text(request.flavor.root_gib * 1024)} volume" if request.flavor.root_gib else "a volume")
-    parts += [f"{want.count} {want.alias or 'PCI device'}" for want in request.pci]
-    named = [each.partition(":") for each in request.flavor.extra_specs.get(ALIAS_KEY, "").split(",") if each]
-    parts += [f"{count.strip()} {alias.strip()}" for alias, _, count in named]
-    return ", ".join(parts) or "nothing"
+    devices = [f"{want.count} {want.alias or 'PCI device'}" for want in request.pci]
+    devices += [_alias_text(each.strip()) for each in request.flavor.extra_specs.get(ALIAS_KEY, "").split(",") if each.strip()]
+    return ", ".join(parts + ([few(devices)] if devices else [])) or "nothing"
+
+
+def _alias_text(asked: str) -> str:
+    """`2 gpu` for `gpu:2`; as it is written where that is no count of anything, which no node is chosen for."""
+    alias, _, count = (part.strip() for part in asked.partition(":"))
+    return f"{count} {alias}" if alias and count.isdecimal() else asked
 
 
 def deltas_text(amounts: Iterable[int | None]) -> str:

@@ -10,7 +10,10 @@ from streams.cli.printed.funnel import node_supply_lines, request_text
 from streams.scheduling.supply import Supply
 
 FLAVOR = Flavor(vcpus=1, memory_mib=512, root_gib=500)
-ALIASES = {"pci_passthrough:alias": "gpu:1, nic:2"}
+
+
+def asking_for(devices: str) -> PlacementRequested:
+    return PlacementRequested(request_id="r", flavor=Flavor(vcpus=1, extra_specs={"pci_passthrough:alias": devices}))
 
 
 @pytest.mark.parametrize(
@@ -19,8 +22,13 @@ ALIASES = {"pci_passthrough:alias": "gpu:1, nic:2"}
         (PlacementRequested(request_id="r", flavor=FLAVOR), "1 x 1 vCPUs, 512 MiB, 500 GiB disk"),
         (PlacementRequested(request_id="r", flavor=FLAVOR, boot_from_volume=True), "1 x 1 vCPUs, 512 MiB, 500 GiB volume"),
         (PlacementRequested(request_id="r", flavor=Flavor(vcpus=1), boot_from_volume=True), "1 x 1 vCPUs, a volume"),
-        (PlacementRequested(request_id="r", flavor=Flavor(vcpus=1, extra_specs=ALIASES)), "1 x 1 vCPUs, 1 gpu, 2 nic"),
+        (asking_for("gpu:1, nic:2"), "1 x 1 vCPUs, 1 gpu, 2 nic"),
         (PlacementRequested(request_id="r", flavor=Flavor(), pci=(PciWant(alias="gpu"), PciWant(count=3))), "1 x 1 gpu, 3 PCI device"),
+        (asking_for("gpu:2, ,"), "1 x 1 vCPUs, 2 gpu"),
+        (asking_for("gpu"), "1 x 1 vCPUs, gpu"),
+        (asking_for("gpu:2:3"), "1 x 1 vCPUs, gpu:2:3"),
+        (asking_for(":2"), "1 x 1 vCPUs, :2"),
+        (asking_for("a:1,b:2,c:3,d:4,e:5"), "1 x 1 vCPUs, 1 a, 2 b, 3 c and 2 more"),
         (PlacementRequested(request_id="r", flavor=Flavor()), "1 x nothing"),
     ],
 )
