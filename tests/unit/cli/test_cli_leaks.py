@@ -375,7 +375,7 @@ def test_an_open_question_beside_what_is_ignored_is_told(sound: FleetLog, capsys
 def test_a_larger_claim_beside_the_one_that_the_guest_is_as_is_told_once_nothing_is_under_way(
     sound: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is no finding, as the guest may have given memory back for a while; that claims agree would not be true either."""
+    """It is no finding, as the guest may take that size again; that claims agree would not be true either."""
     sound.claim("r2/0/s-1.2", "i-1", "c01", memory_mib=4096, request_id="r2")
     words = []
     for _ in range(2):
