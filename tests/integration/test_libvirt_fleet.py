@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("libvirt", reason="libvirt-python is not installed: it needs libvirt-dev, pkg-config and gcc, then `make setup`")
+
+import libvirt
 
 from producers.libvirt_audit import Auditor
 from producers.libvirt_connect import connect
@@ -111,6 +114,28 @@ def test_a_host_without_an_active_pool_is_said_to_have_no_disk_to_give_and_once(
         "b": 102_400,
     }
     assert [sentence for sentence in said if "no storage pool is active" in sentence] == [f"a: {NO_DISK}"]
+
+
+def test_a_host_that_had_a_pool_in_between_is_told_of_again() -> None:
+    fleet = Fleet([maker("test:///default", "a")], last_epoch=lambda *_: None, interval_seconds=0.05)
+    said: list[str] = []
+
+    with closing(libvirt.open("test:///default")) as host:
+        pool = host.storagePoolLookupByName("default-pool")
+        pool.destroy()
+        fleet.start()
+        for change, disk_mib in ((pool.create, None), (pool.destroy, 102_400), (pool.create, None)):
+            said += records_of(fleet, partial(offers, disk_mib))[1]
+            change()
+    fleet.close()
+
+    assert [sentence for sentence in said if "no storage pool is active" in sentence] == [f"a: {NO_DISK}"] * 2
+
+
+def offers(disk_mib: int | None, records: list[Any]) -> bool:
+    """Whether a full audit says so."""
+    full = [each.hypervisor for each in records if isinstance(each, HypervisorAudited) and each.hypervisor]
+    return any(hypervisor.disk_mib == disk_mib for hypervisor in full)
 
 
 def test_a_host_that_hangs_delays_nobody_and_is_unknown(daemon: Daemon) -> None:

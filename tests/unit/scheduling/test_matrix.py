@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from schemas.resources import Shortfall
 from streams.scheduling.filters import LAST
 from streams.scheduling.matrix import Line, Matrix, Rejected
@@ -91,3 +93,12 @@ def test_a_node_in_another_zone_or_away_from_the_group_is_not_the_closest_as_lon
     assert closest == full
     assert nowhere_else is not None
     assert nowhere_else.node_id == "c2"
+
+
+@pytest.mark.parametrize("name", ["SameHostFilter", "DifferentHostFilter"])
+def test_nor_one_away_from_the_instances_that_it_is_to_be_with_or_beside_those_that_it_is_not_to_be_with(name: str) -> None:
+    full = Line("c2", (Rejected("ComputeFilter", "disabled (fan)"), rejected("RamFilter", MEMORY)))
+
+    closest = Matrix(("ComputeFilter", "RamFilter", name), (Line("c1", (Rejected(name, "i1 is elsewhere"),)), full)).closest()
+
+    assert closest == full
