@@ -107,7 +107,7 @@ def of_instances(look: Look, instances: Iterable[str]) -> list[FindingDifference
                     continue
             elif claim.run_epoch is None:
                 shown = shown_of(instance_id)
-                if shown is None or (_alike(shown, claim) and not _has_left(node, look.view, instance_id, shown)):
+                if shown is None or (_alike(shown, claim) and not _has_left(node, look.view, instance_id)):
                     continue
         found += _of_instance(look, instance_id)
     return found
@@ -136,7 +136,7 @@ def nothing_wrong(node: Node, instances: Iterable[str], time_ms: int, view: Node
                 return False
         elif claim.run_epoch is not None or (
             (shown := shown_of(instance_id)) is not None
-            and (not _alike(shown, claim) or (view is not None and _has_left(node, view, instance_id, shown)))
+            and (not _alike(shown, claim) or (view is not None and _has_left(node, view, instance_id)))
         ):
             return False
     return node.status != "withdrawn" and node.silent_since_ms is None and node.unknown_since_ms is None and not _is_over(node)
@@ -147,7 +147,7 @@ def too_old_for(look: Look, instances: Iterable[str]) -> bool:
     node, gone_ms = look.node, look.view.gone_ms
     for instance_id in instances:
         shown = node.shown.get(instance_id)
-        if shown is not None and (node.complete_ms <= shown.event_ms or _seen_ms(node, instance_id, shown) <= gone_ms(instance_id)):
+        if shown is not None and (node.complete_ms <= shown.event_ms or node.seen_ms(instance_id) <= gone_ms(instance_id)):
             return True
     return False
 
@@ -173,7 +173,7 @@ def _of_instance(look: Look, instance_id: str) -> list[FindingDifference]:
             found.append(FindingDifference("size-drift", instance_id, newest))
         larger = outlived(node, instance_id)
         found += [FindingDifference("size-drift", instance_id, claim) for claim in larger]
-        if _has_left(node, look.view, instance_id, shown):
+        if _has_left(node, look.view, instance_id):
             found.append(FindingDifference("ghost-instance", instance_id))
         if fitting_claim(node, instance_id, devices=True) is None:
             found.append(FindingDifference("device-drift", instance_id, newest))
@@ -342,7 +342,7 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Findin
         if instance_id not in (look.view.tracked or ()):
             return []
         return [FindingDifference("stale-instance", instance_id, not_before_ms=_patience_ms(look, instance_id))]
-    if _seen_ms(look.node, instance_id, shown) <= look.view.gone_ms(instance_id):
+    if look.node.seen_ms(instance_id) <= look.view.gone_ms(instance_id):
         return []  # An audit from before it left, which came late.
     if gone is not None:
         return [FindingDifference("missing-claim", instance_id)]
@@ -353,15 +353,9 @@ def _unclaimed(look: Look, instance_id: str, shown: Shown | None) -> list[Findin
     return [] if word.moving or counted_apart(look.node, shown, word) is None else [FindingDifference("size-drift", instance_id)]
 
 
-def _has_left(node: Node, view: NodeView, instance_id: str, shown: Shown) -> bool:
+def _has_left(node: Node, view: NodeView, instance_id: str) -> bool:
     """Whether its owner said that an instance left, and its host has shown it since."""
-    return instance_id in view.left and _seen_ms(node, instance_id, shown) > view.gone_ms(instance_id)
-
-
-def _seen_ms(node: Node, instance_id: str, shown: Shown) -> int:
-    """The last showing, spelled out (see `evidence`)."""
-    settled_ms = -1 if node.settled_ms is None or instance_id in node.loose else node.settled_ms
-    return max(shown.seen_ms, settled_ms)
+    return instance_id in view.left and node.seen_ms(instance_id) > view.gone_ms(instance_id)
 
 
 def counted_apart(node: Node, shown: Shown, word: Tracked) -> ObservedAmounts | None:

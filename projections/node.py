@@ -261,6 +261,14 @@ class Node(Struct, gc=False):
         """The instances of a server group held or shown here."""
         return {instance_id for instance_id, groups in self.groups_of.items() if group_id in groups}
 
+    def seen_ms(self, instance_id: str) -> int:
+        """When an instance was last shown here, as what shows or holds it here knows; -1: never."""
+        shown = self.shown.get(instance_id)
+        if shown is None:
+            return max((claim.seen_ms for claim in self.claims.get(instance_id, ())), default=-1)
+        settled_ms = -1 if self.settled_ms is None or instance_id in self.loose else self.settled_ms
+        return max(shown.seen_ms, settled_ms)
+
     def groups_among(self, instance_id: str) -> tuple[str, ...]:
         """The server groups of one instance: those of its claims here, and the one that it is shown as a member of, in order of names."""
         groups = {claim.group.group_id for claim in self.claims.get(instance_id, ()) if claim.group is not None}

@@ -67,11 +67,6 @@ class Room(Struct, gc=False):
             self.stood = standing(self.node, self.overlay)
         return self.stood
 
-    def shows(self, instance_id: str) -> bool:
-        """Whether the host shows an instance now: what a silent or withdrawn one showed last tells nobody where it is."""
-        node = self.node
-        return instance_id in node.shown and node.silent_since_ms is None and node.unknown_since_ms is None and node.status != "withdrawn"
-
     def members(self, group_id: str) -> frozenset[str]:
         """The group's instances on the node, those in flight included; worked out when first asked for."""
         members = self.groups.get(group_id)

@@ -30,7 +30,7 @@ class Ask(Struct, gc=False):
     """One instance of a request. `item` is its claim without id and nodes; `group_nodes` are the nodes with members of its group.
 
     `held_nodes`, if there are any, are the only ones asked about (see `holding`). `left_nodes` hold claims of an instance to be resized
-    which others show: it has moved away from there. `company` are the claims of the request's other instances
+    which others have shown since: it has moved away from there. `company` are the claims of the request's other instances
     where all have to go to one node that is not known yet: each node is asked with them laid over it. `unusable` is why no node will do:
     extra specs or properties that contradict each other, or an instance to be moved that is not where it should be.
     """

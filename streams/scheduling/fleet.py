@@ -141,6 +141,13 @@ class Fleet:
         rooms = self.rooms()
         return [rooms[ordinal] for ordinal in sorted(known.on.get(instance_id, ()))]
 
+    def left_by(self, instance_id: str) -> frozenset[str]:
+        """The nodes that hold claims of an instance and have not shown it for longer than another one that shows it."""
+        there = self.rooms_of(instance_id)
+        latest_ms = max((room.node.seen_ms(instance_id) for room in there if instance_id in room.node.shown), default=-1)
+        without = (room.node for room in there if instance_id not in room.node.shown)
+        return frozenset([node.node_id for node in without if node.seen_ms(instance_id) < latest_ms])
+
     def _gathered(self) -> Gathering:
         """The index of groups; it follows from the first affinity group on."""
         known = self.followers.get(GATHERING)
@@ -211,9 +218,8 @@ class Fleet:
     def _moving(self, ask: Ask) -> Ask:
         """With what a running guest takes along from where it is, and what one to be resized has left behind it."""
         source = ask.request.source_node
-        if ask.request.action == "resize" and len(there := self.rooms_of(ask.instance_id)) > 1:
-            without = frozenset([room.node_id for room in there if not room.shows(ask.instance_id)])
-            return replace(ask, left_nodes=without if len(without) < len(there) else frozenset())
+        if ask.request.action == "resize":
+            return replace(ask, left_nodes=self.left_by(ask.instance_id))
         return with_its_pages(ask, self.room_of(source).node) if ask.request.live and ask.item.numa and self.is_known(source) else ask
 
     def home_of(self, group_id: str) -> GroupHome:

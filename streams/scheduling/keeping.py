@@ -43,13 +43,19 @@ def refused_move(fleet: Fleet, request: PlacementRequested, index: int) -> str:
 
 
 def _moved_already(fleet: Fleet, request: PlacementRequested, instance_id: str) -> list[str]:
-    """The nodes that show an instance which its source node neither shows (any more) nor waits for; none where no node shows it."""
+    """The nodes that show an instance, and have since its source node did, which neither shows it any more nor waits for it.
+
+    A dead node goes on showing what it had: of a guest that was evacuated from it that says nothing once it was seen elsewhere.
+    """
+    seen_ms = -1
     if fleet.is_known(request.source_node):
         node = fleet.room_of(request.source_node).node
         awaited = any(claim.confirmed_ms is None and not claim.keep for claim in node.claims.get(instance_id, ()))
         if awaited or instance_id in node.shown:
             return []
-    return [room.node_id for room in fleet.rooms_of(instance_id) if room.shows(instance_id)]
+        seen_ms = node.seen_ms(instance_id)
+    there = (room.node for room in fleet.rooms_of(instance_id) if instance_id in room.node.shown)
+    return [node.node_id for node in there if node.seen_ms(instance_id) > seen_ms]
 
 
 def _memberships(fleet: Fleet, request: PlacementRequested, instance_id: str) -> dict[str, tuple[str, ...]]:

@@ -493,6 +493,25 @@ def test_a_resize_is_placed_where_the_instance_is_shown_and_not_where_it_left_a_
     assert where_it_was.reason == "no-valid-node"
 
 
+@pytest.mark.parametrize("word", ["failed", "silent"])
+def test_it_is_where_it_was_shown_last_also_while_audits_of_that_node_fail(word: str) -> None:
+    here = moved_live("profiles")
+    at: dict[str, Any] = {"node_id": "n2", "producer": "p", "epoch": 1}
+    if word == "failed":
+        here.say(CLAIMS, NodeObserved(**at, counter=2, taken_at_ms=here.clock.now_ms, mono_ms=20_000, failed="timeout"))
+    else:
+        here.say(CLAIMS, NodeSilent(**at, record_id="s", counter=1, silent_since_ms=here.clock.now_ms))
+
+    resize = move(here, "resize", action="resize", vcpus=6, source_node="")
+    again = move(here, "again", live=True)
+
+    if word == "failed":
+        assert [placement.node_id for placement in resize.placements] == ["n2"]
+    else:
+        assert resize.reason == "no-valid-node"
+    assert (again.reason, again.message) == ("refused", f"instance {GUEST} is on n2, and not on source_node n1")
+
+
 @pytest.mark.parametrize("action", ["migrate", "evacuate"])
 def test_who_has_moved_already_does_not_leave_its_former_node_once_more(action: str) -> None:
     here = moved_live("reference")
