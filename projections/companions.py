@@ -5,7 +5,9 @@ Tables write the rows of the nodes that a batch touched, snapshots carry all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import itemgetter
 
 import msgspec
 
@@ -29,21 +31,23 @@ class _OfNode(msgspec.Struct, array_like=True):
 
 
 class Doubles(msgspec.Struct, array_like=True):
-    """Open double claims by instance. They span partitions, so each partition's rows have them, and the highest `changes` is the newest.
+    """Open double claims by instance, and the operator's last word on each with its time, which may have come before the double was seen.
 
-    Whoever kept another partition's rows may have known others: see `united`.
+    They span partitions, so each partition's rows have them, and the highest `changes` is the newest.
     """
 
     changes: int = 0
     open: dict[str, OpenFinding] = {}
+    words: dict[str, tuple[str, int]] = {}
 
 
-def united(kept: Iterable[Doubles]) -> Doubles:
-    """The open ones of all, each as the newest that has it says. One that has ended since is found to be over by a look at its sides."""
-    found = Doubles()
-    for each in sorted(kept, key=lambda doubles: doubles.changes):
-        found = Doubles(each.changes, found.open | each.open)
-    return found
+def newest(kept: Sequence[Doubles]) -> Doubles:
+    """The newest ones, with the words of all: who kept one partition's rows may have heard what another did not."""
+    found = max(kept, key=lambda doubles: doubles.changes, default=Doubles())
+    words: dict[str, tuple[str, int]] = {}
+    for finding_id, word in chain.from_iterable(doubles.words.items() for doubles in kept):
+        words[finding_id] = max(words.get(finding_id, word), word, key=itemgetter(1))
+    return Doubles(found.changes, found.open, words)
 
 
 _NODE, _DOUBLES = b"n", b"d"

@@ -66,21 +66,32 @@ class Holding(NamedTuple):
 class DoubleClaims:
     """The doubles of the ledgers hosted together. `open` is the only state of its own; the rest follows from the ledgers."""
 
-    def __init__(self, ledgers: Mapping[int, Ledger], open_findings: Mapping[str, OpenFinding] | None = None) -> None:
+    def __init__(
+        self,
+        ledgers: Mapping[int, Ledger],
+        open_findings: Mapping[str, OpenFinding] | None = None,
+        words: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
         self._ledgers = ledgers
         self.open = dict(open_findings or {})
         """Unresolved findings by instance."""
+        self.words = dict(words or {})
+        """By finding, the operator's last word on it and its time: it may be read before the other side of the double is."""
+        self.heard = 0
+        """How many such words came."""
         self._home: dict[str, str] = {}
         self._homes: dict[str, set[str]] = {}
         self.watched: dict[str, set[str]] = {}
         """By node, the instances held there and elsewhere."""
-        self._words: dict[str, tuple[str, int]] = {}
-        """By finding, the operator's last word on it and its time: it may be read before the other side of the double is."""
         for ledger in ledgers.values():
             for claim in ledger.claims.values():
                 if claim.confirmed_ms is not None:
                     self._add(claim.instance_id, claim.node_id)
         for instance_id, finding in self.open.items():
+            # Its word may have been heard by who kept another partition.
+            word, said_ms = self.words.get(finding.record.finding_id, ("", 0))
+            if finding.record.since_ms <= said_ms:
+                finding.record = replace(finding.record, ignored=word)
             # One that ended while a side was hosted elsewhere: nothing here is held twice, and nothing closes any more.
             self.watched.setdefault(finding.record.node_id, set()).add(instance_id)
 
@@ -111,10 +122,10 @@ class DoubleClaims:
         records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
         return [record for record in records if record is not None]
 
-    def look_at_all(self) -> list[FindingRecord]:
+    def look_at_all(self) -> None:
         """Look once more at all that is held twice, and at what was: which partition was folded last makes no difference then."""
-        records = [self._look(instance_id) for instance_id in sorted(self._homes.keys() | self.open.keys())]
-        return [record for record in records if record is not None]
+        for instance_id in sorted(self._homes.keys() | self.open.keys()):
+            self._look(instance_id)
 
     def open_findings(self) -> list[_Open]:
         """Every unresolved double whose sides are all in these ledgers, by instance, as its hosts hold and show it now."""
@@ -133,7 +144,8 @@ class DoubleClaims:
         """The same double, said again with the operator's word on it; by now it may name another side than it did to the operator."""
         if step.ignored or not event.finding_id.startswith(f"{KIND}/"):
             return []
-        self._words[event.finding_id] = event.reason, step.time_ms
+        self.words[event.finding_id] = event.reason, step.time_ms
+        self.heard += 1
         for finding in self.open.values():
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
@@ -208,8 +220,9 @@ class DoubleClaims:
             if folded_ms < since_ms:
                 return None
             record = _finding(LeakSuspected, holdings, since_ms, since_ms, folded_ms)
-            word, said_ms = self._words.get(record.finding_id, ("", since_ms))
-            ignored = finding.record.ignored if finding is not None else word if since_ms <= said_ms else ""
+            word, said_ms = self.words.get(record.finding_id, ("", 0))
+            came_ms = max(self._came_ms(holding) for holding in holdings)
+            ignored = finding.record.ignored if finding is not None else word if came_ms <= said_ms else ""
             record = replace(record, ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
@@ -236,6 +249,11 @@ class DoubleClaims:
     def _folded_ms(self, holdings: list[Holding]) -> int:
         """Up to when all ledgers that have a side are folded."""
         return min(self._ledgers[holding.partition].time_ms for holding in holdings)
+
+    def _came_ms(self, holding: Holding) -> int:
+        """When the instance came to a node that holds it: a resize there since then makes no other double."""
+        claims = self._confirmed(holding.partition, holding.node.node_id, holding.claim.instance_id)
+        return min(claim.confirmed_ms or 0 for claim in claims)
 
     def _is_behind(self, finding: OpenFinding) -> bool:
         """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""

@@ -150,7 +150,7 @@ class Folder:
         before = set(self.folds)
         for lost in sorted(self.folds.keys() - partitions):
             self._give_up(self.folds.pop(lost))
-        kept = [companions.Doubles(self._doubles_changes, self._doubles.open)]
+        kept = [self._known_doubles()]
         try:
             for partition in sorted(partitions - self.folds.keys()):
                 opened = self._opened(partition)
@@ -159,19 +159,19 @@ class Folder:
         finally:
             # Also where the log failed on the way: the next turn goes on with those that are missing.
             if before != self.folds.keys():
-                self._take_doubles(companions.united(kept), self.folds.keys() - before)
+                self._take_doubles(companions.newest(kept), self.folds.keys() - before)
                 self._letters_there.cache_clear()
                 self._count_findings()
 
     def _take_doubles(self, known: companions.Doubles, taken: AbstractSet[int]) -> None:
-        """Go on with what was known of double claims here and by those who had the partitions; what has ended meanwhile is said."""
+        """Go on with what was known of double claims here, or by those who had the partitions."""
         self._doubles_changes = known.changes
-        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, known.open)
-        news = self._doubles.look_at_all() if self.folds else []
+        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, known.open, known.words)
         for partition in taken:
             self.folds[partition].say_doubles(self._doubles.said())
-        for record in news:
-            self.folds[min(self.folds)].unsaid += finding_messages(record.partition, [record])
+
+    def _known_doubles(self) -> companions.Doubles:
+        return companions.Doubles(self._doubles_changes + self._doubles.heard, self._doubles.open, self._doubles.words)
 
     def _give_up(self, fold: Fold) -> None:
         """Close a fold, and show no more of it: what this process last knew is nobody's truth."""
@@ -231,7 +231,7 @@ class Folder:
             # Only now: who begins at it publishes nothing of what was before it.
             self._renew_snapshots(fold, batch.snapshot)
         if batch.keeps:
-            fold.keep(companions.Doubles(self._doubles_changes, self._doubles.open))
+            fold.keep(self._known_doubles())
         fold.unfinished = None
         self._compact(fold, len(batch.derived))
         self._count(fold, batch)
@@ -277,8 +277,7 @@ class Folder:
 
     def _snapshot(self, fold: Fold) -> list[SnapshotChunk]:
         """The whole partition as it is now: ledger, views and findings."""
-        doubles = companions.Doubles(self._doubles_changes, self._doubles.open)
-        return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, doubles))
+        return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, self._known_doubles()))
 
     def _derive(self, fold: Fold, record: Record, step: Step, batch: Batch) -> None:
         """Add what one step says to others: outcomes, findings, a dead letter, now and then a digest."""

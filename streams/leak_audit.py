@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from projections.doubles import KIND as DOUBLE
 from projections.leaks import Leaks
 from projections.ledger import Ledger
 from projections.ledger_state import Step
@@ -147,10 +146,7 @@ def finding_messages(partition: int, records: Iterable[FindingRecord]) -> list[M
 
 
 def _finding_message(record: FindingRecord, partition: int) -> Message:
-    """A finding's event id is the place it follows from, so a copy has the id of its original.
-
-    The sides of a double claim lie in several partitions: what is said of it stands where its own id belongs, in order.
-    """
+    """A finding's event id is the place it follows from, so a copy has the id of its original."""
     cause = record.causes[-1] if record.causes else None
     return message_of(
         FINDINGS,
@@ -161,5 +157,5 @@ def _finding_message(record: FindingRecord, partition: int) -> Message:
         subject=record.node_id,
         correlation_id=record.instance_id,
         causation_id=f"{cause.topic}/{cause.partition}@{cause.offset}" if cause is not None else "",
-        partition=None if record.kind == DOUBLE else partition,
+        partition=partition,
     )

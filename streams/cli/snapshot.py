@@ -137,7 +137,7 @@ def ensure_snapshot(log: Log, number: int, below: int, progress: Callable[[int],
             return newest.next_offset
     state = whole()
     ledger, known = state.ledgers[number], taken(number, found[1])[2] if found is not None else None
-    doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open)
+    doubles = Doubles(known.changes + 1 if known is not None else 1, state.doubles.open, state.doubles.words)
     extras = all_rows(state.observed[number], state.leaks[number], doubles)
     log.create([TopicSpec(SNAPSHOTS, partitions)])
     first = write_snapshot(log, number, messages_of(ledger, extras))

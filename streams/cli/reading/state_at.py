@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TextIO
 
-from projections.companions import Doubles, all_rows, taken, united
+from projections.companions import Doubles, all_rows, newest, taken
 from projections.cut import Cut
 from projections.doubles import DoubleClaims
 from projections.leaks import Leaks
@@ -143,15 +143,15 @@ def _begun(log: Log, number: int, partitions: int, end: int, *, views: bool, fro
 def _state(
     begun: Mapping[int, Begun], ends: Mapping[int, int], partitions: int, *, has_views: bool, doubles: DoubleClaims | None = None
 ) -> State:
-    """The state that begins there; the doubles, which span partitions, are those of all, unless those of an earlier state go on."""
+    """The state that begins there; of the doubles, which span partitions, the newest count, unless those of an earlier state go on."""
     ledgers = {number: each.ledger for number, each in sorted(begun.items())}
-    kept = [each.doubles for each in begun.values() if each.doubles is not None]
+    known = newest([each.doubles for each in begun.values() if each.doubles is not None])
     return State(
         partitions=partitions,
         ledgers=ledgers,
         observed={number: each.observed for number, each in sorted(begun.items())},
         leaks={number: each.leaks for number, each in sorted(begun.items())},
-        doubles=DoubleClaims(ledgers, united(kept).open) if doubles is None else doubles,
+        doubles=DoubleClaims(ledgers, known.open, known.words) if doubles is None else doubles,
         ends=dict(ends),
         as_of_ms=0,
         has_views=has_views,

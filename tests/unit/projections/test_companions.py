@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from projections.companions import Doubles, united
+from projections.companions import Doubles, newest
 from projections.open_finding import OpenFinding
 from schemas.findings import LeakConfirmed
 
 
-def known(instance_id: str, *, ignored: str = "") -> OpenFinding:
+def known(instance_id: str) -> OpenFinding:
     record = LeakConfirmed(
         finding_id=f"double-claim/{instance_id}",
         kind="double-claim",
@@ -18,19 +18,18 @@ def known(instance_id: str, *, ignored: str = "") -> OpenFinding:
         time_ms=1,
         since_ms=1,
         suspected_ms=1,
-        ignored=ignored,
     )
     return OpenFinding(record, 0)
 
 
-def test_the_doubles_of_all_are_known_and_each_as_the_newest_says_that_knows_it() -> None:
-    """Two processes had the partitions; each knew doubles of its own, and counted its own changes."""
-    here = Doubles(7, {"i": known("i"), "j": known("j")})
-    there = Doubles(3, {"i": known("i", ignored="of before"), "k": known("k", ignored="known")})
+def test_the_newest_doubles_count_and_of_each_word_the_last_whoever_heard_it() -> None:
+    """Two processes had the partitions; each counted its own changes, and heard what the other did not."""
+    here = Doubles(7, {"i": known("i")}, {"double-claim/i": ("", 5), "double-claim/j": ("known", 3)})
+    there = Doubles(3, {"k": known("k")}, {"double-claim/i": ("of before", 4), "double-claim/k": ("ours", 2)})
 
-    found = united([there, here])
+    found = newest([there, here])
 
-    assert found == united([here, there])
-    assert (found.changes, sorted(found.open)) == (7, ["i", "j", "k"])
-    assert {name: finding.record.ignored for name, finding in found.open.items()} == {"i": "", "j": "", "k": "known"}
-    assert united([]) == Doubles()
+    assert found == newest([here, there])
+    assert (found.changes, sorted(found.open)) == (7, ["i"])
+    assert found.words == {"double-claim/i": ("", 5), "double-claim/j": ("known", 3), "double-claim/k": ("ours", 2)}
+    assert newest([]) == Doubles()

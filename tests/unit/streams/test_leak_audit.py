@@ -97,6 +97,29 @@ def test_the_operators_word_on_a_double_counts_whichever_partition_is_read_first
     assert (ignored, undone) == (["known", "known"], ["", ""])
 
 
+def test_the_word_on_a_double_counts_on_after_a_resize_and_for_who_takes_over_before_the_double_is_seen() -> None:
+    here, there = moved_without_a_word()
+    here.audit({"i": 4}, at_s=130, node=HERE)
+    here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=200)
+    there.claim("larger", "i", 8, resize=True, at_s=210, nodes=(THERE,))
+    there.event("resized", "i", at_s=211, size=8, node=THERE)
+    here.audit({"i": 4}, at_s=230, node=HERE)
+    ledgers = {number: Ledger(number, 2) for number in range(2)}
+    first = DoubleClaims(ledgers)
+    for written in here.records:
+        step = ledgers[0].apply(*written)
+        assert step is not None
+        first.apply(0, step)
+    second = DoubleClaims(ledgers, first.open, first.words)
+    for written in there.records:
+        step = ledgers[1].apply(*written)
+        assert step is not None
+        second.apply(1, step)
+
+    assert [(found.since_ms - START_MS, found.ignored) for found in second.open_findings()] == [(102_000, "known")]
+    assert [doubles(order(here, there))[0].open_findings()[0].ignored for order in (by_time, one_by_one)] == ["known", "known"]
+
+
 def test_the_word_on_a_double_that_ended_is_none_on_one_that_arose_later() -> None:
     here, there = moved_without_a_word()
     here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=99)
