@@ -213,6 +213,9 @@ class DoubleClaims:
             return self._resolved(finding)
         if len(holdings) < 2:
             return None
+        came_ms = max(self._came_ms(holding) for holding in holdings)
+        if finding is not None and came_ms > finding.record.since_ms:
+            finding = None  # Of an earlier one, which ended while nobody here saw both of its sides.
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
         folded_ms = self._folded_ms(holdings)
         if finding is None or elsewhere:
@@ -221,7 +224,6 @@ class DoubleClaims:
                 return None
             record = _finding(LeakSuspected, holdings, since_ms, since_ms, folded_ms)
             word, said_ms = self.words.get(record.finding_id, ("", 0))
-            came_ms = max(self._came_ms(holding) for holding in holdings)
             ignored = finding.record.ignored if finding is not None else word if came_ms <= said_ms else ""
             record = replace(record, ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))

@@ -120,6 +120,27 @@ def test_the_word_on_a_double_counts_on_after_a_resize_and_for_who_takes_over_be
     assert [doubles(order(here, there))[0].open_findings()[0].ignored for order in (by_time, one_by_one)] == ["known", "known"]
 
 
+def test_an_open_double_that_somebody_kept_is_none_that_arose_after_it_had_ended_elsewhere() -> None:
+    here, there = moved_without_a_word()
+    for at_s in (130, 190):
+        here.audit({"i": 4}, at_s=at_s, node=HERE)
+    here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=195)
+    of_before = doubles(by_time(here, there))[0]
+    here.release("old", at_s=200, reason="migrated", node=HERE)
+    here.claim("once more", "i", 4, at_s=300, nodes=(HERE,))
+    here.event("arrived", "i", at_s=302, size=4, node=HERE)
+    there.audit({"i": 4}, at_s=310, node=THERE)
+    ledgers = {number: Ledger(number, 2) for number in range(2)}
+    for number, written in by_time(here, there):
+        ledgers[number].apply(*written)
+
+    audit = DoubleClaims(ledgers, of_before.open, of_before.words)
+    audit.look_at_all()
+
+    assert [(found.since_ms - START_MS, found.ignored) for found in of_before.open_findings()] == [(102_000, "known")]
+    assert [(found.since_ms - START_MS, found.ignored) for found in audit.open_findings()] == [(302_000, "")]
+
+
 def test_the_word_on_a_double_that_ended_is_none_on_one_that_arose_later() -> None:
     here, there = moved_without_a_word()
     here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=99)
