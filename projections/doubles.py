@@ -77,8 +77,6 @@ class DoubleClaims:
         """Unresolved findings by instance."""
         self.words = dict(words or {})
         """By finding, the operator's last word on it and its time: it may be read before the other side of the double is."""
-        self.heard = 0
-        """How many such words came."""
         self._home: dict[str, str] = {}
         self._homes: dict[str, set[str]] = {}
         self.watched: dict[str, set[str]] = {}
@@ -142,13 +140,15 @@ class DoubleClaims:
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
         """The same double, said again with the operator's word on it; by now it may name another side than it did to the operator."""
-        if step.ignored or not event.finding_id.startswith(f"{KIND}/"):
+        if step.ignored or not event.finding_id.startswith(f"{KIND}/") or step.time_ms < self.words.get(event.finding_id, ("", 0))[1]:
             return []
         self.words[event.finding_id] = event.reason, step.time_ms
-        self.heard += 1
         for finding in self.open.values():
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
+                holdings = self._holdings(record.instance_id)
+                if len(holdings) > 1 and self._arose_ms(holdings) > step.time_ms:
+                    return []  # It was said of an earlier one.
                 finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
                 return [finding.record]
         return []
@@ -213,8 +213,8 @@ class DoubleClaims:
             return self._resolved(finding)
         if len(holdings) < 2:
             return None
-        came_ms = max(self._came_ms(holding) for holding in holdings)
-        if finding is not None and came_ms > finding.record.since_ms:
+        arose_ms = self._arose_ms(holdings)
+        if finding is not None and arose_ms > finding.record.since_ms:
             finding = None  # Of an earlier one, which ended while nobody here saw both of its sides.
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
         folded_ms = self._folded_ms(holdings)
@@ -224,7 +224,7 @@ class DoubleClaims:
                 return None
             record = _finding(LeakSuspected, holdings, since_ms, since_ms, folded_ms)
             word, said_ms = self.words.get(record.finding_id, ("", 0))
-            ignored = finding.record.ignored if finding is not None else word if came_ms <= said_ms else ""
+            ignored = finding.record.ignored if finding is not None else word if arose_ms <= said_ms else ""
             record = replace(record, ignored=ignored)
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
@@ -252,10 +252,10 @@ class DoubleClaims:
         """Up to when all ledgers that have a side are folded."""
         return min(self._ledgers[holding.partition].time_ms for holding in holdings)
 
-    def _came_ms(self, holding: Holding) -> int:
-        """When the instance came to a node that holds it: a resize there since then makes no other double."""
-        claims = self._confirmed(holding.partition, holding.node.node_id, holding.claim.instance_id)
-        return min(claim.confirmed_ms or 0 for claim in claims)
+    def _arose_ms(self, holdings: list[Holding]) -> int:
+        """When the second side came: neither a third one nor a resize makes another double of it."""
+        held = (self._confirmed(each.partition, each.node.node_id, each.claim.instance_id) for each in holdings)
+        return sorted(min(claim.confirmed_ms or 0 for claim in claims) for claims in held)[1]
 
     def _is_behind(self, finding: OpenFinding) -> bool:
         """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""

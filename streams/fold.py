@@ -60,7 +60,7 @@ class Fold:
         """When it was taken over; None once it has caught up, or is known to take its time."""
         self.table = LedgerTable(table)
         self._close = table.close
-        self.doubles_kept = self.discarded = 0
+        self.doubles_kept, self.discarded = (0, dict[str, tuple[str, int]]()), 0
         self.doubles: companions.Doubles | None = None
         self.ledger, self.observed, leaks, at_snapshot = self._begin(log, tell)
         self.audit = LeakAudit(partition, leaks)
@@ -163,9 +163,9 @@ class Fold:
     def keep(self, doubles: companions.Doubles) -> None:
         """Write what changed since the last time, with views and findings of the nodes touched, and the doubles if they changed."""
         extra = dict(companions.node_row(self.observed, self.audit.leaks, node_id) for node_id in self.touched)
-        if doubles.changes != self.doubles_kept:
+        if (known := (doubles.changes, dict(doubles.words))) != self.doubles_kept:
             extra.update((companions.doubles_row(doubles),))
-            self.doubles_kept = doubles.changes
+            self.doubles_kept = known
         self.table.write(self.ledger, extra=extra)
         self.touched.clear()
 

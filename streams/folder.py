@@ -171,7 +171,7 @@ class Folder:
             self.folds[partition].say_doubles(self._doubles.said())
 
     def _known_doubles(self) -> companions.Doubles:
-        return companions.Doubles(self._doubles_changes + self._doubles.heard, self._doubles.open, self._doubles.words)
+        return companions.Doubles(self._doubles_changes, self._doubles.open, self._doubles.words)
 
     def _give_up(self, fold: Fold) -> None:
         """Close a fold, and show no more of it: what this process last knew is nobody's truth."""

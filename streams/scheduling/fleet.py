@@ -142,10 +142,13 @@ class Fleet:
         return [rooms[ordinal] for ordinal in sorted(known.on.get(instance_id, ()))]
 
     def left_by(self, instance_id: str) -> frozenset[str]:
-        """The nodes that hold claims of an instance and have not shown it for longer than another one that shows it."""
+        """The nodes that hold claims of an instance and have not shown it for longer than another one that shows it.
+
+        One whose audits fail goes on with what it showed before.
+        """
         there = self.rooms_of(instance_id)
         latest_ms = max((room.node.seen_ms(instance_id) for room in there if instance_id in room.node.shown), default=-1)
-        without = (room.node for room in there if instance_id not in room.node.shown)
+        without = (room.node for room in there if instance_id not in room.node.shown or room.node.unknown_since_ms is not None)
         return frozenset([node.node_id for node in without if node.seen_ms(instance_id) < latest_ms])
 
     def _gathered(self) -> Gathering:

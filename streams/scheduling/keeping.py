@@ -51,7 +51,7 @@ def _moved_already(fleet: Fleet, request: PlacementRequested, instance_id: str) 
     if fleet.is_known(request.source_node):
         node = fleet.room_of(request.source_node).node
         awaited = any(claim.confirmed_ms is None and not claim.keep for claim in node.claims.get(instance_id, ()))
-        if awaited or instance_id in node.shown:
+        if awaited or (instance_id in node.shown and node.unknown_since_ms is None):
             return []
         seen_ms = node.seen_ms(instance_id)
     there = (room.node for room in fleet.rooms_of(instance_id) if instance_id in room.node.shown)

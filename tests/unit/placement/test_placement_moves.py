@@ -217,7 +217,7 @@ def paged(here: World, node_id: str, *sizes: str) -> None:
 
 
 def with_pages(name: str = "", size_kib: int | None = None) -> dict[str, Any]:
-    return {"numa": (NumaWant(cpus=(0, 1, 2, 3), memory_mib=4096, page_size=name, page_size_kib=size_kib),)}  # type: ignore[arg-type]
+    return {"numa": (NumaWant(cpus=(0, 1, 2, 3), memory_mib=4096, page_size=name, page_size_kib=size_kib),)}
 
 
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
@@ -510,6 +510,21 @@ def test_it_is_where_it_was_shown_last_also_while_audits_of_that_node_fail(word:
     else:
         assert resize.reason == "no-valid-node"
     assert (again.reason, again.message) == ("refused", f"instance {GUEST} is on n2, and not on source_node n1")
+
+
+def test_nor_does_a_node_whose_audits_failed_before_it_left_count_for_where_it_is() -> None:
+    here = fleet("n1", "n2", "n3")
+    lost: dict[str, Any] = {"node_id": "n1", "producer": "p", "epoch": 1, "counter": 2, "taken_at_ms": here.clock.now_ms}
+    here.say(CLAIMS, NodeObserved(**lost, mono_ms=20_000, failed="timeout"))
+    move(here, live=True, requested_nodes=("n2",))
+    event(here, "n2", "arrived", vcpus=4, memory_mib=4096)
+    event(here, "n2", "started", vcpus=4, memory_mib=4096)
+
+    resize = move(here, "resize", action="resize", vcpus=6, source_node="")
+    again = move(here, "again", live=True)
+
+    assert [placement.node_id for placement in resize.placements] == ["n2"]
+    assert again.message == f"instance {GUEST} is on n2, and not on source_node n1"
 
 
 @pytest.mark.parametrize("action", ["migrate", "evacuate"])

@@ -141,6 +141,52 @@ def test_an_open_double_that_somebody_kept_is_none_that_arose_after_it_had_ended
     assert [(found.since_ms - START_MS, found.ignored) for found in audit.open_findings()] == [(302_000, "")]
 
 
+def test_the_word_on_an_ended_double_is_none_on_a_later_one_whichever_partition_is_read_first() -> None:
+    """The partition of the later one is read before that in which the word stands."""
+    here, there = moved_without_a_word()
+    there.say(FindingIgnored(node_id=THERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=160)
+    here.release("old", at_s=190, reason="migrated", node=HERE)
+    here.claim("once more", "i", 4, at_s=300, nodes=(HERE,))
+    here.event("arrived", "i", at_s=302, size=4, node=HERE)
+    there.audit({"i": 4}, at_s=310, node=THERE)
+    other_first = [*((1, written) for written in there.records), *((0, written) for written in here.records)]
+
+    found = [doubles(order)[0] for order in (by_time(here, there), one_by_one(here, there), other_first)]
+    for each in found:
+        each.look_at_all()
+
+    told = [(each.since_ms - START_MS, each.ignored) for audit in found for each in audit.open_findings()]
+    assert told == [(302_000, "")] * 3
+
+
+def test_a_third_side_that_comes_and_goes_leaves_a_double_as_it_was() -> None:
+    history = History()
+    for number, node in enumerate(("a", "b", "c")):
+        history.audit({}, at_s=number, node=node)
+    for at_s, node in ((10, "a"), (20, "b")):
+        history.claim(f"on {node}", "i", 4, at_s=at_s, nodes=(node,))
+        history.event("started", "i", at_s=at_s + 1, size=4, node=node)
+    for at_s in (100, 160):
+        for node in ("a", "b"):
+            history.audit({"i": 4}, at_s=at_s, node=node)
+    history.say(FindingIgnored(node_id="a", record_id="w", finding_id="double-claim/i", reason="known"), at_s=170)
+    history.claim("on c", "i", 4, at_s=180, nodes=("c",))
+    history.event("arrived", "i", at_s=181, size=4, node="c")
+    history.audit({"i": 4}, at_s=200, node="c")
+    history.event("departed", "i", at_s=210, node="c")
+    history.audit({"i": 4}, at_s=220, node="a")
+
+    ledger, said = Ledger(0, 1), list[FindingRecord]()
+    audit = DoubleClaims({0: ledger})
+    for written in history.records:
+        step = ledger.apply(*written)
+        assert step is not None
+        said += audit.apply(0, step)
+
+    assert [(type(record), record.ignored) for record in said] == [(LeakSuspected, ""), (LeakConfirmed, ""), (LeakConfirmed, "known")]
+    assert [(type(record), record.ignored) for record in audit.open_findings()] == [(LeakConfirmed, "known")]
+
+
 def test_the_word_on_a_double_that_ended_is_none_on_one_that_arose_later() -> None:
     here, there = moved_without_a_word()
     here.say(FindingIgnored(node_id=HERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=99)
