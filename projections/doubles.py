@@ -147,8 +147,8 @@ class DoubleClaims:
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
                 holdings = self._holdings(record.instance_id)
-                if len(holdings) > 1 and self._arose_ms(holdings) > step.time_ms:
-                    return []  # It was said of an earlier one.
+                if len(holdings) > 1 and self._came_ms(holdings)[-1] > step.time_ms:
+                    return []  # It was said of an earlier one, or before this had so many sides: then it alarms once too often.
                 finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
                 return [finding.record]
         return []
@@ -213,7 +213,7 @@ class DoubleClaims:
             return self._resolved(finding)
         if len(holdings) < 2:
             return None
-        arose_ms = self._arose_ms(holdings)
+        arose_ms = self._came_ms(holdings)[1]  # Neither a third side nor a resize makes another double of it.
         if finding is not None and arose_ms > finding.record.since_ms:
             finding = None  # Of an earlier one, which ended while nobody here saw both of its sides.
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
@@ -252,10 +252,10 @@ class DoubleClaims:
         """Up to when all ledgers that have a side are folded."""
         return min(self._ledgers[holding.partition].time_ms for holding in holdings)
 
-    def _arose_ms(self, holdings: list[Holding]) -> int:
-        """When the second side came: neither a third one nor a resize makes another double of it."""
+    def _came_ms(self, holdings: list[Holding]) -> list[int]:
+        """When the instance came to each node that holds it, in order of time."""
         held = (self._confirmed(each.partition, each.node.node_id, each.claim.instance_id) for each in holdings)
-        return sorted(min(claim.confirmed_ms or 0 for claim in claims) for claims in held)[1]
+        return sorted(min(claim.confirmed_ms or 0 for claim in claims) for claims in held)
 
     def _is_behind(self, finding: OpenFinding) -> bool:
         """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""

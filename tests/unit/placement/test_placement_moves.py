@@ -217,7 +217,7 @@ def paged(here: World, node_id: str, *sizes: str) -> None:
 
 
 def with_pages(name: str = "", size_kib: int | None = None) -> dict[str, Any]:
-    return {"numa": (NumaWant(cpus=(0, 1, 2, 3), memory_mib=4096, page_size=name, page_size_kib=size_kib),)}
+    return {"numa": (NumaWant(cpus=(0, 1, 2, 3), memory_mib=4096, page_size=name, page_size_kib=size_kib),)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine_name", ["reference", "profiles"])
