@@ -187,7 +187,7 @@ def _silent(ledger: Ledger, event: say.NodeSilent, step: Step) -> None:
     if ledger.seen(event.record_id, step):
         return
     node = ledger.node(event.node_id)
-    if any(seen > (event.epoch, event.counter) for source, seen in node.sources.items() if source.startswith("audits|")):
+    if any(seen > (event.epoch, event.counter) for seen in node.last_audits().values()):
         step.ignored = "a newer audit is applied"
         return
     step.node_ids = (event.node_id,)

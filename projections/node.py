@@ -217,9 +217,9 @@ class Node(Struct, gc=False):
                 setattr(self, name, value)
         self.refresh()
 
-    def auditors(self) -> set[str]:
-        """The producers that have ever audited the node, or tried to: a failed audit counts as well."""
-        return {source.removeprefix("audits|") for source in self.sources if source.startswith("audits|")}
+    def last_audits(self) -> dict[str, tuple[int, int]]:
+        """Epoch and counter of the last audit by each producer that ever audited the node, or tried to: a failed one counts as well."""
+        return {source.removeprefix("audits|"): seen for source, seen in self.sources.items() if source.startswith("audits|")}
 
     def rule(self, resource: str) -> ResourceRule:
         """The operator's rule for a resource."""

@@ -30,16 +30,12 @@ STRANDED = frozenset({"stranded-claim", "stranded-member"})
 """Kinds that no audit of a dead node can confirm."""
 
 
-_Seen = tuple[tuple[int, int], str]
-"""Epoch and counter of an audit, and its producer."""
-
-
 class LeakAudit:
     """The leak audit of one partition. `leaks` is its state, restored from a snapshot or new."""
 
     def __init__(self, partition: int, leaks: Leaks | None = None) -> None:
         self.leaks = leaks if leaks is not None else Leaks(partition)
-        self._heard_here: dict[str, tuple[frozenset[_Seen], int]] = {}
+        self._heard_here: dict[str, tuple[dict[str, tuple[int, int]], int]] = {}
         """Of nodes whose append times are still to come: their last audits, and when the timer found these first, by its own clock."""
 
     def step(self, ledger: Ledger, observed: Observed, step: Step) -> list[FindingRecord]:
@@ -91,7 +87,7 @@ class LeakAudit:
         node_id, heard_ms = node.node_id, self.leaks.marks[node.node_id].heard_ms
         if heard_ms <= now_ms and node_id not in self._heard_here:
             return heard_ms
-        last = frozenset(_audits(node))
+        last = node.last_audits()
         known, first_ms = self._heard_here.get(node_id, (None, ran_ms))
         if known != last:
             if heard_ms <= now_ms:
@@ -124,16 +120,11 @@ class LeakAudit:
 
 def _silence(node: Node, look: int, heard_ms: int) -> NodeSilent:
     """The timer's word on a node: its id names the audit it follows, so that several hosts say it once."""
-    (epoch, counter), producer = max(_audits(node), default=((0, 0), ""))
+    producer, (epoch, counter) = max(node.last_audits().items(), key=lambda last: last[::-1], default=("", (0, 0)))
     record_id = bounded_name(f"silent/{node.node_id}/{epoch}.{counter}/{look}")
     return NodeSilent(
         node_id=node.node_id, record_id=record_id, producer=producer, epoch=epoch, counter=counter, silent_since_ms=max(0, heard_ms)
     )
-
-
-def _audits(node: Node) -> list[_Seen]:
-    """The last audit of each producer."""
-    return [(seen, source.removeprefix("audits|")) for source, seen in node.sources.items() if source.startswith("audits|")]
 
 
 def _message(record: NodeSilent, partition: int) -> Message:

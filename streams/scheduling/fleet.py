@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, contains
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,6 +48,9 @@ class Follower(Protocol):
 
     def changed(self, ordinal: int) -> None:
         """The room with this number was made anew."""
+
+
+_Index = TypeVar("_Index", Gathering, Whereabouts)
 
 
 class Fleet:
@@ -134,12 +137,8 @@ class Fleet:
 
     def rooms_of(self, instance_id: str) -> list[Room]:
         """The rooms that an instance is on, in order of `node_id`. The index of them follows from the first that is moved or resized on."""
-        known = self.followers.get(WHEREABOUTS)
-        if not isinstance(known, Whereabouts):
-            known = Whereabouts()
-            self.followed(WHEREABOUTS, known)
-        rooms = self.rooms()
-        return [rooms[ordinal] for ordinal in sorted(known.on.get(instance_id, ()))]
+        on, rooms = self._following(WHEREABOUTS, Whereabouts).on, self.rooms()
+        return [rooms[ordinal] for ordinal in sorted(on.get(instance_id, ()))]
 
     def left_by(self, instance_id: str) -> frozenset[str]:
         """The nodes that hold claims of an instance and have not shown it for longer than another one that shows it.
@@ -151,12 +150,12 @@ class Fleet:
         without = (room.node for room in there if instance_id not in room.node.shown or room.node.unknown_since_ms is not None)
         return frozenset([node.node_id for node in without if node.seen_ms(instance_id) < latest_ms])
 
-    def _gathered(self) -> Gathering:
-        """The index of groups; it follows from the first affinity group on."""
-        known = self.followers.get(GATHERING)
-        if not isinstance(known, Gathering):
-            known = Gathering()
-            self.followed(GATHERING, known)
+    def _following(self, name: str, kind: type[_Index]) -> _Index:
+        """The follower of that name and kind; it follows from the first time on that it is asked for."""
+        known = self.followers.get(name)
+        if not isinstance(known, kind):
+            known = kind()
+            self.followed(name, known)
         return known
 
     def room_of(self, node_id: str) -> Room:
@@ -235,7 +234,7 @@ class Fleet:
             at = self._at.get(home.node_id)
             if at is None or home.epoch > rooms[at].node.homes_closed.get(group_id, 0):
                 return GroupHome(home.epoch, home.node_id, frozenset({home.node_id}))
-        there = [rooms[at] for at in self._gathered().at.get(group_id, ())]
+        there = [rooms[at] for at in self._following(GATHERING, Gathering).at.get(group_id, ())]
         nodes = frozenset(room.node_id for room in there if group_id not in room.node.homes_closed and room.members(group_id))
         return GroupHome(1 if home is None else home.epoch + 1, "", nodes)
 

@@ -70,5 +70,5 @@ class OtherReports:
     def _ask_the_ledger(self) -> None:
         carried = self._log.committed(CARRIERS, AUDITS)  # Before the fold, which has all of these then.
         for ledger in state_at(self._log, views=False, pending=False).ledgers.values():
-            self._nodes.update(node_id for node_id, node in ledger.nodes.items() if node.auditors() - {PRODUCER})
+            self._nodes.update(node_id for node_id, node in ledger.nodes.items() if node.last_audits().keys() - {PRODUCER})
         self._next = {number: carried.get(number, 0) for number in self._log.ends(AUDITS)}
