@@ -1,13 +1,12 @@
 """Double claims: one instance held, confirmed, on more than one node, across all partitions folded in the same process.
 
 A claim's partition follows from its node, so the two claims of a double mostly lie in two partitions, and no fold of one partition sees
-both. This one sits above the ledgers: an index from instance to nodes, kept by confirmations and closings and made anew from the ledgers
-at a start. Where partitions are shared among workers each sees the doubles within its own share; `claimlog leaks` reads the whole log. Of
-an open one with a side in a partition that went to somebody else only the end can be known here: no side is left of those that are ours,
-and one at most of the others.
+both. This one sits above the ledgers of all partitions: an index from instance to nodes, kept by confirmations and closings and made anew
+from the ledgers at a start.
 
 Partitions are not ordered among themselves, so nothing here depends on which was read first: a double counts only when every ledger
-concerned has been folded up to the moment when it arose, and is confirmed only by complete audits of all its nodes after the grace, but
+concerned has been folded up to the moment when it arose, or is known to have nothing more of that time, as that of a dead host which was
+the last one there to say anything. It is confirmed only by complete audits of all its nodes after the grace, but
 for nodes known to be silent or withdrawn: an evacuated instance is held on its dead host until that returns. A claim with a known departure
 is on its way out and no double; a migration with the guest on both hosts gets the claim's TTL.
 """
@@ -24,7 +23,7 @@ from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.node import Claim, Node
 from projections.open_finding import OpenFinding
-from projections.rules import GRACE_MS
+from projections.rules import GRACE_MS, SKEW_MS
 from projections.wording import amounts_text
 from schemas.claims import ClaimRenewed, ClaimRequested, FindingIgnored
 from schemas.findings import Cause, FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
@@ -64,7 +63,7 @@ class Holding(NamedTuple):
 
 
 class DoubleClaims:
-    """The doubles of the ledgers hosted together. `open` is the only state of its own; the rest follows from the ledgers."""
+    """The doubles of a log. `ledgers` are those of all partitions; `open` and `words` are the only state of its own."""
 
     def __init__(
         self,
@@ -77,6 +76,8 @@ class DoubleClaims:
         """Unresolved findings by instance."""
         self.words = dict(words or {})
         """By finding, the operator's last word on it and its time: it may be read before the other side of the double is."""
+        self._read_to_ms = 0
+        """Up to when every partition is known to be folded, even if it has no record of that time."""
         self._home: dict[str, str] = {}
         self._homes: dict[str, set[str]] = {}
         self.watched: dict[str, set[str]] = {}
@@ -90,7 +91,7 @@ class DoubleClaims:
             word, said_ms = self.words.get(finding.record.finding_id, ("", 0))
             if finding.record.since_ms <= said_ms:
                 finding.record = replace(finding.record, ignored=word)
-            # One that ended while a side was hosted elsewhere: nothing here is held twice, and nothing closes any more.
+            # One that ended before these ledgers were taken over: nothing is held twice, and nothing closes any more.
             self.watched.setdefault(finding.record.node_id, set()).add(instance_id)
 
     def apply(self, partition: int, step: Step) -> list[FindingRecord]:
@@ -120,14 +121,22 @@ class DoubleClaims:
         records = [self._look(instance_id) for instance_id in sorted(instances) if instance_id in self._homes or instance_id in self.open]
         return [record for record in records if record is not None]
 
-    def look_at_all(self) -> None:
-        """Look once more at all that is held twice, and at what was: which partition was folded last makes no difference then."""
+    def read_to_the_ends(self, at_ms: int) -> list[FindingRecord]:
+        """Look at all that is, or was, held twice; returns what follows from it.
+
+        Every partition is folded with all that it had when a record of the time `at_ms` stood in one of them: so it makes no difference
+        which was folded last, or has nothing new. As clocks of brokers differ, all is taken to be known up to the skew before that.
+        """
+        self._read_to_ms = max(self._read_to_ms, at_ms - SKEW_MS)
+        found: list[FindingRecord] = []
         for instance_id in sorted(self._homes.keys() | self.open.keys()):
-            self._look(instance_id)
+            while (record := self._look(instance_id)) is not None:  # What was not suspected yet may be due already.
+                found.append(record)
+        return found
 
     def open_findings(self) -> list[_Open]:
-        """Every unresolved double whose sides are all in these ledgers, by instance, as its hosts hold and show it now."""
-        return [self._now(finding) for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
+        """Every unresolved double, by instance, as its hosts hold and show it now."""
+        return [self._now(finding) for _, finding in sorted(self.open.items())]
 
     def open_finding(self, instance_id: str) -> _Open | None:
         """The unresolved double of an instance, as its hosts hold and show it now."""
@@ -136,13 +145,12 @@ class DoubleClaims:
 
     def said(self) -> list[_Open]:
         """The same as `open_findings`, each as it was found or confirmed."""
-        return [finding.record for _, finding in sorted(self.open.items()) if not self._elsewhere(finding)]
+        return [finding.record for _, finding in sorted(self.open.items())]
 
     def _ignored(self, partition: int, event: FindingIgnored, step: Step) -> list[FindingRecord]:
         """The same double, said again with the operator's word on it; by now it may name another side than it did to the operator."""
-        if step.ignored or not event.finding_id.startswith(f"{KIND}/") or step.time_ms < self.words.get(event.finding_id, ("", 0))[1]:
+        if not newer_word(self.words, step):
             return []
-        self.words[event.finding_id] = event.reason, step.time_ms
         for finding in self.open.values():
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
@@ -203,29 +211,24 @@ class DoubleClaims:
 
     def _look(self, instance_id: str) -> FindingRecord | None:
         holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
-        elsewhere = 0 if finding is None else self._elsewhere(finding)
-        if len(holdings) + elsewhere < 2:
+        if len(holdings) < 2:
             if finding is None or self._is_behind(finding):
                 return None
             del self.open[instance_id]
             if finding.record.node_id not in self._homes.get(instance_id, ()):
                 self._unwatch(instance_id, finding.record.node_id)
             return self._resolved(finding)
-        if len(holdings) < 2:
-            return None
         arose_ms = self._came_ms(holdings)[1]  # Neither a third side nor a resize makes another double of it.
         if finding is not None and arose_ms > finding.record.since_ms:
-            finding = None  # Of an earlier one, which ended while nobody here saw both of its sides.
+            finding = None  # Of an earlier one, which ended while nobody saw both of its sides.
         since_ms = max(holding.claim.confirmed_ms or 0 for holding in holdings)
         folded_ms = self._folded_ms(holdings)
-        if finding is None or elsewhere:
-            # With two sides here it is told by these.
+        if finding is None:
             if folded_ms < since_ms:
                 return None
             record = _finding(LeakSuspected, holdings, since_ms, since_ms, folded_ms)
             word, said_ms = self.words.get(record.finding_id, ("", 0))
-            ignored = finding.record.ignored if finding is not None else word if arose_ms <= said_ms else ""
-            record = replace(record, ignored=ignored)
+            record = replace(record, ignored=word if arose_ms <= said_ms else "")
             self.open[instance_id] = OpenFinding(record, since_ms + _patience_ms(holdings))
             return record
         due_ms = since_ms + _patience_ms(holdings)
@@ -250,7 +253,7 @@ class DoubleClaims:
 
     def _folded_ms(self, holdings: list[Holding]) -> int:
         """Up to when all ledgers that have a side are folded."""
-        return min(self._ledgers[holding.partition].time_ms for holding in holdings)
+        return max(self._read_to_ms, min(self._ledgers[holding.partition].time_ms for holding in holdings))
 
     def _came_ms(self, holdings: list[Holding]) -> list[int]:
         """When the instance came to each node that holds it, in order of time."""
@@ -258,24 +261,28 @@ class DoubleClaims:
         return sorted(min(claim.confirmed_ms or 0 for claim in claims) for claims in held)
 
     def _is_behind(self, finding: OpenFinding) -> bool:
-        """Whether one of these ledgers has not come to where the double arose, as after a partition was taken over."""
-        return any(self._ledgers[cause.partition].time_ms < finding.record.since_ms for cause in self._sides_here(finding))
-
-    def _elsewhere(self, finding: OpenFinding) -> int:
-        """How many sides of a double lie in partitions that are not hosted here, as it was when it was last said."""
-        return sum(cause.event == GRANTED and cause.partition not in self._ledgers for cause in finding.record.causes)
+        """Whether one of its ledgers has not come to where the double arose, as after a partition was taken over."""
+        sides = {cause.partition for cause in finding.record.causes}
+        return max(self._read_to_ms, min(self._ledgers[number].time_ms for number in sides)) < finding.record.since_ms
 
     def _resolved(self, finding: OpenFinding) -> LeakResolved:
         said = {name: getattr(finding.record, name) for name in finding.record.__struct_fields__}
-        at = self._partition_of(finding.record.node_id)
-        ledger = self._ledgers[at if at in self._ledgers else min(each.partition for each in self._sides_here(finding))]
+        ledger = self._ledgers[self._partition_of(finding.record.node_id)]
         return LeakResolved(**said | {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms})
 
     def _partition_of(self, node_id: str) -> int:
         return partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)
 
-    def _sides_here(self, finding: OpenFinding) -> list[Cause]:
-        return [cause for cause in finding.record.causes if cause.partition in self._ledgers]
+
+def newer_word(words: dict[str, tuple[str, int]], step: Step) -> bool:
+    """Whether a step is the operator's last word on a double so far; it is kept among `words` then, by finding and with its time."""
+    event = step.event
+    if not isinstance(event, FindingIgnored) or step.ignored or not event.finding_id.startswith(f"{KIND}/"):
+        return False
+    if step.time_ms < words.get(event.finding_id, ("", 0))[1]:
+        return False
+    words[event.finding_id] = event.reason, step.time_ms
+    return True
 
 
 def _patience_ms(holdings: list[Holding]) -> int:

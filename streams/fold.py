@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
@@ -18,7 +18,6 @@ from projections.state import StateError
 from projections.table import Table
 from schemas import topics
 from schemas.codec import Unreadable
-from schemas.findings import LeakConfirmed, LeakSuspected
 from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, finding_messages
 from streams.log.base import Log, Message, Record, partition_count
@@ -67,6 +66,8 @@ class Fold:
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
         """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
+        self.is_at_end = False
+        """Whether nothing stood behind what was read last."""
         self.silences_ms = 0
         self.taken_seconds, self.taken_end = began_seconds, log.end(topics.CLAIMS, partition)
         """When it was taken over, and where the partition ended then."""
@@ -124,11 +125,13 @@ class Fold:
     def _begun_anew(self, log: Log) -> tuple[Ledger, Observed, Leaks, bool]:
         """From the first record."""
         self.table.clear()
-        self.doubles = None
+        self.doubles, self.doubles_kept = None, (0, {})
         return Ledger(self.partition, partition_count(log, topics.CLAIMS)), Observed(self.partition), Leaks(self.partition), False
 
     def _taken(self, rows: companions.Rows) -> tuple[Observed, Leaks]:
         observed, leaks, self.doubles = companions.taken(self.partition, rows)
+        if self.doubles is not None:
+            self.doubles_kept = self.doubles.changes, dict(self.doubles.words)
         return observed, leaks
 
     @property
@@ -139,11 +142,6 @@ class Fold:
     def has_settled(self, now_seconds: float) -> bool:
         """Whether all that there was is folded, and what producers said while nobody carried it has been carried by now."""
         return self.ledger.next_offset >= self.taken_end and now_seconds - self.taken_seconds > SETTLES_SECONDS
-
-    def say_doubles(self, open_findings: Sequence[LeakSuspected | LeakConfirmed]) -> None:
-        """Say again, where it has to say its open findings, those double claims, too, that are of this partition."""
-        if self.is_unsaid:
-            self.unsaid += finding_messages(self.partition, [each for each in open_findings if each.partition == self.partition])
 
     def write_letters(self, batch: Batch, letters: Callable[[], Letters], count: Callable[[str, str], None]) -> None:
         """Add the letters of a batch and count them; what had one when the partition was taken over is no news, and gets no other.

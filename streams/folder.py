@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
 from projections import companions
 from projections.digests import digest_of
-from projections.doubles import DoubleClaims
 from projections.ledger_state import Step
 from projections.reading import OffsetGap
 from projections.rows import node_resources
@@ -29,6 +27,7 @@ from schemas.findings import LeakConfirmed
 from schemas.results import SnapshotChunk
 from streams.clock import ClockMs, LogTime, wall_clock_ms
 from streams.derived import derived, verdict
+from streams.double_watch import DoubleWatch
 from streams.fold import AHEAD_RECORDS, Batch, Fold
 from streams.leak_audit import finding_messages
 from streams.log.base import Log, LogDamaged, Message, Partition, Record
@@ -93,8 +92,8 @@ class Folder:
         self.folds: dict[int, Fold] = {}
         self._last = -1
         """The partition that had the last batch: a turn begins with the one after it."""
-        self._doubles = DoubleClaims({})
-        self._doubles_changes, self._has_findings = 0, False
+        self._doubles = DoubleWatch(log, tell)
+        self._has_findings = False
         self._letters_there = cache(partial(letters_of, log, topics.CLAIMS))
 
     def turn(self, partitions: frozenset[int]) -> int:
@@ -104,8 +103,11 @@ class Folder:
         """
         if partitions != self.folds.keys():
             self._share(partitions)
+        self._doubles.take({number: fold.ledger for number, fold in self.folds.items()}, partitions)
+        self._say_doubles()
         waiting = len(partitions - self.folds.keys())
         began, seconds = self._tables.seconds(), self._tables.seconds
+        latest_ms = self._doubles.latest_ms()
         # What a log could not take comes first: double claims are kept with every table, and what is kept of them has to be published.
         order = sorted(self.folds.values(), key=lambda fold: (fold.unfinished is None, fold.partition <= self._last, fold.partition))
         left = deque(order)
@@ -116,6 +118,9 @@ class Folder:
             done += self._batch(fold)
             if done and seconds() - began >= TURN_SECONDS:
                 break
+        is_at_ends = not left and all(fold.is_at_end for fold in order)
+        done += self._doubles.follow(lambda: seconds() - began < TURN_SECONDS, latest_ms if is_at_ends else 0)
+        self._say_doubles()
         if waiting and not done:
             self._log.wait({}, TABLE_SECONDS)
         return done + waiting + len(left)
@@ -123,7 +128,8 @@ class Folder:
     def waits(self, partitions: frozenset[int]) -> dict[Partition, int]:
         """See `Engine`. The watchdog asks too, from its own thread."""
         folds = self.folds.copy()
-        return {Partition(topics.CLAIMS, number): folds[number].ledger.next_offset for number in partitions if number in folds}
+        ours = {Partition(topics.CLAIMS, number): folds[number].ledger.next_offset for number in partitions if number in folds}
+        return self._doubles.waits() | ours
 
     def has_looked(self, partitions: frozenset[int]) -> bool:
         """Whether all of these are folded and which of their nodes have gone silent has been said, since they were taken over."""
@@ -150,28 +156,23 @@ class Folder:
         before = set(self.folds)
         for lost in sorted(self.folds.keys() - partitions):
             self._give_up(self.folds.pop(lost))
-        kept = [self._known_doubles()]
         try:
             for partition in sorted(partitions - self.folds.keys()):
                 opened = self._opened(partition)
-                if opened is not None and opened.doubles is not None:
-                    kept.append(opened.doubles)
+                if opened is not None:
+                    self._doubles.heard_of(opened.doubles, partition, is_unsaid=opened.is_unsaid)
         finally:
             # Also where the log failed on the way: the next turn goes on with those that are missing.
             if before != self.folds.keys():
-                self._take_doubles(companions.newest(kept), self.folds.keys() - before)
                 self._letters_there.cache_clear()
-                self._count_findings()
+                self._has_findings = True
 
-    def _take_doubles(self, known: companions.Doubles, taken: AbstractSet[int]) -> None:
-        """Go on with what was known of double claims here, or by those who had the partitions."""
-        self._doubles_changes = known.changes
-        self._doubles = DoubleClaims({partition: fold.ledger for partition, fold in self.folds.items()}, known.open, known.words)
-        for partition in taken:
-            self.folds[partition].say_doubles(self._doubles.said())
-
-    def _known_doubles(self) -> companions.Doubles:
-        return companions.Doubles(self._doubles_changes, self._doubles.open, self._doubles.words)
+    def _say_doubles(self) -> None:
+        """Append what is known of double claims beyond what the folds' own batches say."""
+        self._has_findings |= self._doubles.say()
+        if self._has_findings:
+            self._has_findings = False
+            self._count_findings()
 
     def _give_up(self, fold: Fold) -> None:
         """Close a fold, and show no more of it: what this process last knew is nobody's truth."""
@@ -221,6 +222,7 @@ class Folder:
         What could not be appended is appended again in the next turn, byte for byte: it is folded already.
         """
         batch = fold.unfinished or self._next_batch(fold)
+        fold.is_at_end = batch is None or not batch.lag
         if batch is None:
             return self._silences(fold)
         fold.unfinished = batch
@@ -231,7 +233,7 @@ class Folder:
             # Only now: who begins at it publishes nothing of what was before it.
             self._renew_snapshots(fold, batch.snapshot)
         if batch.keeps:
-            fold.keep(self._known_doubles())
+            fold.keep(self._doubles.known())
         fold.unfinished = None
         self._compact(fold, len(batch.derived))
         self._count(fold, batch)
@@ -277,7 +279,7 @@ class Folder:
 
     def _snapshot(self, fold: Fold) -> list[SnapshotChunk]:
         """The whole partition as it is now: ledger, views and findings."""
-        return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, self._known_doubles()))
+        return chunks_of(fold.ledger, extras=companions.all_rows(fold.observed, fold.audit.leaks, self._doubles.known()))
 
     def _derive(self, fold: Fold, record: Record, step: Step, batch: Batch) -> None:
         """Add what one step says to others: outcomes, findings, a dead letter, now and then a digest."""
@@ -288,9 +290,8 @@ class Folder:
         doubles = self._doubles.apply(fold.partition, step)
         found = fold.audit.step(fold.ledger, fold.observed, step)
         if found or doubles:
-            self._doubles_changes += len(doubles)
             self._has_findings = True
-            messages.extend(message for finding in (*found, *doubles) for message in finding_messages(finding.partition, (finding,)))
+            messages.extend(finding_messages(fold.partition, found) + doubles)
         if step.dead is not None:
             batch.dead.append((record, step.dead))
         if record.offset % DIGEST_EVERY == 0:

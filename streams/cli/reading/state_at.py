@@ -111,7 +111,7 @@ def state_at(
                 progress.add()
                 each(state.ledgers[number], state.observed[number], step)
     if views:
-        state.doubles.look_at_all()
+        state.doubles.read_to_the_ends(max((ledger.time_ms for ledger in state.ledgers.values()), default=0))
     state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in (every | state.ends).items()}
     if pending:
@@ -192,7 +192,8 @@ def _encoded_state(log: Log, task: Task, added: Added, tell: Tell) -> tuple[byte
     """In another process: a partition folded to its end, as bytes, and the doubles of the snapshot that it began at."""
     partitions, views, from_snapshots = task.options
     begun = _begun(log, task.partition, partitions, task.end, views=views, from_snapshots=from_snapshots, tell=tell)
-    state = _state({task.partition: begun}, {task.partition: task.end}, partitions, has_views=views)
+    none = DoubleClaims({task.partition: begun.ledger})
+    state = _state({task.partition: begun}, {task.partition: task.end}, partitions, has_views=views, doubles=none)
     state.fold(log, task.partition, task.end, added, keeps_digest=not from_snapshots)
     rows = all_rows(begun.observed, begun.leaks, Doubles()) if views else ()
     return encoded(begun.ledger, rows), begun.doubles

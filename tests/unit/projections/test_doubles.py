@@ -8,8 +8,9 @@ import pytest
 
 from projections.doubles import DoubleClaims
 from projections.ledger import Ledger
+from projections.rules import SKEW_MS
 from schemas.audits import InstanceReport
-from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, NodeObserved
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested, FindingIgnored, NodeObserved, NodeSilent
 from schemas.codec import encode
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.inventory import Hypervisor
@@ -110,7 +111,7 @@ def test_a_double_that_is_gone_is_watched_no_more_and_says_after_which_record() 
     assert (doubles.watched, doubles.shared(), doubles.open) == ({}, {}, {})
 
 
-def test_a_look_at_all_finds_what_no_later_record_was_looked_at_for_and_lets_go_of_what_is_over() -> None:
+def test_once_all_is_read_what_no_later_record_was_looked_at_for_is_found_and_what_is_over_is_let_go() -> None:
     ledger = Ledger(0, 1)
     history = held_twice("i")
     for written in history.records:
@@ -118,15 +119,15 @@ def test_a_look_at_all_finds_what_no_later_record_was_looked_at_for_and_lets_go_
     doubles = DoubleClaims({0: ledger})
     before = doubles.open_findings()
 
-    doubles.look_at_all()
+    said = doubles.read_to_the_ends(ledger.time_ms)
 
-    assert before == []
+    assert (before, kinds(said)) == ([], [LeakSuspected])
     assert [(type(found), found.instance_id) for found in doubles.open_findings()] == [(LeakSuspected, "i")]
     history.release("i on a", reason="migrated", at_s=200, node="a")
     step = ledger.apply(*history.records[-1])
     assert step is not None
     later = DoubleClaims({0: ledger}, doubles.open)
-    later.look_at_all()
+    assert kinds(later.read_to_the_ends(ledger.time_ms)) == [LeakResolved]
     assert later.open_findings() == []
 
 
@@ -209,12 +210,12 @@ def test_a_confirmed_double_names_the_side_that_has_come_to_show_nothing() -> No
 
 
 class Spread:
-    """An instance held twice, once in each of the first two partitions; a worker sees the ledgers of its share."""
+    """An instance held twice, once in each of two partitions."""
 
-    def __init__(self, partitions: int = 2) -> None:
-        self.ledgers = {number: Ledger(number, partitions) for number in range(partitions)}
+    def __init__(self) -> None:
+        self.ledgers = {number: Ledger(number, 2) for number in range(2)}
         names = [f"n{number}" for number in range(99)]
-        self.nodes = [next(n for n in names if partition_of(n.encode(), partitions) == number) for number in range(partitions)]
+        self.nodes = [next(n for n in names if partition_of(n.encode(), 2) == number) for number in range(2)]
         self.counter = 0
         both = DoubleClaims(self.ledgers)
         for number in range(2):
@@ -224,10 +225,6 @@ class Spread:
             self.observe(number, both, (HERE,))
         self.open = both.open
         assert list(self.open) == ["i"]
-
-    def share(self, *numbers: int) -> DoubleClaims:
-        """What a worker knows that has these partitions from now on."""
-        return DoubleClaims({number: self.ledgers[number] for number in numbers}, self.open)
 
     def say(self, number: int, doubles: DoubleClaims, record: Any) -> list[FindingRecord]:
         ledger = self.ledgers[number]
@@ -254,10 +251,10 @@ class Spread:
         return self.say(number, doubles, released)
 
 
-def test_a_double_that_ended_while_a_side_was_elsewhere_ends_here_once_both_are_back() -> None:
+def test_a_double_that_ended_while_nobody_saw_it_ends_with_the_next_word_of_the_node_that_it_was_said_of() -> None:
     spread = Spread()
-    spread.release(0, DoubleClaims({0: spread.ledgers[0]}))
-    back = spread.share(0, 1)
+    spread.release(0, DoubleClaims(spread.ledgers))
+    back = DoubleClaims(spread.ledgers, spread.open)
     before = list(back.open)
 
     said = spread.observe(0, back, ())
@@ -273,39 +270,41 @@ def test_a_fold_that_is_behind_the_double_says_nothing_of_its_end() -> None:
     assert list(behind.open) == ["i"]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_double_with_a_side_elsewhere_ends_where_the_last_side_here_closes(number: int) -> None:
+def evacuated() -> tuple[DoubleClaims, Spread]:
+    """The host of partition 0 was found silent, then the guest was claimed and seen on that of partition 1; nothing more comes from 0."""
     spread = Spread()
-    alone = spread.share(number)
-
-    said = spread.release(number, alone)
-
-    assert [(type(record), record.partition) for record in said] == [(LeakResolved, number)]
-    assert alone.open == {}
-
-
-def test_a_double_with_a_side_elsewhere_is_none_the_less_one_when_the_side_here_is_confirmed_anew() -> None:
-    spread = Spread()
-    alone = spread.share(0)
-
-    said = spread.claim(0, alone, "second")
-    said += spread.observe(0, alone, (HERE,))
-
-    assert said == []
-    assert (list(alone.open), alone.open_findings()) == (["i"], []), "kept for whoever sees both sides again, and counted by nobody"
-    assert [record.instance_id for record in spread.share(0, 1).open_findings()] == ["i"]
+    doubles = DoubleClaims(spread.ledgers)
+    spread.release(1, doubles)
+    spread.observe(1, doubles, ())
+    heard = spread.ledgers[0].nodes[spread.nodes[0]].last_audits()["p"]
+    since_ms = START_MS + 1000 * spread.counter
+    silence = NodeSilent(node_id=spread.nodes[0], record_id="s", producer="p", epoch=heard[0], counter=heard[1], silent_since_ms=since_ms)
+    spread.say(0, doubles, silence)
+    spread.counter += 600
+    spread.claim(1, doubles, "second")
+    assert spread.observe(1, doubles, (HERE,)) == []
+    return doubles, spread
 
 
-def test_two_sides_here_are_told_also_where_a_third_is_elsewhere() -> None:
-    spread = Spread(partitions=3)
-    mine = spread.share(1, 2)
+def test_a_guest_that_was_evacuated_from_a_dead_host_is_held_twice_although_its_partition_has_nothing_new() -> None:
+    doubles, spread = evacuated()
+    seen_ms = spread.ledgers[1].time_ms
 
-    spread.observe(2, mine, ())
-    spread.claim(2, mine, "third")
-    said = [record for number in (2, 1, 2) for record in spread.observe(number, mine, (HERE,))]
-    spread.counter += 3600
-    said += [record for _ in range(2) for number in (1, 2) for record in spread.observe(number, mine, (HERE,))]
+    at_once = doubles.read_to_the_ends(seen_ms + SKEW_MS - 1)
+    said = doubles.read_to_the_ends(seen_ms + SKEW_MS)
+    spread.counter += 700
+    spread.observe(1, doubles, (HERE,))
+    later = doubles.read_to_the_ends(spread.ledgers[1].time_ms)
 
-    assert kinds(said) == [LeakSuspected, LeakConfirmed]
-    assert {cause.partition for cause in said[-1].causes} == {1, 2}
-    assert [type(record) for record in mine.open_findings()] == [LeakConfirmed]
+    assert (at_once, kinds(said), kinds(later)) == ([], [LeakSuspected], [LeakConfirmed])
+    assert later[0].node_id == spread.nodes[0]
+    assert "no audit tells now" in later[0].note
+    assert doubles.read_to_the_ends(spread.ledgers[1].time_ms) == []
+
+
+def test_who_reads_late_says_at_once_of_a_double_whether_it_is_confirmed_by_now() -> None:
+    _, spread = evacuated()
+    spread.counter += 700
+    spread.observe(1, DoubleClaims(spread.ledgers), (HERE,))
+
+    assert kinds(DoubleClaims(spread.ledgers).read_to_the_ends(spread.ledgers[1].time_ms)) == [LeakSuspected, LeakConfirmed]

@@ -1,0 +1,235 @@
+"""Double claims whose sides belong to two workers: found by the one that has partition 0, whoever has what, and said in one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from projections.ledger import Ledger
+from projections.reading import OffsetGap
+from schemas import topics
+from schemas.claims import FindingIgnored
+from schemas.codec import decode_keyed
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from streams import folder as folder_module
+from streams.double_watch import DoubleWatch
+from streams.folder import Folder
+from streams.ledger_topics import open_ledger
+from streams.log.base import LogFull, Message, Partition
+from streams.log.memory import MemoryLog
+from streams.metrics import Metrics
+from tests.unit.streams.test_leak_audit import HERE, THERE, by_time, moved_without_a_word
+
+SUSPECTED, CONFIRMED = ("double-claim", "suspected"), ("double-claim", "confirmed")
+ZERO, ONE, BOTH = frozenset({0}), frozenset({1}), frozenset({0, 1})
+
+
+class Workers:
+    """Workers with tables of their own, and a log in whose two partitions `i` is held twice: on HERE (0) and THERE (1)."""
+
+    def __init__(self, path: Path) -> None:
+        self.now_ms = 0
+        self.log = MemoryLog(clock=lambda: self.now_ms)
+        self.path = path
+        open_ledger(self.log, ledger_partitions=2, request_partitions=1)
+        self.here, self.there = moved_without_a_word()
+        self.written = [0, 0]
+        self.write()
+
+    def worker(self, name: str) -> Folder:
+        return Folder(self.log, self.path / name, name, Metrics(name), print, clock=lambda: self.now_ms)
+
+    def write(self) -> None:
+        """Append what the histories have by now, behind the record that opens each partition."""
+        for number, written in by_time(self.here, self.there):
+            if written.offset == self.written[number]:
+                self.written[number] += 1
+                self.now_ms = max(self.now_ms, written.time_ms)
+                self.log.append([Message(topics.CLAIMS, written.key, written.value, (), number)])
+
+    def audits(self, *times_s: int, on_here: bool = False) -> None:
+        for at_s in times_s:
+            self.here.audit({"i": 4} if on_here else {}, at_s=at_s, node=HERE)
+            self.there.audit({"i": 4}, at_s=at_s, node=THERE)
+        self.write()
+
+    def said(self) -> list[FindingRecord]:
+        """What `leak-findings` has of doubles, which stands in one partition."""
+        records = [record for number in range(2) for record in self.log.read(topics.FINDINGS, number, 0)]
+        found = [(record.partition, decode_keyed(record.topic, record.key, record.value)) for record in records]
+        doubles = [(number, each) for number, each in found if isinstance(each, FindingRecord) and each.kind == "double-claim"]
+        assert len({number for number, _ in doubles}) <= 1
+        return [each for _, each in doubles]
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Workers:
+    return Workers(tmp_path)
+
+
+def turns(*folders: tuple[Folder, frozenset[int]]) -> None:
+    """Each in its turn, until none has anything left to do."""
+    while sum(folder.turn(owned) for folder, owned in folders):
+        pass
+
+
+def kinds(said: Sequence[FindingRecord]) -> list[type]:
+    return [type(each) for each in said]
+
+
+def doubles_of(folder: Folder) -> Counter[tuple[str, str]]:
+    return Counter({key: count for key, count in folder.metrics.findings.items() if key[0] == "double-claim"})
+
+
+def test_a_double_between_two_workers_is_found_confirmed_and_resolved_once_by_the_one_that_has_partition_0(workers: Workers) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    turns((first, ZERO), (second, ONE))
+    workers.audits(120)
+    turns((first, ZERO), (second, ONE))
+    suspected = [doubles_of(first), doubles_of(second)]
+    workers.audits(180, 240)
+    turns((first, ZERO), (second, ONE))
+    confirmed = [doubles_of(first), doubles_of(second)]
+    workers.here.release("old", at_s=300, reason="migrated", node=HERE)
+    workers.write()
+    turns((first, ZERO), (second, ONE))
+
+    assert (suspected, confirmed) == ([Counter({SUSPECTED: 1}), Counter()], [Counter({CONFIRMED: 1}), Counter()])
+    assert kinds(workers.said()) == [LeakSuspected, LeakConfirmed, LeakResolved]
+    assert [doubles_of(first)[CONFIRMED], doubles_of(second)[CONFIRMED]] == [0, 0]
+
+
+def test_a_worker_wakes_for_what_others_have_only_where_it_sees_to_doubles(workers: Workers) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    turns((first, ZERO), (second, ONE))
+
+    ends = [workers.log.end(topics.CLAIMS, number) for number in range(2)]
+    assert first.waits(ZERO) == {Partition(topics.CLAIMS, number): ends[number] for number in range(2)}
+    assert second.waits(ONE) == {Partition(topics.CLAIMS, 1): ends[1]}
+
+
+@pytest.mark.parametrize("is_snapshot_new", [False, True])
+def test_who_takes_partition_0_over_goes_on_with_what_is_open_and_with_the_operators_word(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, is_snapshot_new: bool
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1 if is_snapshot_new else 1_000_000)
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(130, 190, 250)
+    turns((first, ZERO), (second, ONE))
+    workers.there.say(FindingIgnored(node_id=THERE, record_id="w", finding_id="double-claim/i", reason="known"), at_s=260)
+    workers.write()
+    turns((first, ZERO), (second, ONE))
+    before = workers.said()
+    first.close()
+
+    turns((second, BOTH))
+    ignored = doubles_of(second)
+    workers.here.release("old", at_s=300, reason="migrated", node=HERE)
+    workers.audits(310)
+    turns((second, BOTH))
+
+    assert kinds(before) == [LeakSuspected, LeakConfirmed, LeakConfirmed]
+    assert (before[-1].ignored, ignored) == ("known", Counter())
+    assert kinds(workers.said())[-1] is LeakResolved
+    assert {each.ignored for each in workers.said()[len(before) :]} == {"known"}
+
+
+def test_a_worker_that_loses_partition_0_sees_to_doubles_no_more_and_one_that_gets_it_back_knows_what_became_of_them(
+    workers: Workers,
+) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(130, 190, 250)
+    turns((first, BOTH))
+    turns((first, ONE), (second, ZERO))
+    mine, theirs = doubles_of(first), doubles_of(second)
+    workers.here.release("old", at_s=300, reason="migrated", node=HERE)
+    workers.write()
+    turns((first, ONE), (second, ZERO))
+    second.close()
+    turns((first, BOTH))
+
+    assert (mine, theirs) == (Counter(), Counter({CONFIRMED: 1}))
+    assert kinds(workers.said())[-1] is LeakResolved
+    assert doubles_of(first)[CONFIRMED] == 0
+
+
+def test_a_guest_evacuated_from_a_dead_host_is_found_twice_though_nothing_more_comes_from_there(tmp_path: Path) -> None:
+    workers = Workers(tmp_path)
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.there.release("new", at_s=110, reason="operator", node=THERE)
+    workers.there.audit({}, at_s=130, node=THERE)
+    workers.here.audit({"i": 4}, at_s=130, node=HERE)
+    workers.there.claim("evacuated", "i", 4, at_s=700, nodes=(THERE,))
+    for at_s in (720, 780, 1500, 1560):
+        workers.there.audit({"i": 4}, at_s=at_s, node=THERE)
+        workers.write()
+        turns((first, ZERO), (second, ONE))
+
+    assert kinds(workers.said()) == [LeakSuspected, LeakResolved, LeakSuspected, LeakConfirmed], "the second one is that of the dead host"
+    silent = workers.log.read(topics.CLAIMS, 0, len(workers.here.records))
+    assert silent, "the timer said that the host is silent"
+
+
+def test_what_others_have_is_followed_from_a_snapshot_where_its_beginning_has_left(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    second = workers.worker("second")
+    workers.audits(120)
+    turns((second, ONE))
+    workers.log.truncate(topics.CLAIMS, 1, workers.log.end(topics.CLAIMS, 1))
+    first = workers.worker("first")
+
+    turns((first, ZERO), (second, ONE))
+
+    assert kinds(workers.said()) == [LeakSuspected]
+
+
+def test_what_leaves_before_it_was_followed_is_taken_from_the_snapshot_that_includes_it_and_without_one_that_is_said(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    first, second = workers.worker("first"), workers.worker("second")
+    turns((first, ZERO), (second, ONE))
+    workers.audits(130, 190, 250)
+    turns((second, ONE))
+    workers.log.truncate(topics.CLAIMS, 1, workers.log.end(topics.CLAIMS, 1))
+    turns((first, ZERO), (second, ONE))
+    workers.log.truncate(topics.SNAPSHOTS, 1, workers.log.end(topics.SNAPSHOTS, 1))
+
+    assert kinds(workers.said()) == [LeakSuspected, LeakConfirmed]
+    watch = DoubleWatch(workers.log, print)
+    with pytest.raises(OffsetGap, match=r"claims/1: records 0 to \d+ have left the log, and no snapshot includes them"):
+        watch.take({0: Ledger(0, 2)}, ZERO)
+
+
+def test_what_the_log_does_not_take_is_said_again_before_anything_is_kept(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = workers.worker("first")
+    workers.audits(110)
+    for at_s in (190, 250):
+        workers.here.audit({}, at_s=at_s, node=HERE)
+    workers.write()
+    turns((first, ZERO))
+    take = workers.log.append
+
+    def full(messages: Sequence[Message]) -> list[int]:
+        if any(message.topic == topics.FINDINGS for message in messages):
+            raise LogFull("no space is left")
+        return take(messages)
+
+    monkeypatch.setattr(workers.log, "append", full)
+    for at_s in (190, 250):
+        workers.there.audit({"i": 4}, at_s=at_s, node=THERE)
+    workers.write()
+    for _ in range(2):
+        with pytest.raises(LogFull):
+            first.turn(ZERO)
+    before = kinds(workers.said())
+    monkeypatch.setattr(workers.log, "append", take)
+    turns((first, ZERO))
+
+    assert before == [LeakSuspected]
+    assert kinds(workers.said()) == [LeakSuspected, LeakConfirmed]
