@@ -12,17 +12,20 @@ from contextlib import suppress
 
 from projections import companions
 from projections.companions import Doubles
-from projections.doubles import DoubleClaims, newer_word
+from projections.doubles import KIND, DoubleClaims, newer_word
 from projections.ledger import Ledger
 from projections.ledger_state import Step
+from projections.open_finding import OpenFinding
 from projections.reading import OffsetGap, bare_reading, where_archived
+from projections.rules import GRACE_MS, SKEW_MS
 from projections.snapshots import load_newest_with
 from projections.state import StateError
-from schemas.findings import FindingRecord, LeakConfirmed, LeakSuspected
+from schemas.codec import decode_keyed
+from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, FINDINGS
 from streams.leak_audit import finding_messages
-from streams.log.base import Log, Message, OffsetOutOfRange, Partition, partition_count
+from streams.log.base import Log, Message, OffsetOutOfRange, Partition, Record, partition_count
 
 SEEN_BY = 0
 """The partition whose owner sees to doubles."""
@@ -47,7 +50,7 @@ class DoubleWatch:
         self._known = Doubles()
         self._doubles: DoubleClaims | None = None
         """None where it is another's work, and until every ledger is there."""
-        self._is_unsaid = False
+        self._is_unsaid = self._is_taken_over = False
         self._read_to_ms = 0
         self._messages: list[Message] = []
         """What was found and not appended yet."""
@@ -56,7 +59,8 @@ class DoubleWatch:
         """What the table or snapshot of a partition knows of doubles; with `is_unsaid` its open findings may never have been said."""
         if kept is not None:
             self._known, self._doubles = companions.newest([self.known(), kept]), None
-        self._is_unsaid |= is_unsaid and partition == SEEN_BY
+        if partition == SEEN_BY:
+            self._is_unsaid, self._is_taken_over = self._is_unsaid or is_unsaid, True
 
     def known(self) -> Doubles:
         """What is to be kept with every table."""
@@ -82,6 +86,10 @@ class DoubleWatch:
             return
         for number in sorted(others - self._followed.keys()):
             self._begin(number)
+        if self._is_taken_over:
+            # What others said meanwhile is open here as well: it may have ended in what was folded without them.
+            self._known.open = said_since(self._log, max(0, ours[SEEN_BY].time_ms - SKEW_MS), self._known.open)
+            self._is_taken_over = False
         ledgers = dict(sorted((self._ours | self._followed).items()))
         self._doubles = DoubleClaims(ledgers, self._known.open, self._known.words)
         self._read_to_ms = 0
@@ -174,3 +182,21 @@ class DoubleWatch:
             at = partition_of(record.finding_id.encode(), partition_count(self._log, CLAIMS))
             messages += finding_messages(at, (record,))
         return messages
+
+
+def said_since(log: Log, since_ms: int, known: Mapping[str, OpenFinding]) -> dict[str, OpenFinding]:
+    """The doubles that are open by what `leak-findings` has from that time on, by instance; what was `known` before is unless it ended."""
+    found: list[Record] = []
+    for number, end in log.ends(FINDINGS).items():
+        at = log.at_time(FINDINGS, number, since_ms)
+        while at < end and (records := log.read(FINDINGS, number, at)):
+            found += [record for record in records if KIND.encode() in record.value]
+            at = records[-1].offset + 1
+    open_ = dict(known)
+    for record in sorted(found, key=lambda record: (record.time_ms, record.partition, record.offset)):
+        event = decode_keyed(FINDINGS, record.key, record.value)
+        if isinstance(event, LeakSuspected | LeakConfirmed) and event.kind == KIND:
+            open_[event.instance_id] = OpenFinding(event, event.since_ms + GRACE_MS)
+        elif isinstance(event, LeakResolved) and event.kind == KIND:
+            open_.pop(event.instance_id, None)
+    return open_

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,11 +15,13 @@ from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
 from projections.rocks import RocksTable
 from schemas import topics
-from schemas.audits import HypervisorAudited
-from schemas.claims import ClaimItem, ClaimRequested
+from schemas.audits import HypervisorAudited, InstanceReport
+from schemas.claims import ClaimItem, ClaimReleased, ClaimRequested
 from schemas.codec import decode_keyed, encode, key_of
+from schemas.findings import FindingRecord, LeakResolved, LeakSuspected
 from schemas.inventory import Hypervisor
-from schemas.resources import Resources
+from schemas.partitioner import partition_of
+from schemas.resources import ObservedResources, Resources
 from schemas.results import ClaimOutcome, NodeResources
 from streams.ledger_topics import open_ledger
 from streams.log.base import Message
@@ -43,6 +45,7 @@ class Site:
         self.log = KafkaLog.open(self.settings)
         open_ledger(self.log, ledger_partitions=PARTITIONS, request_partitions=1)
         self.asked: set[str] = set()
+        self.audits = 0
         self.workers: dict[str, Process] = {}
 
     def start(self, name: str, *options: str, program: Sequence[str] = CLAIMLOG) -> Process:
@@ -52,8 +55,9 @@ class Site:
         worker.start()
         return worker
 
-    def audit_all(self) -> None:
-        """Every hypervisor is seen, with nothing on it."""
+    def audit_all(self, on_each: Mapping[str, tuple[InstanceReport, ...]] | None = None) -> None:
+        """Every hypervisor is seen, with nothing on it but what is told."""
+        self.audits += 1
         now_ms = time.time_ns() // 1_000_000
         host = Hypervisor(vcpus=64, memory_mib=65_536, disk_mib=1_000_000)
         self._say(
@@ -63,12 +67,12 @@ class Site:
                     node_id=node,
                     producer="p",
                     epoch=1,
-                    counter=1,
+                    counter=self.audits,
                     taken_at_ms=now_ms,
-                    mono_ms=1,
-                    digest="d",
+                    mono_ms=self.audits,
+                    digest=f"d{self.audits}",
                     hypervisor=host,
-                    instances=(),
+                    instances=(on_each or {}).get(node, ()),
                 )
                 for node in NODES
             ),
@@ -83,7 +87,23 @@ class Site:
             item = ClaimItem(claim_id=claim_id, instance_id=f"i{number}", nodes=(node,), resources=Resources(vcpus=1, memory_mib=512))
             self._say(topics.CLAIMS, ClaimRequested(request_id=f"r{number}", owner="s", basis=0, ttl_ms=3_600_000, items=(item,)))
 
-    def _say(self, topic: str, *events: HypervisorAudited | ClaimRequested) -> None:
+    def claim_for(self, instance_id: str, *nodes: str) -> None:
+        """A claim of the same instance on each of these nodes."""
+        for node in nodes:
+            claim_id, size = f"{instance_id} on {node}", Resources(memory_mib=512)
+            item = ClaimItem(claim_id=claim_id, instance_id=instance_id, nodes=(node,), resources=size)
+            self._say(topics.CLAIMS, ClaimRequested(request_id=f"r-{node}", owner="s", basis=0, ttl_ms=3_600_000, items=(item,)))
+
+    def release(self, instance_id: str, node: str) -> None:
+        """Give back what `claim_for` claimed."""
+        self._say(topics.CLAIMS, ClaimReleased(node_id=node, record_id="x", claim_id=f"{instance_id} on {node}", reason="migrated"))
+
+    def said_of(self, finding_id: str) -> list[type]:
+        """What was said of a finding, in order, without copies."""
+        found = [type(each) for each in self.read(topics.FINDINGS) if isinstance(each, FindingRecord) and each.finding_id == finding_id]
+        return [kind for number, kind in enumerate(found) if kind not in found[:number]]
+
+    def _say(self, topic: str, *events: HypervisorAudited | ClaimRequested | ClaimReleased) -> None:
         self.log.append([Message(topic, key_of(event) or b"", encode(event)) for event in events])
 
     def read(self, topic: str) -> list[object]:
@@ -187,6 +207,29 @@ def test_workers_share_the_partitions_and_one_takes_over_from_one_that_is_killed
 
     assert (left, code) == (everything, 0)
     assert [stand(site.table("b", partition)) for partition in range(PARTITIONS)] == [stand(each) for each in folded.values()]
+
+
+def test_a_guest_held_on_hosts_of_two_workers_is_said_by_one_and_its_end_by_who_takes_over(site: Site) -> None:
+    workers = [site.start("a"), site.start("b")]
+    everything = set(range(PARTITIONS))
+    until(lambda: set.union(*map(share, workers)) == everything and len(share(workers[0])) == 2, PATIENCE_SECONDS, "each has half of them")
+    sees, other = sorted(workers, key=lambda worker: 0 not in share(worker))
+    here, there = (next(node for node in NODES if partition_of(node.encode(), PARTITIONS) in share(worker)) for worker in (sees, other))
+    site.audit_all()
+    until(site.all_nodes_known, PATIENCE_SECONDS, "every audited node has a row")
+    site.claim_for("guest", here, there)
+    shown = (InstanceReport(instance_id="guest", resources=ObservedResources(memory_mib=512)),)
+    site.audit_all({here: shown, there: shown})
+    until(lambda: site.said_of("double-claim/guest") == [LeakSuspected], PATIENCE_SECONDS, "who has partition 0 says that it is held twice")
+    sees.kill()
+    site.release("guest", there)
+    until(
+        lambda: site.said_of("double-claim/guest") == [LeakSuspected, LeakResolved],
+        PATIENCE_SECONDS,
+        "the worker that is left says that it no longer is",
+    )
+
+    assert share(other) == everything
 
 
 def told_of_no_topic(while_there: Path) -> list[str]:

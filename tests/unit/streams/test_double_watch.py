@@ -156,6 +156,24 @@ def test_a_worker_that_loses_partition_0_sees_to_doubles_no_more_and_one_that_ge
     assert doubles_of(first)[CONFIRMED] == 0
 
 
+def test_a_double_that_ends_while_its_partitions_change_hands_is_said_to_have_ended(workers: Workers) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(130, 190, 250)
+    turns((first, ZERO), (second, ONE))
+    first.close()
+    workers.there.release("new", at_s=300, reason="migrated", node=THERE)
+    workers.write()
+    turns((second, ONE))
+    before = workers.said()
+    third = workers.worker("third")
+
+    turns((third, ZERO), (second, ONE))
+
+    assert kinds(before) == [LeakSuspected, LeakConfirmed]
+    assert kinds(workers.said())[-1] is LeakResolved
+    assert doubles_of(third) == Counter()
+
+
 def test_a_guest_evacuated_from_a_dead_host_is_found_twice_though_nothing_more_comes_from_there(tmp_path: Path) -> None:
     workers = Workers(tmp_path)
     first, second = workers.worker("first"), workers.worker("second")
