@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
 from producers.openstack import PRODUCER
-from producers.openstack_hosts import ListedHost, Listing
+from producers.openstack_hosts import ListedHost, Listing, read_hypervisors
 from producers.source import epoch_after, said
 from projections.reading import between
 from schemas.codec import Unreadable, decode_keyed
 from schemas.few import few
 from schemas.topics import AUDITS
+from streams.cli.given.documents import file_bytes
 from streams.cli.printed.printable import say
+from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import BATCH_RECORDS, Persistent, last_epochs, message
 from streams.cli.reading.state_at import state_at
 from streams.clock import Clock
@@ -20,22 +23,72 @@ from streams.log.base import Log
 from streams.reconciler import CARRIERS
 
 
-class Listed:
-    """The nodes of a list, as long as nobody else reports them."""
+class ListFile:
+    """Nova's list of hypervisors in a file, which may be written anew while a cloud is followed. Raises UsageProblem."""
 
-    def __init__(self, log: Log, hosts: Sequence[ListedHost], clock: Clock, persistent: Persistent, *, interval_ms: int) -> None:
-        self._log, self._hosts, self._clock, self._persistent = log, hosts, clock, persistent
-        used = persistent(lambda: last_epochs(log, PRODUCER, AUDITS, [each.node_id for each in hosts]))
-        epochs = {node_id: epoch_after(last, clock.wall_ms()) for node_id, last in used.items()}
-        self._listing = Listing(hosts, producer=PRODUCER, epochs=epochs, interval_ms=interval_ms)
+    def __init__(self, path: Path) -> None:
+        self._path, self._says = path, f"--hypervisors {path}"
+        self._text = file_bytes(path, self._says)
+        self._problem = ""
+        self.hosts = self._read(self._text)
+
+    def newer(self) -> list[ListedHost] | None:
+        """What it lists if that is not what it was; None also where it cannot be read now, which is said once."""
+        if self._path.exists() and not self._path.is_file():
+            return None  # A pipe, which says it once.
+        try:
+            text = file_bytes(self._path, self._says)
+            if text == self._text:
+                self._problem = ""
+                return None
+            hosts = self._read(text)
+        except UsageProblem as problem:
+            if self._problem != str(problem):
+                self._problem = str(problem)
+                say(f"{problem}; what it listed before is said again until this is mended")
+            return None
+        self._text, self._problem = text, ""
+        return hosts
+
+    def _read(self, text: bytes) -> list[ListedHost]:
+        try:
+            return read_hypervisors(text)
+        except ValueError as problem:
+            raise UsageProblem(f"{self._says}: {problem}") from None
+
+
+class Listed:
+    """The nodes of a list, as long as nobody else reports them. `located` hears of each host of it, once it has been told."""
+
+    def __init__(
+        self,
+        log: Log,
+        hosts: Sequence[ListedHost],
+        clock: Clock,
+        persistent: Persistent,
+        newer: Callable[[], Sequence[ListedHost] | None] = lambda: None,
+        located: Callable[[ListedHost], None] = lambda _: None,
+        *,
+        interval_ms: int,
+    ) -> None:
+        self._log, self._clock, self._persistent, self._newer, self._located = log, clock, persistent, newer, located
+        self._interval_ms = interval_ms
+        self._hosts: Sequence[ListedHost] = ()
+        self._unlocated: Sequence[ListedHost] = ()
+        self._listing = self._begun(hosts)
         self._others = OtherReports(log)
         self._left: set[str] = set()
         """Nodes of which it was said that they are left to others."""
 
     def tell(self) -> None:
-        """Say what the list says, if it is time."""
+        """Say what the list says by now, if it is time."""
         if not self._listing.is_due(self._clock.boot_ms()):
             return
+        hosts = self._newer()
+        if hosts is not None:
+            if gone := sorted({each.node_id for each in self._hosts} - {each.node_id for each in hosts}):
+                say(f"--hypervisors lists {few(gone)} no longer: silent soon, unless another producer audits it")
+            self._listing = self._begun(hosts)
         elsewhere = self._persistent(self._others.nodes)
         audits = self._listing.audits(self._clock.wall_ms(), self._clock.boot_ms(), elsewhere)
         if audits:
@@ -44,6 +97,17 @@ class Listed:
         if news := sorted({each.node_id for each in self._hosts} & elsewhere - self._left):
             self._left.update(news)
             say(f"another producer audits {few(news)}: what --hypervisors says there is left out, also when that one falls silent")
+        for each in self._unlocated:
+            self._located(each)
+        self._unlocated = ()
+
+    def _begun(self, hosts: Sequence[ListedHost]) -> Listing:
+        """A list is told in an epoch of its own."""
+        used = self._persistent(lambda: last_epochs(self._log, PRODUCER, AUDITS, [each.node_id for each in hosts]))
+        epochs = {node_id: epoch_after(last, self._clock.wall_ms()) for node_id, last in used.items()}
+        known = {(each.host, each.node_id) for each in self._hosts}
+        self._hosts, self._unlocated = hosts, [each for each in hosts if (each.host, each.node_id) not in known]
+        return Listing(hosts, producer=PRODUCER, epochs=epochs, interval_ms=self._interval_ms)
 
 
 class OtherReports:

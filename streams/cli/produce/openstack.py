@@ -14,7 +14,6 @@ from cyclopts import Parameter
 
 from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
-from streams.cli.given.documents import file_bytes
 from streams.cli.printed.printable import say
 from streams.cli.printed.units import counted
 from streams.cli.problems import UsageProblem
@@ -56,20 +55,22 @@ def openstack(
 
     Nothing is written to the cloud or its bus. Every start reads all that the bus still has and says only what is new. Services and
     aggregates become status, zone and aggregates of nodes. What is no notification goes to the dead letters with its place. What
-    --hypervisors lists is said every --interval, so that nodes do not fall silent while a bus is followed.
+    --hypervisors lists is said every --interval, so that nodes do not fall silent while a bus is followed; a file that was written anew is
+    read again.
 
     Exits 6 if the node of some host was never named, so that what instances use there could not be said.
     """
     from producers.openstack import OpenStack
     from schemas.topics import LIFECYCLE
     from streams.cli.interrupts import ended_by_sigterm
-    from streams.cli.produce.listing import Listed
+    from streams.cli.produce.listing import Listed, ListFile
     from streams.cli.produce.notifications import Feed, letters_before, swaps, told_before
     from streams.cli.reading.records import lost_before
 
     check_above_0("--interval", interval, SECONDS_MAX)
     clock = SystemClock()
-    hosts, swap, start_ms = listed_hosts(hypervisors), swaps(swap_mib), clock.wall_ms()
+    file = None if hypervisors is None else ListFile(hypervisors)
+    swap, start_ms = swaps(swap_mib), clock.wall_ms()
     with ExitStack() as stack:
         sources = [stack.enter_context(notifications(spec)) for spec in source]
         target = stack.enter_context(opened(log, create=True))
@@ -79,16 +80,20 @@ def openstack(
         before = told_before(target)
         follower = OpenStack(before.epoch_of(start_ms), swap_mib=swap, told=before.told, now_us=lambda: clock.wall_ms() * 1000)
         feed, persistent = Feed(follower, letters_before(target)), persistence()
-        listed = Listed(target, hosts, clock, persistent, interval_ms=int(interval * 1000))
-        listed.tell()
-        for each in hosts:
+
+        def located(each: ListedHost) -> None:
             _append(target, feed.told(follower.located(each.host, each.node_id)), persistent)
-        again = None if once else listed.tell
+
+        again = None if once else _nothing
+        if file is not None:
+            listed = Listed(target, file.hosts, clock, persistent, file.newer, located, interval_ms=int(interval * 1000))
+            listed.tell()
+            again = None if once else listed.tell
         try:
             with ended_by_sigterm():
                 _follow(sources, feed, lambda messages: _append(target, messages, persistent), persistent, again)
         finally:
-            for sentence in _told(feed, listed=bool(hosts)):
+            for sentence in _told(feed, listed=file is not None):
                 say(sentence)
     return Exit.INCOMPLETE if follower.reach().hosts else Exit.DONE
 
@@ -189,13 +194,5 @@ def _bus(spec: str) -> Source:
     return Bus(log, topics, lambda each: f"{prefix}.{each}" if prefix else each, say)
 
 
-def listed_hosts(path: Path | None) -> list[ListedHost]:
-    """The hypervisors of `--hypervisors`. Raises UsageProblem."""
-    from producers.openstack_hosts import read_hypervisors
-
-    if path is None:
-        return []
-    try:
-        return read_hypervisors(file_bytes(path, f"--hypervisors {path}"))
-    except ValueError as problem:
-        raise UsageProblem(f"--hypervisors {path}: {problem}") from None
+def _nothing() -> None:
+    """There is no list to be told again."""

@@ -21,7 +21,7 @@ from streams.cli.printed.output import Column, Report
 from streams.cli.printed.printable import printable
 from streams.cli.printed.units import counted
 from streams.cli.problems import AnswerIncomplete, UsageProblem
-from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, listed_hosts, notifications
+from streams.cli.produce.openstack import FromFlag, HypervisorsFlag, notifications
 from streams.cli.reading.open_log import opened
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ def shadow(
 def _nodes(hypervisors: Path | None, log: str | None, at: str) -> tuple[list[Given], Cut | None]:
     """The nodes and the cut that they are of. Raises UsageProblem, AnswerIncomplete."""
     from schemas.inventory import OperatorFields
+    from streams.cli.produce.listing import ListFile
     from streams.cli.shadow.shadowing import given
 
     if hypervisors is not None:
-        listed = listed_hosts(hypervisors)
-        return [given(each.node_id, each.hypervisor, OperatorFields()) for each in listed], None
+        return [given(each.node_id, each.hypervisor, OperatorFields()) for each in ListFile(hypervisors).hosts], None
     from streams.cli.reading.state_at import moment_of, state_at
 
     with opened(log) as ledger_log:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +18,7 @@ from projections.observed import Observed
 from schemas.audits import AuditFailed
 from schemas.inventory import Hypervisor
 from schemas.topics import AUDITS, CLAIMS
-from streams.cli.produce.listing import Listed, OtherReports
+from streams.cli.produce.listing import Listed, ListFile, OtherReports
 from streams.cli.produce.notifications import Feed, Lines
 from streams.cli.produce.openstack import _follow
 from streams.cli.produce.publishing import TAIL_RECORDS, Persistent
@@ -134,6 +136,49 @@ def test_nor_is_it_taken_back_by_a_later_start_however_much_was_said_since_by_wh
     listed(fleet).tell()
 
     assert fleet.log.ends(AUDITS) == ends
+
+
+def nova_list(*names: str) -> bytes:
+    """As Nova lists hypervisors of these names, each as host and node."""
+    hosts = [{"hypervisor_hostname": name, "service": {"host": name}, "vcpus": 16, "memory_mb": 8192, "local_gb": 100} for name in names]
+    return json.dumps({"hypervisors": hosts}).encode()
+
+
+def test_a_list_that_is_written_anew_is_told_from_then_on_and_one_that_cannot_be_read_is_said_once(
+    fleet: FleetLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, located = tmp_path / "nova.json", list[str]()
+    path.write_bytes(nova_list("c01", "c02"))
+    file = ListFile(path)
+    clock = LogClock(fleet)
+    said = Listed(fleet.log, file.hosts, clock, persistent(), file.newer, lambda each: located.append(each.node_id), interval_ms=MINUTE_MS)
+    said.tell()
+    fleet.carry()
+    path.write_bytes(nova_list("c02", "c03")[:40])
+    after_minutes(fleet, 2, said)
+    path.unlink()
+    after_minutes(fleet, 1, said)
+    before = silent(fleet)
+
+    path.write_bytes(nova_list("c02", "c03"))
+    after_minutes(fleet, 4, said)
+
+    assert (before, silent(fleet), located) == ([], [b"c01"], ["c01", "c02", "c03"])
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(f"{path}: ")[2].split(":")[0] for line in told[:2]] == [
+        "expected JSON", "No such file or directory; what it listed before is said again until this is mended",
+    ]  # fmt: skip
+    assert told[2:] == ["--hypervisors lists c01 no longer: silent soon, unless another producer audits it"]
+
+
+def test_a_pipe_is_a_list_once(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, nova_list("c01"))
+    os.close(writes)
+    file = ListFile(Path(f"/dev/fd/{reads}"))
+
+    assert ([each.node_id for each in file.hosts], file.newer()) == (["c01"], None)
+    os.close(reads)
 
 
 class Told:
