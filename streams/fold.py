@@ -95,32 +95,38 @@ class Fold:
             tell(reason)
 
         place = f"{topics.CLAIMS}/{self.partition}"
-        ledger = self.table.load(passed_over)
-        reason, taken = misfit(ledger, log, self.partition) if ledger is not None else None, None
-        if ledger is not None and reason is None:
-            try:
-                taken = self._taken(self.table.extras())
-            except StateError as problem:
-                reason = str(problem)
-        if ledger is not None and reason is None and (unmade := _unmade(ledger, log)):
+        kept = self._in_table(log, passed_over)
+        if kept is not None and (unmade := _unmade(kept[0], log)):
             passed_over(f"{place}: the state in the table is discarded: {unmade} is empty; all is folded anew, which makes it again")
             return self._begun_anew(log)
-        behind = newest_offset(log, self.partition) - (ledger.next_offset if ledger is not None and taken is not None else 0)
-        if reason is not None:
-            passed_over(f"{place}: the state in the table is discarded: {reason}; it is folded anew")
-        found = load_newest_with(log, self.partition, tell=passed_over) if taken is None or behind >= AHEAD_RECORDS else None
-        if ledger is not None and taken is not None:
-            if found is None or not found[1]:
-                return ledger, *taken, False
+        behind = newest_offset(log, self.partition) - (0 if kept is None else kept[0].next_offset)
+        if kept is not None and behind < AHEAD_RECORDS:
+            return *kept, False
+        found = load_newest_with(log, self.partition, tell=passed_over)
+        if found is None or not found[1]:
+            return self._begun_anew(log) if kept is None else (*kept, False)
+        if kept is not None:
             passed_over(f"{place}: the table is {behind} records behind the newest snapshot; it is discarded and begun there")
-        if found is not None and found[1]:
-            ledger, extras = found
-            if unmade := _unmade(ledger, log):
-                passed_over(f"{place}: the snapshot is passed over: {unmade} is empty; all is folded anew, which makes it again")
-                return self._begun_anew(log)
-            self.table.store(ledger, dict(extras))
-            return ledger, *self._taken(extras), True
-        return self._begun_anew(log)
+        ledger, extras = found
+        if unmade := _unmade(ledger, log):
+            passed_over(f"{place}: the snapshot is passed over: {unmade} is empty; all is folded anew, which makes it again")
+            return self._begun_anew(log)
+        self.table.store(ledger, dict(extras))
+        return ledger, *self._taken(extras), True
+
+    def _in_table(self, log: Log, tell: Callable[[str], None]) -> tuple[Ledger, Observed, Leaks] | None:
+        """The state in the table; None without one, or where it is not this log's or cannot be read, which is told."""
+        ledger = self.table.load(tell)
+        if ledger is None:
+            return None
+        reason = misfit(ledger, log, self.partition)
+        if reason is None:
+            try:
+                return ledger, *self._taken(self.table.extras())
+            except StateError as problem:
+                reason = str(problem)
+        tell(f"{topics.CLAIMS}/{self.partition}: the state in the table is discarded: {reason}; it is folded anew")
+        return None
 
     def _begun_anew(self, log: Log) -> tuple[Ledger, Observed, Leaks, bool]:
         """From the first record."""
