@@ -33,16 +33,26 @@ class Disks:
 
     def __init__(self) -> None:
         self._sizes: dict[str, DiskSize | None] = {}
+        self._of: dict[str, set[str]] = {}
+        """The domains that each was learnt for."""
         self._unasked: set[str] = set()
         """Disks in no pool, of which no running guest was asked yet."""
 
-    def learn(self, handle: Any, domain: Domain, *, has_pools: bool = True) -> None:
-        """Ask the pools for disks not asked for yet. Raises libvirtError."""
+    def learn(self, handle: Any, domain: Domain, *, has_pools: bool = True, anew: bool = False) -> None:
+        """Ask the pools for disks that this domain was not asked for yet, with `anew` for all. Raises libvirtError.
+
+        Under the path that another domain had, or that one has which was started anew, another image may stand by now.
+        """
         for disk in domain.disks:
-            if disk.key and disk.key not in self._sizes:
-                size = self._sizes[disk.key] = of_volume(handle, disk) if has_pools else None
-                if size is None:
-                    self._unasked.add(disk.key)
+            is_new = domain.instance_id not in self._of.get(disk.key, ())
+            if not disk.key or not (is_new or anew):
+                continue
+            size = of_volume(handle, disk) if has_pools else None
+            if size is None:
+                self._unasked.add(disk.key)
+            if size is not None or is_new:
+                self._sizes[disk.key] = size
+            self._of.setdefault(disk.key, set()).add(domain.instance_id)
 
     def is_unasked(self, domain: Domain) -> bool:
         """Whether the domain has a disk whose size a running guest might tell, and none was asked for it."""
@@ -54,18 +64,26 @@ class Disks:
 
     def keep(self, sizes: dict[str, DiskSize], domains: Iterable[Domain]) -> None:
         """Take in what a look found, and forget what is no disk of `domains`."""
-        wanted = {disk.key for domain in domains for disk in domain.disks if disk.key}
+        wanted: dict[str, set[str]] = {}
+        for domain in domains:
+            for disk in domain.disks:
+                wanted.setdefault(disk.key, set()).add(domain.instance_id)
         self._sizes = {key: sizes.get(key) or self._sizes.get(key) for key in wanted if key in sizes or key in self._sizes}
-        self._unasked &= wanted
+        self._of = {key: self._of[key] & ids for key, ids in wanted.items() if key in self._of}
+        self._unasked &= wanted.keys()
 
     def capacity_mib(self, domain: Domain) -> int | None:
-        """Capacities of the domain's disks, rounded up; where one is not known, what its flavor was promised, else None: not reported."""
+        """Capacities of the domain's disks, rounded up; where one is not known, what its flavor was promised, else None: not reported.
+
+        Without a flavor one that is not on this host is none of its storage, as in `overcommitted_mib`.
+        """
         total = 0
         for disk in domain.disks:
             size = self._sizes.get(disk.key)
-            if size is None:
+            if size is not None:
+                total += -(-size.capacity_bytes // MIB)
+            elif disk.key or domain.flavor_disk_mib is not None:
                 return domain.flavor_disk_mib
-            total += -(-size.capacity_bytes // MIB)
         return total
 
     def overcommitted_mib(self, domains: Iterable[Domain]) -> int | None:

@@ -177,8 +177,10 @@ class Survey:
             digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
             before = self._known.get(instance_id)
             read = before.domain if before is not None and before.xml_digest == digest else read_domain(text)
-            self._disks.learn(handle, read, has_pools=self._has_pools)
-            self.found[instance_id] = Known(domain.ID(), digest, read)
+            domain_id = domain.ID()
+            is_started_anew = before is not None and before.domain_id != domain_id
+            self._disks.learn(handle, read, has_pools=self._has_pools, anew=is_started_anew)
+            self.found[instance_id] = Known(domain_id, digest, read)
             self.unread.discard(instance_id)
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:  # gone since the list was made: then it is not there

@@ -52,7 +52,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Disk(Struct, frozen=True, gc=False, kw_only=True):
-    """Where a disk's bytes are: a path, or a volume in a pool; neither if it is on the network, where libvirt knows no size."""
+    """Where a disk's bytes are: a path, or a volume in a pool; neither on the network or an NVMe device, of which libvirt knows no size."""
 
     path: str = ""
     pool: str = ""

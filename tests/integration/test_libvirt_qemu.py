@@ -183,6 +183,37 @@ def test_the_audit_that_first_lists_a_guest_has_the_size_of_its_disks(daemon: Da
     assert not seen.unknown_instances
 
 
+@pytest.mark.parametrize("has_pool", [False, True])
+def test_an_image_made_anew_where_another_guest_had_one_has_its_own_size(daemon: Daemon, admin: Any, *, has_pool: bool) -> None:
+    pool = admin.storagePoolCreateXML(POOL.format(path=daemon.folder / "images")) if has_pool else None
+    reporting = Reporting(daemon.uri, disks_every_ms=3_600_000)
+    disk = DISK.format(kind="qcow2", path=daemon.image("again.qcow2", "qcow2", "40M"), target="vda")
+    first = admin.createXML(guest_xml("first", devices=disk), PAUSED)
+
+    def sizes() -> list[int | None]:
+        if pool is not None:
+            pool.refresh()
+        reporting.host.pump(0.2)
+        return [instance.resources.disk_mib for instance in reporting.audit().instances]
+
+    seen = [sizes()]
+    first.destroy()
+    daemon.image("again.qcow2", "qcow2", "2M")
+    second = admin.defineXML(guest_xml("second", devices=disk))
+    stopped = sizes()
+    second.createWithFlags(PAUSED)
+    seen.append(sizes())
+    second.destroy()
+    daemon.image("again.qcow2", "qcow2", "100M")
+    second.createWithFlags(PAUSED)
+    seen.append(sizes())
+    reporting.host.close()
+    if pool is not None:
+        pool.destroy()
+
+    assert (seen, stopped) == ([[40], [2], [100]], [2] if has_pool else [None])
+
+
 def test_a_guest_started_and_one_destroyed_behind_claimlogs_back_are_found_by_the_second_audit(
     daemon: Daemon, admin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

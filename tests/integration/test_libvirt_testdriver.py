@@ -158,6 +158,17 @@ def test_a_node_file_is_audited_with_stopped_domains_disks_and_devices(tmp_path:
     assert (off.resources, off.power_state) == (ObservedResources(vcpus=2, pcpus=0, memory_mib=1_024, disk_mib=0), "stopped")
 
 
+def test_a_disk_on_the_network_hides_no_other_disk_of_its_guest(tmp_path: Path) -> None:
+    network = "<disk type='network' device='disk'><source protocol='nbd' name='n'><host name='h'/></source><target dev='vdb'/></disk>"
+    (tmp_path / "node.xml").write_text(NODE.replace("<hostdev", f"{network}<hostdev"))
+    connection = connect(f"test://{tmp_path}/node.xml")
+
+    found = audit(connection)
+    connection.close()
+
+    assert found.instances[0].resources.disk_mib == 20_480
+
+
 def test_the_second_audit_of_an_idle_host_is_short_and_a_new_domain_makes_it_full(host: Connection) -> None:
     source = AuditSource("vm", "libvirt", 1)
     full, short = audit(host, source), audit(host, source)

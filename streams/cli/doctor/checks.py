@@ -285,7 +285,7 @@ def dead_letters(log: Log) -> Check:
     count = sum(log.end(*place) - log.start(*place) for place in places(log, DEAD_LETTERS))
     if not count:
         return Check("ok", "dead letters", "none")
-    return Check("warn", "dead letters", f"{units.counted(count, 'message')} that can be used by nobody", "claimlog dead-letters list")
+    return Check("warn", "dead letters", f"{units.counted(count, 'message')} that could not be used", "claimlog dead-letters list")
 
 
 def findings(state: State) -> Check:

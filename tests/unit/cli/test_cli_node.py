@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.audits import HypervisorAudited, InstanceReport
+from schemas.audits import AuditFailed, HypervisorAudited, InstanceReport
 from schemas.claims import NodeConfigured
 from schemas.codec import decode
 from schemas.inventory import Hypervisor, Physical
@@ -47,6 +47,18 @@ def test_show_as_json_has_the_claims_the_instances_and_the_findings(tmp_path: Pa
     assert [report["instance_id"] for report in node["instances_shown"]] == ["i1"]
     assert [finding["kind"] for finding in node["findings"]] == ["ghost-instance"]
     assert node["memory_mib"]["free"] == 8192 - 1204 - 1024
+
+
+def test_show_says_why_the_first_audit_of_a_node_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    at = {"epoch": 1, "counter": 1, "taken_at_ms": fleet.now_ms, "mono_ms": 0, "unknown_since_ms": fleet.now_ms}
+    fleet.append(AUDITS, AuditFailed(node_id="c01", producer="p", reason="no answer in 3 s", **at))
+
+    said = fleet.run(capsys, "node", "show", "c01").out
+
+    (line,) = [line for line in said.splitlines() if line.startswith("audit ")]
+    assert line.startswith("audit       never; unknown since ")
+    assert line.endswith(": no answer in 3 s")
 
 
 def test_show_says_which_figures_are_the_hosts_own_and_since_when_guests_do_not_answer(
