@@ -19,7 +19,7 @@ from streams.scheduling.options import MULTIPLIERS
 from streams.scheduling.raws import MetricMissing
 from streams.scheduling.reference import run_filters
 from streams.scheduling.weighers import weigh
-from tests.conformance.ledger_areas import options_in
+from tests.conformance.ledger_areas import flat, options_in
 from tests.conformance.terms import HOST_NAMES, REQUEST_NAMES, ask_for, counted_alone, listed, options_of, renamed, room_of
 from tests.scheduling_world import settle, world
 
@@ -28,22 +28,24 @@ ERRORS = {MetricMissing: "ComputeHostMetricNotFound"}
 SHUFFLES = ("shuffle_best_same_weighed_hosts", "shuffle_best_same", "shuffle_best_hosts", "shuffle_best", "shuffle_top_equal", "shuffle")
 SHUFFLED = ("shuffled", "shuffle_result", "shuffle_does", "shuffle_reverses")
 """Names that vectors may have for the option, and for what a shuffle makes of the best hosts: those listed, else it turns them round."""
-CLAIMS = ("claim_ok", "claim_succeeds", "claim_successful", "claim_result", "claims_ok")
+CLAIMS = ("claim_ok", "claim_succeeds", "claim_successful", "claim_result", "claims_ok", "claim", "claims", "claim_results", "claimed")
 REFUSALS = ("claim_fails", "claim_failed", "claims_fail")
-"""Names for whether Placement takes the claims, or refuses them: as it does for a host without room."""
+"""Names for whether Placement takes the claims, or refuses them, all or one after the other: as it does for a host without room."""
+EVERY = 1_000
+"""More than any vector asks for."""
 REASONS = {"no-valid-node": "NoValidHost"}
 
 
 def weighed(vector: Vector) -> Mapping[str, Any]:
     """Hosts through one weigher; best first, ties as they came."""
     name, given = vector["subject"], vector["given"]
-    asked, config = renamed(given.get("request"), REQUEST_NAMES), given.get("config") or {}
+    asked, config = renamed(given.get("request"), REQUEST_NAMES), flat(given.get("config"))
     hosts = [{"host": f"host{number}", **renamed(host, HOST_NAMES)} for number, host in enumerate(given["hosts"], 1)]
     if not hosts:
         return {"order": [], "weights": []}
     option, default = MULTIPLIERS[name]
     own = {option, "weight_multiplier"} if name == "MetricsWeigher" else {option}
-    said = [value for key, value in config.items() if key.rpartition(".")[2] in own and value is not None]
+    said = [value for key, value in config.items() if key in own and value is not None]
     multiplier = float(said[0]) if said else default
     group = asked.get("group") or {}
     rooms = [room_of(counted_alone(host, name), group.get("members") or (), group.get("policy") or "anti-affinity") for host in hosts]
@@ -127,15 +129,21 @@ def _sorted(said: Vector) -> Mapping[str, Any]:
     if any(given.get(name) is True for name in SHUFFLES):
         told = [given[name] for name in SHUFFLED if isinstance(given.get(name), list)]
         hosts = shuffled(hosts, scores, lambda best: told[0] if told else best[::-1])
-    order = draw_first(hosts, given.get("host_subset_size", 1), draw)
+    order = draw_first(hosts, given.get("host_subset_size") or 1, draw)
     return {"order": order, "random_over": drawn_over[0] if drawn_over else []}
+
+
+def _taken(said: Any, *, refuses: bool) -> int:
+    """How many claims are taken before the first that is not, which is said by `refuses`: of each in turn, or of all."""
+    each = said if isinstance(said, list) else [said]
+    return next((number for number, one in enumerate(each) if one is refuses), EVERY)
 
 
 def _scheduled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A host with room for so many instances, a request for more of them, and a scheduler that works until it rests."""
     here = world(claims=1, requests=1)
-    is_refused = any(given.get(name) is False for name in CLAIMS) or any(given.get(name) is True for name in REFUSALS)
-    here.host("n1", vcpus=0 if is_refused else given["hosts_selected"])
+    taken = [_taken(given.get(name), refuses=False) for name in CLAIMS] + [_taken(given.get(name), refuses=True) for name in REFUSALS]
+    here.host("n1", vcpus=min(given["hosts_selected"], *taken))
     here.request("request", vcpus=1, count=given["num_instances"])
     scheduler = here.scheduler()
     settle(scheduler)

@@ -7,7 +7,7 @@ from typing import Any
 
 from streams.scheduling.options import MULTIPLIERS, Options
 from tests.conformance.choosing_areas import CLAIMS, REFUSALS, SHUFFLED, SHUFFLES
-from tests.conformance.ledger_areas import GUESTS, HOSTS
+from tests.conformance.ledger_areas import GUESTS, HOSTS, PAGE_SIZES
 
 Names = frozenset[str]
 
@@ -22,7 +22,7 @@ SIZE = names("memory_mb vcpus root_gb ephemeral_gb swap", "flavorid rxtx_factor 
 """A flavor's, with what decides nothing of it."""
 CELLS = names("id cells cpuset pcpuset memory")
 HOST_CELL = CELLS | names("cpu_usage memory_usage mempages siblings pinned_cpus socket network_metadata")
-GUEST_CELL = CELLS | names("pagesize page_size cpu_policy cpu_thread_policy emulator_threads_policy")
+GUEST_CELL = CELLS | names(*PAGE_SIZES, "cpu_policy cpu_thread_policy emulator_threads_policy")
 RATIOS = names("cpu_allocation_ratio ram_allocation_ratio network_metadata")
 DEVICES = names("pci_devices pci_pools pci_stats pci_requests")
 STATES = names("id uuid vm_state task_state os_type project_id")
@@ -167,6 +167,7 @@ def _unread(said: Any, known: Names, below: Mapping[str, Names], place: str, pre
             if value is None or (isinstance(value, (str, list, Mapping)) and not value):
                 continue
             if key.rpartition(".")[2] not in known | NO_MATTER and not (prefixes and key.startswith(prefixes)):
-                yield place + key
+                is_group = place == "config." and isinstance(value, Mapping)
+                yield from _unread(value, known, below, f"{place}{key}.") if is_group else [place + key]
             elif key in below:
                 yield from _unread(value, below[key], below, f"{place}{key}.")

@@ -28,6 +28,8 @@ from tests.ledger_history import item
 Given = dict[str, Any]
 NODE = "n1"
 NO_LIMIT = ResourceRule(ratio_milli=None)
+PAGE_SIZES = ("pagesize", "page_size", "page_size_kb", "page_size_kib")
+"""What vectors call a cell's page size."""
 PAGE_NAMES = {-1: "small", -2: "large", -3: "any"}
 """Nova's numbers for page sizes by name."""
 REASONS = {"memory_mib": "Free memory", "disk_mib": "Free disk", "vcpus": "Free vcpu"}
@@ -103,7 +105,7 @@ def want_of(given: Given, emulator_threads: str | None = None) -> NumaWant:
 
 
 def page_size_of(cell: Given) -> Any:
-    return cell.get("pagesize", cell.get("page_size"))
+    return next((cell[name] for name in PAGE_SIZES if name in cell), None)
 
 
 def _ratios(limits: Given | None) -> numa.Ratios | None:
@@ -165,9 +167,17 @@ def _fit_host(cells: Sequence[numa.Cell], instance: list[Given], given: Given) -
     )
 
 
+def flat(config: Mapping[str, Any] | None) -> Given:
+    """What a vector configures, by the options' own names: groups stand before a point, or around their options."""
+    found: Given = {}
+    for name, value in (config or {}).items():
+        found |= flat(value) if isinstance(value, Mapping) else {name.rpartition(".")[2]: value}
+    return found
+
+
 def options_in(given: Given) -> Given:
     """What a vector says, its configuration by the options' own names besides."""
-    return {**given, **{name.rpartition(".")[2]: value for name, value in (given.get("config") or {}).items()}}
+    return {**given, **flat(given.get("config"))}
 
 
 # PCI
@@ -303,7 +313,7 @@ def _tested(given: Given) -> Given:
 
 
 LIVE = "live-migration"
-GUESTS, HOSTS = ("instance", "old", "source", "current"), ("claimed", "new", "dest", "requested", "fit", "host_")
+GUESTS, HOSTS = ("instance", "old", "source", "current", "page"), ("claimed", "new", "dest", "requested", "fit", "host_")
 """How keys begin under which a vector says what a guest that moves has, and what it was given where it goes."""
 PAGE_LEAST_KIB = 4
 ROOMY = {"memory_mb": 4096, "local_gb": 40, "vcpus": 8}
@@ -392,9 +402,9 @@ def _tracker(totals: Given, reserved: Given | None = None, listed: Mapping[str, 
     history.configure(
         NODE,
         at_s=0,
-        vcpus=ResourceRule(reserved=more.get("vcpus", 0)),
-        memory_mib=ResourceRule(reserved=more.get("memory_mb", 0)),
-        disk_mib=ResourceRule(reserved=more.get("disk_mb", 0)),
+        vcpus=ResourceRule(reserved=more.get("vcpus") or 0),
+        memory_mib=ResourceRule(reserved=more.get("memory_mb") or 0),
+        disk_mib=ResourceRule(reserved=more.get("disk_mb") or 0),
     )
     history.audit(listed, at_s=0, hypervisor=_host(totals))
     return history
@@ -458,7 +468,7 @@ def _audited(given: Given) -> Given:
         moved = {**guests.get(instance_id, {} if "instance" in move else {"vm_state": RESIZED}), **said}
         # One that is listed here holds its flavor already; a move within the host holds the other one besides.
         is_counted = instance_id in states and move.get("direction", "dest") in ONE_WAY
-        if not is_counted and move["status"] not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
+        if not is_counted and move.get("status") not in ENDED and is_moving(moved.get("vm_state"), moved.get("task_state")):
             under_way[instance_id] = move, moved  # The last of an instance's migrations is the one that goes on.
     for n, (move, moved) in enumerate(under_way.values()):
         _take(history, f"c{n}", f"migration {n}", _held_by(move, moved), at_s=1)

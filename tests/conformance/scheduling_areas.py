@@ -31,6 +31,8 @@ NOTHING_REPORTED: Mapping[str, Any] = {
     "limits": {},
 }
 """Nova's HostState before anything is reported: what a vector's host leaves out."""
+LIMIT_FIRST = ("CoreFilter", "AggregateCoreFilter")
+"""Nova's filters that record the limit for a later claim before they look; the others do once the host has passed."""
 
 
 def _filter(vector: Vector) -> Mapping[str, Any]:
@@ -44,22 +46,25 @@ def _filter(vector: Vector) -> Mapping[str, Any]:
     )
     if name == "ComputeCapabilitiesFilter":
         wanted = {key: str(text) for key, text in ((asked.get("flavor") or {}).get("extra_specs") or {}).items()}
-        return {"pass": lacking(facts, wanted) is None}
+        return {"pass": lacking(facts, wanted) is None, "limits": {}}
     filter_ = msgspec.structs.replace(FILTERS[name], options=options_of(given.get("config")))
     group = asked.get("group") or {}
     ask = ask_for(asked, host.get("node", "node1"))
     if name == "JsonFilter" and ask.request.hints.query:
         try:
-            return {"pass": holds(parsed(ask.request.hints.query), facts)}
+            return {"pass": holds(parsed(ask.request.hints.query), facts), "limits": {}}
         except QueryError:
             return {"error": "KeyError"}  # What Nova raises for an operator it does not know.
     room = room_of(counted_alone({**NOTHING_REPORTED, **host}, name), group.get("members") or (), group.get("policy") or "anti-affinity")
-    return {"pass": reason(filter_, ask, room) is None, "limits": _limits(filter_, ask, room, name)}
+    passes = reason(filter_, ask, room) is None
+    return {"pass": passes, "limits": _limits(filter_, ask, room, name) if passes or name in LIMIT_FIRST else {}}
 
 
 def _limits(filter_: Filter, ask: Any, room: Room, name: str) -> dict[str, Any]:
     check = filter_.prepare(ask)
-    limits = check.limits(room) if check is not None and check.limits is not None else Limits()
+    if check is None:
+        return {}
+    limits = check.limits(room) if check.limits is not None else Limits()
     ratios = {"cpu_allocation_ratio": room.node.vcpus.ratio_milli, "ram_allocation_ratio": room.node.memory_mib.ratio_milli}
     if name == "NUMATopologyFilter":  # The ledger holds the node's own ratios, so the claim carries none.
         return {"numa_topology": {key: None if ratio is None else ratio / 1000 for key, ratio in ratios.items()}}

@@ -27,7 +27,7 @@ from schemas.resources import Resources
 from schemas.results import CellGrant
 from streams.scheduling.ask import Ask, ask_of
 from streams.scheduling.options import Options
-from tests.conformance.ledger_areas import devices_in, pci_wants_of, want_of
+from tests.conformance.ledger_areas import devices_in, flat, pci_wants_of, want_of
 
 GIB = 1024
 COUNTED_KIB = 1
@@ -53,7 +53,7 @@ RATIOS = {"vcpus": "cpu_allocation_ratio", "memory_mib": "ram_allocation_ratio",
 
 def options_of(config: Mapping[str, Any] | None) -> Options:
     """The options among what a vector configures; multipliers are the weighers' own."""
-    named = {name.rpartition(".")[2]: value for name, value in (config or {}).items() if value is not None}
+    named = {name: value for name, value in flat(config).items() if value is not None}
     return msgspec.convert({name: value for name, value in named.items() if name in Options.__struct_fields__}, Options)
 
 
