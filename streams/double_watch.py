@@ -41,6 +41,7 @@ class DoubleWatch:
     def __init__(self, log: Log, tell: Callable[[str], None]) -> None:
         self._log, self._tell = log, tell
         self._read = bare_reading(log)
+        self._partitions, self._findings = partition_count(log, CLAIMS), partition_count(log, FINDINGS)
         self._ours: dict[int, Ledger] = {}
         self._owned: frozenset[int] = frozenset()
         self._followed: dict[int, Ledger] = {}
@@ -79,7 +80,7 @@ class DoubleWatch:
             return
         known, self._doubles = self.known(), None
         self._ours, self._owned = dict(ours), owned
-        others = frozenset(range(partition_count(self._log, CLAIMS))) - owned if sees else frozenset()
+        others = frozenset(range(self._partitions)) - owned if sees else frozenset()
         self._followed = {number: ledger for number, ledger in self._followed.items() if number in others}
         self._known = known if sees else Doubles(words=known.words)
         if not sees or ours.keys() != owned:
@@ -145,7 +146,7 @@ class DoubleWatch:
 
     def _begin(self, number: int) -> None:
         found = load_newest_with(self._log, number, tell=self._tell)
-        ledger, rows = found or (Ledger(number, partition_count(self._log, CLAIMS)), ())
+        ledger, rows = found or (Ledger(number, self._partitions), ())
         if (start := self._log.start(CLAIMS, number)) > ledger.next_offset:
             left = f"records {ledger.next_offset} to {start - 1} have left the log, and no snapshot includes them"
             raise OffsetGap(f"{CLAIMS}/{number}: {left}; {where_archived(self._log)}")
@@ -179,7 +180,7 @@ class DoubleWatch:
         messages: list[Message] = []
         for record in records:
             self._known.changes += 1
-            at = partition_of(record.finding_id.encode(), partition_count(self._log, CLAIMS))
+            at = partition_of(record.finding_id.encode(), self._findings)
             messages += finding_messages(at, (record,))
         return messages
 
