@@ -41,7 +41,8 @@ class DoubleWatch:
     def __init__(self, log: Log, tell: Callable[[str], None]) -> None:
         self._log, self._tell = log, tell
         self._read = bare_reading(log)
-        self._partitions, self._findings = partition_count(log, CLAIMS), partition_count(log, FINDINGS)
+        self._partitions = self._findings = 0
+        """How many `claims` and `leak-findings` have, once it has something to do."""
         self._ours: dict[int, Ledger] = {}
         self._owned: frozenset[int] = frozenset()
         self._followed: dict[int, Ledger] = {}
@@ -78,6 +79,7 @@ class DoubleWatch:
         is_missing = self._doubles is None and sees and ours.keys() == owned
         if self._owned == owned and self._ours == ours and not is_missing:
             return
+        self._partitions, self._findings = (partition_count(self._log, topic) for topic in (CLAIMS, FINDINGS))
         known, self._doubles = self.known(), None
         self._ours, self._owned = dict(ours), owned
         others = frozenset(range(self._partitions)) - owned if sees else frozenset()
