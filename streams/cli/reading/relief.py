@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from projections.fit import fits
-from projections.node import Amounts, Node, amounts_of
+from projections.node import NOTHING, Amounts, Node, amounts_of
 from projections.wording import amounts_text
 from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
@@ -54,11 +54,12 @@ class Relief(Struct, frozen=True):
 def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: str = "") -> list[Relief]:
     """The leaks of the node that nearly did, and of every node where the request would fit without them; those that make room first.
 
-    `policy` is the one it was decided by.
+    `policy` is the one it was decided by. What the request is about, or has to be near, is none: without it nothing would be asked for.
     """
     by_node: dict[str, list[LeakSuspected | LeakConfirmed]] = {}
+    needed = {*(request.instance(index) for index in range(request.count)), *request.hints.same_host}
     for finding in state.findings():
-        if finding.kind not in _HOLD_NOTHING:
+        if finding.kind not in _HOLD_NOTHING and finding.instance_id not in needed:
             by_node.setdefault(finding.node_id, []).append(finding)
     found: list[Relief] = []
     fleet: Fleet | None = None
@@ -119,6 +120,8 @@ def _enough(node: Node, held: Amounts, ask: Ask, instances: int) -> bool:
 
 
 def _free(node: Node, ask: Ask, resource: str) -> int | None:
-    """What the node's limit and the request's own leave; None where there is neither."""
+    """What the node's limit and the request's own leave, beside what the instance has there already; None where there is neither."""
     limits: list[int | None] = [node.limit(resource), None if ask.item.limits is None else getattr(ask.item.limits, resource)]
-    return min([limit - node.used[RESOURCES.index(resource)] for limit in limits if limit is not None], default=None)
+    number = RESOURCES.index(resource)
+    used = node.used[number] - node.uses.get(ask.instance_id, NOTHING)[number]
+    return min([limit - used for limit in limits if limit is not None], default=None)

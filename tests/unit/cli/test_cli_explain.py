@@ -240,6 +240,40 @@ def test_a_leak_elsewhere_that_would_make_room_is_named_too_but_not_where_someth
     assert [(leak["node_id"], leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]] == [("c01", 8192, True)]
 
 
+def leak_told(fleet: FleetLog, capsys: pytest.CaptureFixture[str], *asked: str) -> list[tuple[int, bool]]:
+    """Of each leak that `explain` tells of a request what it holds, and whether the request would fit without it."""
+    fleet.run(capsys, "place", *asked, "--wait", "0s")
+    fleet.schedule()
+    (item,) = fleet.run(capsys, "explain", "asked", "-o", "json").json["items"]
+    assert item["nearest_miss"] is not None
+    return [(leak["held"]["memory_mib"], leak["fits_without"]) for leak in item["leaks"]]
+
+
+@pytest.mark.parametrize(("memory_mib", "fits"), [(7168, True), (8192, False)])
+def test_what_an_instance_uses_where_it_is_resized_is_free_for_it_beside_what_a_leak_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], memory_mib: int, fits: bool
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"vm": 4096, "ghost": 1024, "ours": 512})
+    fleet.claim("vm/0/s-1.1", "vm", "c01", memory_mib=4096)
+    fleet.claim("ours/0/s-1.1", "ours", "c01", memory_mib=512)
+    fleet.audit("c01", {"vm": 4096, "ghost": 1024, "ours": 512})
+    resize = {"request_id": "asked", "action": "resize", "source_node": "c01", "instance_ids": ["vm"], "flavor": {"memory_mib": memory_mib}}
+    (tmp_path / "up.json").write_bytes(json.encode(resize))
+
+    assert leak_told(fleet, capsys, str(tmp_path / "up.json")) == [(1024, fits)]
+
+
+@pytest.mark.parametrize(("near", "told"), [((), [(4096, True)]), (("--hint", "same_host=ghost"), [])])
+def test_a_leak_that_the_request_has_to_be_near_is_not_in_its_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], near: tuple[str, ...], told: list[tuple[int, bool]]
+) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01", {"ghost": 4096})
+
+    assert leak_told(fleet, capsys, "--memory", "6GiB", "--request", "asked", *near) == told
+
+
 def test_no_leak_is_blamed_where_another_filter_of_its_policy_stands_in_the_way(
     fleet: FleetLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
