@@ -135,8 +135,13 @@ class Chaos(threading.Thread):
             else:
                 assert code is None, f"{name} ended by itself with {code}:\n{process.said()[-3000:]}"
 
-    def must_be_well(self) -> None:
-        """Raises what went wrong in it."""
+    def keeps_up(self) -> None:
+        """Wait until no more than one kill is due whose victim is still away: on a fast machine the trace would end before its kills.
+
+        Raises what went wrong in it.
+        """
+        while self.failure is None and sum(kill.event <= self._played() for kill in self._kills) > sum(self.counts.values()) + 1:
+            time.sleep(0.01)
         if self.failure is not None:
             raise self.failure
 
@@ -208,7 +213,7 @@ def test_a_real_cloud_on_kafka_with_every_process_and_the_broker_killed_loses_an
         until_known(log, NODES)
         cloud = Cloud(Recorded(log, tmp_path, "cloud"), trace(folder, seed=seed, instances=VMS), PLAY_SECONDS)
         chaos, observer = Chaos(here, plan(draw), lambda: cloud.played), Observer(here, tmp_path, Random(seed + 1))
-        cloud.meanwhile = chaos.must_be_well
+        cloud.meanwhile = chaos.keeps_up
         started_s = time.monotonic() - begun
 
         observer.start()
