@@ -155,6 +155,8 @@ class DoubleClaims:
             record = finding.record
             if record.finding_id == event.finding_id and record.ignored != event.reason:
                 holdings = self._holdings(record.instance_id)
+                if step.time_ms < record.since_ms:
+                    return []  # It was said of an earlier one, by a fold that is behind this one.
                 if len(holdings) > 1 and self._came_ms(holdings)[-1] > step.time_ms:
                     return []  # It was said of an earlier one, or before this had so many sides: then it alarms once too often.
                 finding.record = replace(record, ignored=event.reason, partition=partition, offset=step.offset, time_ms=step.time_ms)
@@ -197,22 +199,27 @@ class DoubleClaims:
         node = self._ledgers[partition].nodes[node_id]
         return [claim for claim in node.claims.get(instance_id, ()) if claim.confirmed_ms is not None]
 
+    def _staying(self, partition: int, node_id: str, instance_id: str) -> list[Claim]:
+        """Those of them that are not on their way out."""
+        return [claim for claim in self._confirmed(partition, node_id, instance_id) if claim.departed_ms is None]
+
     def _holdings(self, instance_id: str) -> list[Holding]:
         """Every node that holds the instance and from which it is not known to have departed; the one to keep it comes last."""
         found: list[Holding] = []
         first = self._home.get(instance_id)
         for node_id in self._homes.get(instance_id) or (() if first is None else (first,)):
             partition = self._partition_of(node_id)
-            staying = [claim for claim in self._confirmed(partition, node_id, instance_id) if claim.departed_ms is None]
-            if staying:
+            if staying := self._staying(partition, node_id, instance_id):
                 newest = max(staying, key=lambda claim: (claim.offset, claim.claim_id))
                 found.append(Holding(partition, self._ledgers[partition].nodes[node_id], newest))
         return sorted(found, key=lambda holding: (holding.shown, holding.claim.confirmed_ms or 0, holding.node.node_id))
 
     def _look(self, instance_id: str) -> FindingRecord | None:
         holdings, finding = self._holdings(instance_id), self.open.get(instance_id)
+        if finding is not None and self._is_behind(finding):
+            return None
         if len(holdings) < 2:
-            if finding is None or self._is_behind(finding):
+            if finding is None:
                 return None
             del self.open[instance_id]
             if finding.record.node_id not in self._homes.get(instance_id, ()):
@@ -257,7 +264,7 @@ class DoubleClaims:
 
     def _came_ms(self, holdings: list[Holding]) -> list[int]:
         """When the instance came to each node that holds it, in order of time."""
-        held = (self._confirmed(each.partition, each.node.node_id, each.claim.instance_id) for each in holdings)
+        held = (self._staying(each.partition, each.node.node_id, each.claim.instance_id) for each in holdings)
         return sorted(min(claim.confirmed_ms or 0 for claim in claims) for claims in held)
 
     def _is_behind(self, finding: OpenFinding) -> bool:
