@@ -185,6 +185,7 @@ class Auditor:
         found, gone = dict(survey.found), set(survey.gone)
         self._listed = tuple(listed for listed in survey.listed or () if listed.instance_id not in gone)
         here = {listed.instance_id for listed in self._listed}
+        self.disks.forget(self._known.keys() - here)
         self._known = {i: known for i, known in (self._known | found).items() if i in here}
         # What was to be read and was not is read next time.
         self._changed = unread & here

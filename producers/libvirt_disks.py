@@ -8,6 +8,7 @@ guests without such disks too: that is how a frozen guest is noticed. After Nova
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import libvirt
@@ -53,6 +54,11 @@ class Disks:
             if size is not None or is_new:
                 self._sizes[disk.key] = size
             self._of.setdefault(disk.key, set()).add(domain.instance_id)
+
+    def forget(self, gone: AbstractSet[str]) -> None:
+        """These domains are no more: one that comes with such an id may have other images."""
+        for ids in self._of.values() if gone else ():
+            ids.difference_update(gone)
 
     def is_unasked(self, domain: Domain) -> bool:
         """Whether the domain has a disk whose size a running guest might tell, and none was asked for it."""

@@ -86,11 +86,13 @@ class DoubleClaims:
             for claim in ledger.claims.values():
                 if claim.confirmed_ms is not None:
                     self._add(claim.instance_id, claim.node_id)
+        self.reworded: list[_Open] = []
+        """Those on which another word counts than was said of them: it was heard by who kept another partition."""
         for instance_id, finding in self.open.items():
-            # Its word may have been heard by who kept another partition.
             word, said_ms = self.words.get(finding.record.finding_id, ("", 0))
-            if finding.record.since_ms <= said_ms:
-                finding.record = replace(finding.record, ignored=word)
+            if finding.record.since_ms <= said_ms and word != finding.record.ignored:
+                finding.record = replace(finding.record, ignored=word, **self._place_now(finding))
+                self.reworded.append(finding.record)
             # One that ended before these ledgers were taken over: nothing is held twice, and nothing closes any more.
             self.watched.setdefault(finding.record.node_id, set()).add(instance_id)
 
@@ -269,13 +271,17 @@ class DoubleClaims:
 
     def _is_behind(self, finding: OpenFinding) -> bool:
         """Whether one of its ledgers has not come to where the double arose, as after a partition was taken over."""
-        sides = {cause.partition for cause in finding.record.causes}
-        return max(self._read_to_ms, min(self._ledgers[number].time_ms for number in sides)) < finding.record.since_ms
+        sides = [self._ledgers[cause.partition].time_ms for cause in finding.record.causes if cause.partition in self._ledgers]
+        return max(self._read_to_ms, min(sides, default=0)) < finding.record.since_ms
 
     def _resolved(self, finding: OpenFinding) -> LeakResolved:
         said = {name: getattr(finding.record, name) for name in finding.record.__struct_fields__}
+        return LeakResolved(**said | self._place_now(finding))
+
+    def _place_now(self, finding: OpenFinding) -> dict[str, int]:
+        """The last record that is folded of the node's partition: what is said now is so after that."""
         ledger = self._ledgers[self._partition_of(finding.record.node_id)]
-        return LeakResolved(**said | {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms})
+        return {"partition": ledger.partition, "offset": max(0, ledger.next_offset - 1), "time_ms": ledger.time_ms}
 
     def _partition_of(self, node_id: str) -> int:
         return partition_of(node_id.encode(), next(iter(self._ledgers.values())).partitions)

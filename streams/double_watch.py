@@ -53,16 +53,28 @@ class DoubleWatch:
         self._doubles: DoubleClaims | None = None
         """None where it is another's work, and until every ledger is there."""
         self._is_unsaid = self._is_taken_over = False
+        self._known_ms = 0
+        """Up to when all that was said of doubles is in what is known."""
         self._read_to_ms = 0
         self._messages: list[Message] = []
         """What was found and not appended yet."""
 
-    def heard_of(self, kept: Doubles | None, partition: int, *, is_unsaid: bool) -> None:
+    def heard_of(self, kept: Doubles | None, ledger: Ledger, *, is_unsaid: bool) -> None:
         """What the table or snapshot of a partition knows of doubles; with `is_unsaid` its open findings may never have been said."""
         if kept is not None:
-            self._known, self._doubles = companions.newest([self.known(), kept]), None
-        if partition == SEEN_BY:
+            self._known, self._doubles = self._newest(kept, ledger), None
+        if ledger.partition == SEEN_BY:
             self._is_unsaid, self._is_taken_over = self._is_unsaid or is_unsaid, True
+
+    def _newest(self, kept: Doubles, ledger: Ledger) -> Doubles:
+        """What is known with what was kept beside a ledger: all that was said up to its time is in the newer one."""
+        known = self.known()
+        if kept.changes > known.changes:
+            self._known_ms = ledger.time_ms
+        elif kept.changes == known.changes:
+            # Two workers may have come to the same number.
+            self._known_ms = min(self._known_ms, ledger.time_ms) if kept.changes else 0
+        return companions.newest([known, kept])
 
     def known(self) -> Doubles:
         """What is to be kept with every table."""
@@ -85,29 +97,31 @@ class DoubleWatch:
         others = frozenset(range(self._partitions)) - owned if sees else frozenset()
         self._followed = {number: ledger for number, ledger in self._followed.items() if number in others}
         self._known = known if sees else Doubles(words=known.words)
+        if not sees:
+            # Whoever sees to them now finds the same, and may have said by now what became of it.
+            self._messages, self._known_ms = [], 0
         if not sees or ours.keys() != owned:
             return
         for number in sorted(others - self._followed.keys()):
             self._begin(number)
         if self._is_taken_over:
             # What others said meanwhile is open here as well: it may have ended in what was folded without them.
-            self._known.open = said_since(self._log, max(0, ours[SEEN_BY].time_ms - SKEW_MS), self._known.open)
+            self._known.open = said_since(self._log, max(0, self._known_ms - SKEW_MS), self._known.open)
+            self._known.changes += 1  # So that it is kept with each table, and the next start reads no more than what was said since.
             self._is_taken_over = False
         ledgers = dict(sorted((self._ours | self._followed).items()))
         self._doubles = DoubleClaims(ledgers, self._known.open, self._known.words)
         self._read_to_ms = 0
-        if self._is_unsaid:
-            self._messages += self._said(self._doubles.said())
-            self._is_unsaid = False
+        self._messages += self._said(self._doubles.said() if self._is_unsaid else self._doubles.reworded)
+        self._is_unsaid = False
 
-    def apply(self, partition: int, step: Step) -> list[Message]:
-        """Look at a step of a partition that the process folds itself; returns what there is to say."""
+    def apply(self, partition: int, step: Step) -> None:
+        """Look at a step of a partition that the process folds itself."""
         doubles = self._doubles
         if doubles is None:
             newer_word(self._known.words, step)
-            return []
-        records = doubles.apply(partition, step)
-        return self._said(records) if records else []
+        elif records := doubles.apply(partition, step):
+            self._messages += self._said(records)
 
     def latest_ms(self) -> int:
         """The time of the newest record that is folded."""
@@ -118,24 +132,24 @@ class DoubleWatch:
 
         With `read_ms` the process has read its own partitions to their ends since a record of that time was somewhere.
         """
-        if self._doubles is None:
+        doubles = self._doubles
+        if doubles is None:
             return 0
         done, is_behind = 0, False
         left = sorted(self._followed, key=lambda number: (number <= self._last, number))
         while left and (has_time() or not done):
             self._last = left.pop(0)
-            read, is_at_end = self._batch(self._doubles, self._last)
+            read, is_at_end = self._batch(doubles, self._last)
             done, is_behind = done + read, is_behind or not is_at_end
+            if self._doubles is not doubles:
+                return done + len(left)
         if not (left or is_behind) and read_ms >= self._read_to_ms + LOOK_EVERY_MS:
             self._read_to_ms = read_ms
-            self._messages += self._said(self._doubles.read_to_the_ends(read_ms))
+            self._messages += self._said(doubles.read_to_the_ends(read_ms))
         return done + len(left)
 
     def say(self) -> bool:
-        """Append what was found in others' partitions, or could not be appended before; whether there was something.
-
-        Before any table is written: what those know of doubles has been said.
-        """
+        """Append what was found; whether there was something. Before any table is written: what those know of doubles has been said."""
         if not self._messages:
             return False
         self._log.append(self._messages)
@@ -153,8 +167,8 @@ class DoubleWatch:
             left = f"records {ledger.next_offset} to {start - 1} have left the log, and no snapshot includes them"
             raise OffsetGap(f"{CLAIMS}/{number}: {left}; {where_archived(self._log)}")
         with suppress(StateError):  # Whoever has the partition says so; of these rows only what is known of doubles is asked for.
-            doubles = companions.taken(number, rows)[2]
-            self._known = self._known if doubles is None else companions.newest([self._known, doubles])
+            if (doubles := companions.taken(number, rows)[2]) is not None:
+                self._known = self._newest(doubles, ledger)
         ledger.hash_no_more()
         self._followed[number] = ledger
 
@@ -198,8 +212,11 @@ def said_since(log: Log, since_ms: int, known: Mapping[str, OpenFinding]) -> dic
     open_ = dict(known)
     for record in sorted(found, key=lambda record: (record.time_ms, record.partition, record.offset)):
         event = decode_keyed(FINDINGS, record.key, record.value)
-        if isinstance(event, LeakSuspected | LeakConfirmed) and event.kind == KIND:
-            open_[event.instance_id] = OpenFinding(event, event.since_ms + GRACE_MS)
-        elif isinstance(event, LeakResolved) and event.kind == KIND:
+        # No worker says what is still to come: nobody would ever find it over. Whatever else somebody else made up is over at once.
+        if not isinstance(event, FindingRecord) or event.kind != KIND or event.since_ms > record.time_ms + SKEW_MS:
+            continue
+        if isinstance(event, LeakResolved):
             open_.pop(event.instance_id, None)
+        elif isinstance(event, LeakSuspected | LeakConfirmed):
+            open_[event.instance_id] = OpenFinding(event, event.since_ms + GRACE_MS)
     return open_

@@ -160,7 +160,7 @@ class Folder:
             for partition in sorted(partitions - self.folds.keys()):
                 opened = self._opened(partition)
                 if opened is not None:
-                    self._doubles.heard_of(opened.doubles, partition, is_unsaid=opened.is_unsaid)
+                    self._doubles.heard_of(opened.doubles, opened.ledger, is_unsaid=opened.is_unsaid)
         finally:
             # Also where the log failed on the way: the next turn goes on with those that are missing.
             if before != self.folds.keys():
@@ -229,6 +229,7 @@ class Folder:
         fold.write_letters(batch, self._letters_there, self.metrics.dead)
         if batch.derived:
             self._log.append(batch.derived)
+        self._has_findings |= self._doubles.say()
         if batch.snapshot:
             # Only now: who begins at it publishes nothing of what was before it.
             self._renew_snapshots(fold, batch.snapshot)
@@ -287,11 +288,11 @@ class Folder:
         for number, outcome in enumerate(step.outcomes):
             batch.outcomes[outcome.outcome] += 1
             messages.append(verdict(outcome, number))
-        doubles = self._doubles.apply(fold.partition, step)
+        self._doubles.apply(fold.partition, step)
         found = fold.audit.step(fold.ledger, fold.observed, step)
-        if found or doubles:
+        if found:
             self._has_findings = True
-            messages.extend(finding_messages(fold.partition, found) + doubles)
+            messages.extend(finding_messages(fold.partition, found))
         if step.dead is not None:
             batch.dead.append((record, step.dead))
         if record.offset % DIGEST_EVERY == 0:

@@ -207,11 +207,17 @@ def test_an_image_made_anew_where_another_guest_had_one_has_its_own_size(daemon:
     daemon.image("again.qcow2", "qcow2", "100M")
     second.createWithFlags(PAUSED)
     seen.append(sizes())
+    second.destroy()
+    second.undefine()
+    daemon.image("again.qcow2", "qcow2", "7M")
+    gone = sizes()
+    admin.createXML(guest_xml("second", devices=disk), PAUSED)
+    seen.append(sizes())
     reporting.host.close()
     if pool is not None:
         pool.destroy()
 
-    assert (seen, stopped) == ([[40], [2], [100]], [2] if has_pool else [None])
+    assert (seen, stopped, gone) == ([[40], [2], [100], [7]], [2] if has_pool else [None], [])
 
 
 def test_a_guest_started_and_one_destroyed_behind_claimlogs_back_are_found_by_the_second_audit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from schemas import topics
 from schemas.claims import FindingIgnored
 from schemas.codec import decode_keyed
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
+from schemas.partitioner import partition_of
 from streams import folder as folder_module
 from streams.double_watch import DoubleWatch
 from streams.folder import Folder
@@ -21,6 +22,7 @@ from streams.ledger_topics import open_ledger
 from streams.log.base import LogFull, Message, Partition
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
+from tests.ledger_history import History
 from tests.unit.streams.test_leak_audit import HERE, THERE, by_time, moved_without_a_word
 
 SUSPECTED, CONFIRMED = ("double-claim", "suspected"), ("double-claim", "confirmed")
@@ -74,6 +76,18 @@ def turns(*folders: tuple[Folder, frozenset[int]]) -> None:
     """Each in its turn, until none has anything left to do."""
     while sum(folder.turn(owned) for folder, owned in folders):
         pass
+
+
+def not_taken(workers: Workers) -> Callable[[Sequence[Message]], list[int]]:
+    """A log's `append` that takes everything but findings."""
+    take = workers.log.append
+
+    def full(messages: Sequence[Message]) -> list[int]:
+        if any(message.topic == topics.FINDINGS for message in messages):
+            raise LogFull("no space is left")
+        return take(messages)
+
+    return full
 
 
 def kinds(said: Sequence[FindingRecord]) -> list[type]:
@@ -224,6 +238,93 @@ def test_what_leaves_before_it_was_followed_is_taken_from_the_snapshot_that_incl
         watch.take({0: Ledger(0, 2)}, ZERO)
 
 
+def test_of_several_partitions_that_leave_one_is_taken_from_its_snapshot_and_the_others_wait_for_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    log = MemoryLog()
+    open_ledger(log, ledger_partitions=3, request_partitions=1)
+    first, second = (Folder(log, tmp_path / name, name, Metrics(name), print) for name in ("first", "second"))
+    others = frozenset({1, 2})
+    turns((first, ZERO), (second, others))
+    for number in others:
+        history = History(number, 3)
+        node = next(name for name in (f"n{n}" for n in range(99)) if partition_of(name.encode(), 3) == number)
+        history.audit({}, at_s=0, node=node)
+        log.append([Message(topics.CLAIMS, each.key, each.value, (), number) for each in history.records])
+    turns((second, others))
+    log.truncate(topics.CLAIMS, 1, log.end(topics.CLAIMS, 1))
+
+    turns((first, ZERO))
+
+    assert first.waits(ZERO) == {Partition(topics.CLAIMS, number): log.end(topics.CLAIMS, number) for number in range(3)}
+
+
+def test_what_is_known_of_doubles_only_from_others_words_is_kept_over_a_restart(workers: Workers) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(130, 190, 250)
+    turns((first, ZERO), (second, ONE))
+    first.close()
+    third = workers.worker("third")
+    workers.audits(310)
+    turns((third, ZERO), (second, ONE))
+    third.close()
+    workers.here.release("old", at_s=400, reason="migrated", node=HERE)
+    workers.audits(430)
+
+    again = workers.worker("third")
+    turns((again, ZERO), (second, ONE))
+
+    assert kinds(workers.said())[-1] is LeakResolved
+
+
+def test_who_sees_to_doubles_no_more_says_nothing_of_them_that_it_could_not_say_before(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(110)
+    turns((first, ZERO), (second, ONE))
+    with monkeypatch.context() as full:
+        full.setattr(workers.log, "append", not_taken(workers))
+        workers.audits(190, 250)
+        with pytest.raises(LogFull):
+            turns((first, ZERO))
+    turns((second, BOTH))
+    workers.here.release("old", at_s=300, reason="migrated", node=HERE)
+    workers.audits(310)
+    turns((second, BOTH))
+
+    turns((first, frozenset()), (second, BOTH))
+    turns((first, ONE), (second, ZERO))
+
+    assert kinds(workers.said())[-1] is LeakResolved
+
+
+@pytest.mark.parametrize("words", [("known",), ("known", "")])
+def test_the_operators_word_that_another_heard_while_nobody_saw_to_doubles_is_said(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+) -> None:
+    monkeypatch.setattr(folder_module, "SNAPSHOT_EVERY", 1)
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.audits(130, 190, 250)
+    turns((first, ZERO), (second, ONE))
+    for number, word in enumerate(words):
+        first.close()
+        said = FindingIgnored(node_id=THERE, record_id=f"w{number}", finding_id="double-claim/i", reason=word)
+        workers.there.say(said, at_s=260 + number)
+        workers.write()
+        turns((second, ONE))
+        first = workers.worker("first")
+        turns((first, ZERO), (second, ONE))
+
+    assert workers.said()[-1].ignored == words[-1]
+    assert doubles_of(first) == Counter({CONFIRMED: 1} if not words[-1] else {})
+    before = len(workers.said())
+    first.close()
+    turns((workers.worker("first"), ZERO), (second, ONE))
+    assert len(workers.said()) == before
+
+
 def test_what_the_log_does_not_take_is_said_again_before_anything_is_kept(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     first = workers.worker("first")
     workers.audits(110)
@@ -232,13 +333,7 @@ def test_what_the_log_does_not_take_is_said_again_before_anything_is_kept(worker
     workers.write()
     turns((first, ZERO))
     take = workers.log.append
-
-    def full(messages: Sequence[Message]) -> list[int]:
-        if any(message.topic == topics.FINDINGS for message in messages):
-            raise LogFull("no space is left")
-        return take(messages)
-
-    monkeypatch.setattr(workers.log, "append", full)
+    monkeypatch.setattr(workers.log, "append", not_taken(workers))
     for at_s in (190, 250):
         workers.there.audit({"i": 4}, at_s=at_s, node=THERE)
     workers.write()
