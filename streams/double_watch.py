@@ -36,7 +36,7 @@ LOOK_EVERY_MS = 1000
 
 
 class DoubleWatch:
-    """See the module. `turn` after what the process folds itself was folded; `tell` hears of snapshots that are passed over."""
+    """See the module. `tell` hears of snapshots that are passed over, and of partitions that cannot be followed."""
 
     def __init__(self, log: Log, tell: Callable[[str], None]) -> None:
         self._log, self._tell = log, tell
@@ -56,6 +56,8 @@ class DoubleWatch:
         self._known_ms = 0
         """Up to when all that was said of doubles is in what is known."""
         self._read_to_ms = 0
+        self._told: set[int] = set()
+        """Partitions of which it was said that they cannot be followed yet."""
         self._messages: list[Message] = []
         """What was found and not appended yet."""
 
@@ -104,6 +106,8 @@ class DoubleWatch:
             return
         for number in sorted(others - self._followed.keys()):
             self._begin(number)
+        if self._followed.keys() != others:
+            return
         if self._is_taken_over:
             # What others said meanwhile is open here as well: it may have ended in what was folded without them.
             self._known.open = said_since(self._log, max(0, self._known_ms - SKEW_MS), self._known.open)
@@ -157,15 +161,22 @@ class DoubleWatch:
         return True
 
     def waits(self) -> dict[Partition, int]:
-        """The offsets at which others' partitions would have something new."""
+        """The offsets at which others' partitions would have something new, as long as they are followed."""
+        if self._doubles is None:
+            return {}
         return {Partition(CLAIMS, number): ledger.next_offset for number, ledger in self._followed.copy().items()}
 
     def _begin(self, number: int) -> None:
+        """Follow a partition from its newest snapshot on; not yet where none includes what left the log, until its worker writes one."""
         found = load_newest_with(self._log, number, tell=self._tell)
         ledger, rows = found or (Ledger(number, self._partitions), ())
         if (start := self._log.start(CLAIMS, number)) > ledger.next_offset:
-            left = f"records {ledger.next_offset} to {start - 1} have left the log, and no snapshot includes them"
-            raise OffsetGap(f"{CLAIMS}/{number}: {left}; {where_archived(self._log)}")
+            if number not in self._told:
+                self._told.add(number)
+                left = f"records {ledger.next_offset} to {start - 1} have left the log, and no snapshot includes them"
+                self._tell(f"{CLAIMS}/{number}: {left}: no double claims are said until one does; {where_archived(self._log)}")
+            return
+        self._told.discard(number)
         with suppress(StateError):  # Whoever has the partition says so; of these rows only what is known of doubles is asked for.
             if (doubles := companions.taken(number, rows)[2]) is not None:
                 self._known = self._newest(doubles, ledger)
