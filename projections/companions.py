@@ -33,7 +33,8 @@ class _OfNode(msgspec.Struct, array_like=True):
 class Doubles(msgspec.Struct, array_like=True):
     """Open double claims by instance, and the operator's last word on each with its time, which may have come before the double was seen.
 
-    They span partitions, so each partition's rows have them, and the highest `changes` is the newest.
+    They span partitions, so each partition's rows have them, and the highest `changes` is the newest. Who does not see to doubles keeps the
+    words alone, with no `changes`.
     """
 
     changes: int = 0

@@ -1,4 +1,4 @@
-"""Double claims: one instance held, confirmed, on more than one node, across all partitions folded in the same process.
+"""Double claims: one instance held, confirmed, on more than one node, across all partitions.
 
 A claim's partition follows from its node, so the two claims of a double mostly lie in two partitions, and no fold of one partition sees
 both. This one sits above the ledgers of all partitions: an index from instance to nodes, kept by confirmations and closings and made anew
@@ -6,9 +6,9 @@ from the ledgers at a start.
 
 Partitions are not ordered among themselves, so nothing here depends on which was read first: a double counts only when every ledger
 concerned has been folded up to the moment when it arose, or is known to have nothing more of that time, as that of a dead host which was
-the last one there to say anything. It is confirmed only by complete audits of all its nodes after the grace, but
-for nodes known to be silent or withdrawn: an evacuated instance is held on its dead host until that returns. A claim with a known departure
-is on its way out and no double; a migration with the guest on both hosts gets the claim's TTL.
+the last one there to say anything. It is confirmed only by complete audits of all its nodes after the grace, but for nodes known to be
+silent or withdrawn: an evacuated instance is held on its dead host until that returns. A claim with a known departure is on its way out
+and no double; a migration with the guest on both hosts gets the claim's TTL.
 """
 
 from __future__ import annotations

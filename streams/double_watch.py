@@ -16,7 +16,7 @@ from projections.doubles import KIND, DoubleClaims, newer_word
 from projections.ledger import Ledger
 from projections.ledger_state import Step
 from projections.open_finding import OpenFinding
-from projections.reading import OffsetGap, bare_reading, where_archived
+from projections.reading import OffsetGap, bare_reading, between, where_archived
 from projections.rules import GRACE_MS, SKEW_MS
 from projections.snapshots import load_newest_with
 from projections.state import StateError
@@ -216,10 +216,8 @@ def said_since(log: Log, since_ms: int, known: Mapping[str, OpenFinding]) -> dic
     """The doubles that are open by what `leak-findings` has from that time on, by instance; what was `known` before is unless it ended."""
     found: list[Record] = []
     for number, end in log.ends(FINDINGS).items():
-        at = log.at_time(FINDINGS, number, since_ms)
-        while at < end and (records := log.read(FINDINGS, number, at)):
-            found += [record for record in records if KIND.encode() in record.value]
-            at = records[-1].offset + 1
+        records = between(log, FINDINGS, number, log.at_time(FINDINGS, number, since_ms), end, BATCH_RECORDS)
+        found += [record for record in records if KIND.encode() in record.value]
     open_ = dict(known)
     for record in sorted(found, key=lambda record: (record.time_ms, record.partition, record.offset)):
         event = decode_keyed(FINDINGS, record.key, record.value)

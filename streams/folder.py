@@ -170,9 +170,7 @@ class Folder:
     def _say_doubles(self) -> None:
         """Append what is known of double claims beyond what the folds' own batches say."""
         self._has_findings |= self._doubles.say()
-        if self._has_findings:
-            self._has_findings = False
-            self._count_findings()
+        self._count_findings()
 
     def _give_up(self, fold: Fold) -> None:
         """Close a fold, and show no more of it: what this process last knew is nobody's truth."""
@@ -357,9 +355,7 @@ class Folder:
 
     def _count(self, fold: Fold, batch: Batch) -> None:
         metrics = self.metrics
-        if self._has_findings:
-            self._has_findings = False
-            self._count_findings()
+        self._count_findings()
         metrics.records.labels(self.name, topics.CLAIMS).inc(batch.records)
         for kind, count in batch.outcomes.items():
             metrics.outcomes.labels(kind).inc(count)
@@ -367,6 +363,10 @@ class Folder:
         metrics.folded_to(fold.partition, fold.ledger.next_offset, fold.ledger.next_offset + batch.lag, fold.ledger.time_ms)
 
     def _count_findings(self) -> None:
+        """Count anew what is open, if there is news of it."""
+        if not self._has_findings:
+            return
+        self._has_findings = False
         open_ = [finding for each in self.folds.values() for finding in each.audit.open_findings()] + self._doubles.open_findings()
         alarming = [finding for finding in open_ if not finding.ignored]
         self.metrics.findings = Counter((f.kind, "confirmed" if isinstance(f, LeakConfirmed) else "suspected") for f in alarming)

@@ -53,8 +53,8 @@ RATIOS = {"vcpus": "cpu_allocation_ratio", "memory_mib": "ram_allocation_ratio",
 
 def options_of(config: Mapping[str, Any] | None) -> Options:
     """The options among what a vector configures; multipliers are the weighers' own."""
-    named = {name: value for name, value in flat(config).items() if value is not None}
-    return msgspec.convert({name: value for name, value in named.items() if name in Options.__struct_fields__}, Options)
+    named = flat(config).items()
+    return msgspec.convert({name: value for name, value in named if value is not None and name in Options.__struct_fields__}, Options)
 
 
 def renamed(said: Mapping[str, Any] | None, names: Mapping[str, str]) -> dict[str, Any]:
