@@ -30,8 +30,9 @@ from tests.faults.checkers import (
     unanswered,
     unnamed,
 )
-from tests.faults.harness import SOAKS, Site, scaled_clock, site, until
+from tests.faults.harness import SOAKS, Site, scaled_clock, site, until, until_known
 from tests.faults.history import at_rest, history_wrong, read_history
+from tests.faults.player import NODES
 
 KILLS = int(os.environ.get("CLAIMLOG_KILLS", "100")) if SOAKS else 5
 FACTOR = 60
@@ -81,6 +82,8 @@ def test_kill_9_of_any_process_under_load_loses_nothing_and_leaves_nothing_behin
     with site(tmp_path, scaled_clock(FACTOR)) as here, here.opened() as log:
         for name in ("host", *SCHEDULERS, "producers"):
             start(here, name, seed)
+        # What is killed again before it is up has nothing to lose: on a busy machine that may be all that happens.
+        until_known(log, NODES)
         until(lambda: sum(log.ends(REQUESTS).values()) > 50, 30.0, "the producers ask for something")
         pauses = Random(seed + 1)
         for victim in victims(draw):
@@ -120,6 +123,7 @@ def test_stream_processors_that_share_the_tables_take_over_from_each_other(tmp_p
         here.processor("right")
         for name in ("s0", "producers"):
             start(here, name, seed)
+        until_known(log, NODES)
         until(lambda: sum(log.ends(REQUESTS).values()) > 20, 30.0, "the producers ask for something")
         for victim in [draw.choice(["left", "right"]) for _ in range(KILLS // 2)]:
             here.wait(draw.uniform(*PAUSE_SECONDS))
