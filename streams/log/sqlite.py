@@ -25,7 +25,7 @@ from streams.log.partitioner import route
 from streams.log.sqlite_catalog import Catalog
 from streams.log.sqlite_ends import Ends, ends_file
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
-from streams.log.sqlite_lost import check_ends
+from streams.log.sqlite_lost import check_ends, refuse_emptied
 from streams.log.sqlite_reading import Reader, Said
 from streams.log.sqlite_roster import SqliteRoster
 from streams.log.sqlite_shelf import COMPACT_STEP, Place, Shelf, State
@@ -60,6 +60,7 @@ class SqliteLog:
         Raises LogUnreachable if there is no log or no way to it, LogDamaged if it is not one or of another version, LogFull.
         """
         path = Path(path)
+        refuse_emptied(path)
         file = SqliteFile.open(path, create=create)
         with ExitStack() as stack:
             stack.callback(file.close)

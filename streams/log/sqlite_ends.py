@@ -29,6 +29,19 @@ def ends_file(log: Path) -> Path:
     return log.with_name(log.name + "-ends")
 
 
+def has_been_told(path: Path) -> bool:
+    """Whether the file at `path` says, of whichever log it is, that some record was on disk."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    slots = [content[at : at + _SLOT.size] for at in range(0, len(content) - _SLOT.size + 1, _SLOT.size)]
+    if not slots:
+        return False
+    mark, crc = _SLOT.unpack(slots[_MARK])
+    return crc == crc32(mark) and any(_end(mark, number, slot) for number, slot in enumerate(slots) if number != _MARK)
+
+
 class Ends:
     """The file at `path`, made for all who may write `log` if it is missing; where it cannot be opened nothing is written or known."""
 
@@ -49,11 +62,11 @@ class Ends:
             self._told[partition_id] = end
             if end > self.end(partition_id):
                 value = end.to_bytes(8, "little")
-                self._write(partition_id, _SLOT.pack(value, self._crc(partition_id, value)))
+                self._write(partition_id, _SLOT.pack(value, _crc(self._mark, partition_id, value)))
 
     def end(self, partition_id: int) -> int:
         """What was written down last; 0 for nothing."""
-        return self._end_in(partition_id, self._slot(partition_id))
+        return _end(self._mark, partition_id, self._slot(partition_id))
 
     def all(self) -> dict[int, int]:
         """Of each partition what was written down last."""
@@ -61,22 +74,12 @@ class Ends:
         with suppress(OSError):
             content = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         slots = {at // _SLOT.size: content[at : at + _SLOT.size] for at in range(_SLOT.size, len(content), _SLOT.size)}
-        return {number: end for number, slot in slots.items() if (end := self._end_in(number, slot))}
+        return {number: end for number, slot in slots.items() if (end := _end(self._mark, number, slot))}
 
     def close(self) -> None:
         """Release the file."""
         if self._fd != _NONE:
             os.close(self._fd)
-
-    def _end_in(self, partition_id: int, slot: bytes) -> int:
-        """A slot that is damaged, or of another log, says nothing."""
-        if len(slot) < _SLOT.size:
-            return 0
-        value, crc = _SLOT.unpack(slot)
-        return int.from_bytes(value, "little") if crc == self._crc(partition_id, value) else 0
-
-    def _crc(self, partition_id: int, value: bytes) -> int:
-        return crc32(self._mark + partition_id.to_bytes(8, "little") + value)
 
     def _slot(self, number: int) -> bytes:
         with suppress(OSError):
@@ -86,6 +89,18 @@ class Ends:
     def _write(self, number: int, slot: bytes) -> None:
         with suppress(OSError):
             os.pwrite(self._fd, slot, number * _SLOT.size)
+
+
+def _end(mark: bytes, partition_id: int, slot: bytes) -> int:
+    """What a slot of the file with this mark says; one that is damaged, or of another log, says nothing."""
+    if len(slot) < _SLOT.size:
+        return 0
+    value, crc = _SLOT.unpack(slot)
+    return int.from_bytes(value, "little") if crc == _crc(mark, partition_id, value) else 0
+
+
+def _crc(mark: bytes, partition_id: int, value: bytes) -> int:
+    return crc32(mark + partition_id.to_bytes(8, "little") + value)
 
 
 def _opened(path: Path, log: Path) -> int:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from schemas.few import few, offsets
 from schemas.topics import CLAIMS
 from streams.log.base import LogDamaged, Position
-from streams.log.sqlite_ends import Ends
+from streams.log.sqlite_ends import Ends, ends_file, has_been_told
 from streams.log.sqlite_file import BROKEN, SqliteFile, row_mark
 from streams.log.sqlite_names import RESTORE
+
+
+def refuse_emptied(path: Path) -> None:
+    """Raises LogDamaged for a file without a byte that was a log: whoever may make a log would begin a new one in it."""
+    with suppress(OSError):  # what is wrong there is told by who opens it
+        if path.stat().st_size == 0 and has_been_told(ends := ends_file(path)):
+            raise LogDamaged(
+                f"{path}: the file is empty, and {ends.name} beside it says that it had acknowledged records; {RESTORE}. "
+                f"To begin a new log in this place delete {ends.name}"
+            )
 
 
 def check_ends(file: SqliteFile, ends: Ends) -> None:

@@ -79,6 +79,31 @@ def test_a_log_that_has_only_a_wal_is_not_taken_for_an_empty_one_when_that_is_go
         SqliteLog.open(path, create=True)
 
 
+@pytest.mark.parametrize("beside", ["-wal", "-shm", "nothing"])
+def test_a_log_that_was_emptied_is_not_begun_anew(path: Path, beside: str) -> None:
+    appended_and_killed(path, 3)
+    path.with_name(path.name + beside).unlink(missing_ok=True)
+    os.truncate(path, 0)
+
+    for create in (False, True):
+        with pytest.raises(LogDamaged, match=r"is empty, and log\.db-ends beside it says that it had acknowledged records.* delete"):
+            SqliteLog.open(path, create=create)
+    assert path.stat().st_size == 0
+    ends_file(path).unlink()
+    with SqliteLog.open(path, create=True) as log:
+        assert dict(log.topics()) == {}
+
+
+def test_an_empty_file_is_made_a_log_where_none_was_or_the_former_one_was_deleted(path: Path) -> None:
+    path.unlink()
+    with SqliteLog.open(path, create=True) as log:
+        assert dict(log.topics()) == {}
+    fresh = path.with_name("fresh.db")
+    fresh.touch()
+    with SqliteLog.open(fresh, create=True) as log:
+        log.create([TopicSpec("claims", 1)])
+
+
 def test_what_nobody_was_told_may_vanish(path: Path) -> None:
     appended_and_killed(path, 8, "append_early").unlink()
 
