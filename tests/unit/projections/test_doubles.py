@@ -308,3 +308,21 @@ def test_who_reads_late_says_at_once_of_a_double_whether_it_is_confirmed_by_now(
     spread.observe(1, DoubleClaims(spread.ledgers), (HERE,))
 
     assert kinds(DoubleClaims(spread.ledgers).read_to_the_ends(spread.ledgers[1].time_ms)) == [LeakSuspected, LeakConfirmed]
+
+
+def test_what_is_known_of_a_double_that_ended_unseen_is_not_taken_for_the_next_one() -> None:
+    """Whoever takes a partition over may begin with a ledger in which the instance was given back on one side, and came again."""
+    history = held_twice("i")
+    for at_s in (130, 190, 250):
+        audited(history, at_s)
+    before, said = looked(history)
+    history.release("i on a", at_s=300, reason="migrated", node="a")
+    history.claim("again", "i", 4, at_s=400, nodes=("a",), ttl_s=600)
+    history.event("started", "i", at_s=401, size=4, node="a")
+    later = DoubleClaims({0: history.ledger}, before.open)
+
+    (anew,) = later.read_to_the_ends(START_MS + 402_000 + SKEW_MS)
+
+    assert kinds(said) == [LeakSuspected, LeakConfirmed]
+    assert isinstance(anew, LeakSuspected)
+    assert anew.since_ms == START_MS + 401_000

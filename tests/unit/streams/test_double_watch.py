@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from projections.ledger import Ledger
+from projections.reading import OffsetGap
 from schemas import topics
 from schemas.claims import FindingIgnored
 from schemas.codec import decode_keyed
 from schemas.findings import FindingRecord, LeakConfirmed, LeakResolved, LeakSuspected
 from schemas.partitioner import partition_of
+from streams import double_watch
 from streams import folder as folder_module
 from streams.double_watch import DoubleWatch
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import LogFull, Message, Partition
+from streams.log.base import LogFull, Message, Partition, Record
 from streams.log.memory import MemoryLog
 from streams.metrics import Metrics
 from tests.ledger_history import History
@@ -350,3 +352,75 @@ def test_what_the_log_does_not_take_is_said_again_before_anything_is_kept(worker
 
     assert before == [LeakSuspected]
     assert kinds(workers.said()) == [LeakSuspected, LeakConfirmed]
+
+
+def test_a_double_is_found_though_one_of_its_partitions_has_long_nothing_to_say(tmp_path: Path) -> None:
+    """Its host is known to be silent before the guest is evacuated: no record of that partition comes after the double arose."""
+    workers = Workers(tmp_path)
+    first, second = workers.worker("first"), workers.worker("second")
+    workers.there.release("new", at_s=110, reason="operator", node=THERE)
+    workers.there.event("departed", "i", at_s=111, node=THERE)
+    for at_s in range(130, 750, 60):
+        workers.there.audit({}, at_s=at_s, node=THERE)
+        workers.write()
+        turns((first, ZERO), (second, ONE))
+    ends = workers.log.end(topics.CLAIMS, 0)
+    workers.there.claim("evacuated", "i", 4, at_s=800, nodes=(THERE,))
+    for at_s in (820, 880, 1600, 1660):
+        workers.there.audit({"i": 4}, at_s=at_s, node=THERE)
+        workers.write()
+        turns((first, ZERO), (second, ONE))
+
+    assert kinds(workers.said())[-2:] == [LeakSuspected, LeakConfirmed]
+    assert workers.log.end(topics.CLAIMS, 0) == ends
+
+
+def test_nothing_is_concluded_from_half_of_what_others_have(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(double_watch, "BATCH_RECORDS", 1)
+    workers.there.release("new", at_s=110, reason="operator", node=THERE)
+    workers.write()
+    ours = Ledger(0, 2)
+    for record in workers.log.read(topics.CLAIMS, 0, 0):
+        ours.apply(record.offset, record.time_ms, record.key, record.value)
+    watch = DoubleWatch(workers.log, print)
+    watch.take({0: ours}, ZERO)
+
+    while watch.follow(lambda: True, workers.now_ms + 60_000):
+        watch.say()
+
+    assert watch.waits() == {Partition(topics.CLAIMS, 1): workers.log.end(topics.CLAIMS, 1)}
+    assert workers.said() == []
+
+
+def test_a_record_that_is_missing_in_what_others_have_is_told_and_not_jumped_over(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = DoubleWatch(workers.log, print)
+    watch.take({0: Ledger(0, 2)}, ZERO)
+
+    def lost(*_: object) -> list[Record]:
+        raise OffsetGap("records 1 to 2 are missing")
+
+    monkeypatch.setattr(watch, "_read", lost)
+    with pytest.raises(OffsetGap, match="records 1 to 2"):
+        watch.follow(lambda: True)
+
+
+@pytest.mark.parametrize("unsaid", [(True, False), (False, True)])
+def test_what_a_table_knows_and_may_never_have_said_is_said_however_many_tables_there_are(
+    workers: Workers, unsaid: tuple[bool, bool]
+) -> None:
+    """One partition is taken over twice before the worker has all of its own."""
+    workers.audits(130, 190, 250)
+    first = workers.worker("first")
+    turns((first, BOTH))
+    said, doubles = workers.said(), first._doubles.known()
+    ours = {number: Ledger(number, 2) for number in range(2)}
+    watch = DoubleWatch(workers.log, print)
+    for is_unsaid in unsaid:
+        watch.heard_of(doubles, ours[0], is_unsaid=is_unsaid)
+
+    watch.take(ours, BOTH)
+
+    assert watch.say()
+    assert kinds(workers.said()[len(said) :]) == [LeakConfirmed]
