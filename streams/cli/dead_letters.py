@@ -75,6 +75,7 @@ def list_(
         within = Range(None if since is None else past_moment(since, wall_clock_ms()), moment_of(until))
         _check_known(source, "topic", topic, TOPICS)
         _check_known(source, "kind", kind, UNREADABLE_KINDS)
+        within = within.naming(source, (DEAD_LETTERS,))
         cut = cut_of(source, (DEAD_LETTERS,), within)
         items = [
             item

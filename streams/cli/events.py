@@ -109,6 +109,7 @@ def events(
             lacks = missing(source, topics)
             if topic and lacks:
                 raise AnswerIncomplete(missing_text(lacks))
+            within = within.naming(source, topics)
             cut = cut_of(source, topics, within)
             having = tuple([name for name in topics if _may_have(name, kind)])
             found = _found(source, having, Range(within.since, cut), chosen)
@@ -243,8 +244,7 @@ def coming(log: Log, topics: tuple[str, ...], since: Any) -> Iterator[list[Recor
 
     A log that goes out of reach meanwhile is said once, and waited for.
     """
-    within = Range(since, None)
-    within.check(log, topics)
+    within = Range(since, None).naming(log, topics)
     offsets = {place: log.end(*place) if since is None else within.starts(log, *place) for place in places(log, *topics)}
     is_away = False
     while True:

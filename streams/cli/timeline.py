@@ -59,14 +59,14 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         lacks = missing(source, (CLAIMS, *AROUND))
         end = moment_of(until, now_ms)
         start = None if since is None else past_moment(since, now_ms)
-        Range(start, end).check(source, (CLAIMS, *AROUND))
-        around = cut_of(source, AROUND, Range(None, end))
+        within = Range(start, end).naming(source, (CLAIMS, *AROUND))
+        around = cut_of(source, AROUND, Range(None, within.until))
         about, state = _folded(source, named, end)
         _tell(source, about, Range(None, around))
         if not about.entries and state.node(about.subject.name if about.subject.kind == "node" else "") is None:
             check_named(source, about.subject, end)
         cut = Cut.of(around.next_offsets | state.cut.next_offsets, ledger_id_of(source))
-        within = Range(start, None)
+        within = Range(within.since, None)
         found = [entry for entry in about.ordered() if within.includes(entry.topic, entry.partition, entry.offset, entry.time_ms)]
     items = [entry_item(entry, state.laid.get((entry.partition, entry.offset))) for entry in found]
     show.write(Report(columns=columns(), items=items, cut=cut, like=entry_item(_LIKE)))

@@ -65,7 +65,8 @@ def capacity_verb(
     with opened(log) as source:
         moment = moment_of(at)
         partitions = 0 if flavors or asking.has_sizes else source.topics().get(REQUESTS, 0)
-        ends = {number: Range(None, moment).ends(source, REQUESTS, number) for number in range(partitions)}
+        until = Range(None, moment).naming(source, (REQUESTS,) if partitions else ())
+        ends = {number: until.ends(source, REQUESTS, number) for number in range(partitions)}
         requests = _requests(asking, flavors, partial(asked_for, source, ends))
         state = state_at(source, moment, views=False)
         chosen = changing.policy(source, started_by(source, moment, state.as_of_ms))

@@ -22,7 +22,7 @@ def check_named(log: Log, subject: Subject, until: Moment | None = None) -> None
     Raises UsageProblem if none does, with the kind under which the name is known, if it is; AnswerIncomplete if records that might name it
     are not at hand.
     """
-    within = Range(None, until)
+    within = Range(None, until).naming(log, NAMING)
     kinds = _kinds(log, subject, within)
     if subject.kind in kinds:
         return

@@ -11,7 +11,7 @@ from projections.ledger_id import check_cut, ledger_id_of
 from projections.reading import HistoryMissing, between, where_archived
 from projections.replay import check_at_hand
 from projections.snapshots import load_newest
-from schemas.topics import CLAIMS, TOPICS
+from schemas.topics import CLAIMS, FOLDED, TOPICS
 from streams.cli.given.timegrammar import Instant, Moment
 from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.log.base import Log, LogDamaged, Record
@@ -26,10 +26,21 @@ def check_claims_at_hand(log: Log, partition: int, offset: int) -> None:
 
 
 class Range(NamedTuple):
-    """From the first record at or after `since` to the last one before `until`; None is no bound. A cut bounds each partition it names."""
+    """From the first record at or after `since` to the last one before `until`; None is no bound.
+
+    A cut bounds each partition it names, and by `naming` all others as well.
+    """
 
     since: Moment | None
     until: Moment | None
+
+    def naming(self, log: Log, topics: Sequence[str]) -> Range:
+        """The same range for these topics: what a cut of another kind of answer does not name ends with the newest record that it includes.
+
+        Raises as `check`.
+        """
+        self.check(log, topics)
+        return Range(_naming(log, self.since, topics), _naming(log, self.until, topics))
 
     def check(self, log: Log, topics: Sequence[str]) -> None:
         """Refuse cuts that are not of this log, or not of this much of `topics`, and times among what has left it.
@@ -78,6 +89,32 @@ class Range(NamedTuple):
         )
 
 
+def _naming(log: Log, moment: Moment | None, topics: Sequence[str]) -> Moment | None:
+    if not isinstance(moment, Cut):
+        return moment
+    unnamed = [place for place in places(log, *topics) if moment.next_offset(*place) is None]
+    if unnamed:
+        after_ms = _newest_ms(log, moment) + 1
+        for place in unnamed:
+            moment = moment.naming(*place, at_time(log, *place, after_ms))
+    return moment
+
+
+def _newest_ms(log: Log, cut: Cut) -> int:
+    """The time of the newest record that a cut includes, of the ledger where it includes that; 0 for none. Raises HistoryMissing."""
+    telling = [place for place in cut.places if place.topic in FOLDED] or cut.places
+    check_cut(log, cut, {place.topic for place in telling})
+    times_ms = [0]
+    for topic, number, end in telling:
+        if end == 0:
+            continue
+        if end <= (start := log.start(topic, number)):
+            needed = f"{topic}/{number}: record {end - 1} is needed to tell the time of the cut, at hand are those from {start} on"
+            raise HistoryMissing(f"{needed}; {where_archived(log)}")
+        times_ms += [record.time_ms for record in log.read(topic, number, end - 1, 1) if record.offset < end]
+    return max(times_ms)
+
+
 def lost_before(log: Log, *topics: str) -> str:
     """Which of these topics begins late, so that not all that was said there is at hand, and what to do about it; nothing if none does."""
     found = next(((place, start) for place in places(log, *topics) if (start := log.start(*place))), None)
@@ -111,7 +148,7 @@ def cut_of(log: Log, topics: Sequence[str], within: Range) -> Cut:
 
     Raises as `Range.check`.
     """
-    within.check(log, topics)
+    within = within.naming(log, topics)
     return Cut.of({place: within.ends(log, *place) for place in places(log, *topics)}, ledger_id_of(log))
 
 

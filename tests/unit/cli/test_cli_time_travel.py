@@ -9,7 +9,8 @@ from shutil import rmtree
 import pytest
 
 from schemas.lifecycle import InstanceDeleted
-from schemas.topics import AUDITS, CLAIMS
+from schemas.requests import Flavor, PlacementRequested
+from schemas.topics import AUDITS, CLAIMS, REQUESTS
 from streams.log.base import Message
 from tests.cli_log import FleetLog
 
@@ -114,3 +115,43 @@ def test_an_observation_that_was_carried_twice_is_not_missed(tmp_path: Path, cap
 
     assert fleet.log.start(CLAIMS, number) > carried.offset
     assert (again.code, again.out) == (0, said.out)
+
+
+def test_a_cut_of_another_kind_of_answer_bounds_what_it_does_not_name_by_its_newest_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nodes` reads the ledger alone, and its cut names nothing else."""
+    fleet = FleetLog(tmp_path)
+    verbs = ("events --for node/c01", "timeline node/c01", "dead-letters list", "capacity")
+
+    def happens(request: str) -> None:
+        fleet.append(REQUESTS, PlacementRequested(request_id=request, flavor=Flavor(name=request, vcpus=1, memory_mib=64)))
+        fleet.log.append([Message(AUDITS, b"c01", b"{")])
+        fleet.audit("c01")
+
+    happens("small")
+    cut = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    said = [fleet.run(capsys, *verb.split(), "--at" if verb == "capacity" else "--until", cut, "-o", "json") for verb in verbs]
+    fleet.now_ms += 60_000
+    happens("large")
+
+    again = [fleet.run(capsys, *verb.split(), "--at" if verb == "capacity" else "--until", cut, "-o", "json") for verb in verbs]
+    since = fleet.run(capsys, "events", "--since", cut, "-o", "json").json["items"]
+
+    assert [(each.code, ageless(each.out)) for each in again] == [(each.code, ageless(each.out)) for each in said]
+    assert [len(each.json["items"]) > 0 for each in said] == [True] * len(verbs)
+    assert {item["key"] for item in since if item["type"] == "placement-requested"} == {"large"}
+
+
+def test_a_cut_whose_newest_record_has_left_the_log_tells_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    cut = fleet.run(capsys, "nodes", "-o", "json").json["cut"]
+    fleet.now_ms += 60_000
+    fleet.audit("c01", {"i": 64})
+    fleet.run(capsys, "archive", str(tmp_path / "history"), "--below", str(fleet.now_ms))
+
+    said = fleet.run(capsys, "events", "--topic", AUDITS, "--until", cut)
+
+    assert (said.code, said.out) == (6, "")
+    assert re.search(r"claims/\d: record \d is needed to tell the time of the cut, at hand are those from \d on", said.err)
