@@ -55,7 +55,7 @@ def long_ago(here: World, scheduler: Scheduler) -> None:
     """What was answered until now was answered long ago, and somebody asks again."""
     settle(scheduler)
     here.clock.now_ms += LONG_MS
-    here.request(f"at-{here.clock.now_ms}")
+    here.request(f"at/{here.clock.now_ms}")
     settle(scheduler)
     here.clock.now_ms += COMMIT_EVERY_MS
     settle(scheduler)
@@ -88,7 +88,7 @@ def test_of_what_was_answered_long_ago_only_that_is_kept() -> None:
 
     placements = scheduler.placer.desks[0].placements
 
-    assert list(placements.answers) == [f"at-{scheduler._clocks.wall_ms() - COMMIT_EVERY_MS}"]
+    assert list(placements.answers) == [f"at/{scheduler._clocks.wall_ms() - COMMIT_EVERY_MS}"]
     assert [placements.is_answered(name) for name in ("r1", "r3", "r4")] == [True, True, False]
 
 
@@ -242,6 +242,22 @@ def test_a_claim_that_comes_long_after_the_answer_is_given_back_at_once(*, takes
 
     here.log.append([late_claim(here, "r1")])
     settle(scheduler)
+
+    assert [(release.claim_id.split("-")[0], release.reason) for release in said(here, CLAIMS, ClaimReleased)] == [("r1/0/frozen", "loser")]
+    assert wrongs(here) == []
+
+
+def test_what_a_former_owner_left_is_given_back_by_who_begins_with_ledgers_that_have_it() -> None:
+    here = world(claims=1, requests=1)
+    here.host("n1")
+    here.request("r1")
+    first = here.scheduler("first")
+    settle(first)
+    first.close()
+    here.log.append([late_claim(here, "r1")])
+
+    second = here.scheduler("second", ledgers=here.ledgers())
+    settle(second)
 
     assert [(release.claim_id.split("-")[0], release.reason) for release in said(here, CLAIMS, ClaimReleased)] == [("r1/0/frozen", "loser")]
     assert wrongs(here) == []
