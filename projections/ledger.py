@@ -67,6 +67,11 @@ class Ledger(LedgerState):
             self.digest = blake2b(self.digest + value + outcome_bytes(step), digest_size=DIGEST_BYTES).digest()
         return step
 
+    def fault(self, offset: int, key: bytes, value: bytes) -> Unreadable | None:
+        """Why a record would count for nothing; nothing is folded. Raises WrongLedger as `apply`."""
+        event = decode(CLAIMS, value)
+        return event if isinstance(event, Unreadable) else self._misplaced(event, key, offset)
+
     def hash_no_more(self) -> None:
         """From here on the digest is empty: for answers that say none. What is folded so is no state to publish."""
         self.digest = b""

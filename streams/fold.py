@@ -13,14 +13,17 @@ from projections.ledger import Ledger
 from projections.ledger_table import LedgerTable
 from projections.misfit import misfit
 from projections.observed import Observed
+from projections.reading import between
 from projections.snapshots import load_newest_with, newest_offset
 from projections.state import StateError
 from projections.table import Table
 from schemas import topics
-from schemas.codec import Unreadable
+from schemas.codec import Unreadable, decode
+from schemas.results import ClaimOutcome
 from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, finding_messages
 from streams.log.base import Log, Message, Record, partition_count
+from streams.log.reading import READ_RECORDS, partition_records
 
 Letters = Mapping[int, Mapping[int, str]]
 """Of each partition the offsets that have a dead letter, each with the hash of its record."""
@@ -66,6 +69,8 @@ class Fold:
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
         """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
+        self.unlettered = _faults_below(log, self.ledger) if at_snapshot else []
+        """Records below a snapshot that count for nothing, and may have no letter: `claimlog snapshot write` writes none."""
         self.is_at_end = False
         """Whether nothing stood behind what was read last."""
         self.silences_ms = 0
@@ -176,6 +181,23 @@ class Fold:
     def close(self) -> None:
         """Close the table."""
         self._close()
+
+
+def _faults_below(log: Log, ledger: Ledger) -> list[tuple[Record, Unreadable]]:
+    """What counts for nothing behind the newest verdict, as far as is at hand: a processor that came further has written its letters.
+
+    Not further back than a table is caught up: a fleet in which nothing happens is audited, and has no verdicts.
+    """
+    partition = ledger.partition
+    first = max(log.start(topics.CLAIMS, partition), ledger.next_offset - AHEAD_RECORDS)
+    for record in partition_records(log, topics.VERDICTS, partition, 1) if topics.VERDICTS in log.topics() else ():
+        verdict = decode(topics.VERDICTS, record.value)
+        first = max(first, verdict.offset + 1) if isinstance(verdict, ClaimOutcome) else first
+    found = []
+    for record in between(log, topics.CLAIMS, partition, first, ledger.next_offset, READ_RECORDS):
+        if (fault := ledger.fault(record.offset, record.key, record.value)) is not None:
+            found.append((record, fault))
+    return found
 
 
 def _unmade(ledger: Ledger, log: Log) -> str:

@@ -245,7 +245,7 @@ class Folder:
         """Fold what comes next; None if there is nothing, and nothing to keep."""
         at = fold.ledger.next_offset
         records = self._log.read(topics.CLAIMS, fold.partition, at, fold.batch_records)
-        if not (records or fold.unkept or fold.unsaid):
+        if not (records or fold.unkept or fold.unsaid or fold.unlettered):
             return None
         if records:
             self._log_time.seen(records[-1].time_ms)
@@ -253,7 +253,8 @@ class Folder:
         lag = self._log.end(topics.CLAIMS, fold.partition) - (records[-1].offset + 1 if records else at)
         batch = Batch(len(records), lag, keeps=lag < BACKLOG_RECORDS or fold.unkept + len(records) >= KEPT_RECORDS)
         batch.derived.extend(fold.unsaid)
-        fold.unsaid = []
+        batch.dead.extend(fold.unlettered)
+        fold.unsaid, fold.unlettered = [], []
         self._fold(fold, records, batch)
         if batch.keeps:
             batch.derived.extend(self._rows(fold, fold.touched))

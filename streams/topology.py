@@ -34,11 +34,11 @@ WIRING = (
         (topics.CLAIMS, topics.DEAD_LETTERS),
         topics.STREAM_PARTITIONS,
     ),
-    # The fold, and all that follows from it, but for letters and double claims that others have said. Into `claims` goes that a node has
-    # fallen silent.
+    # The fold, and all that follows from it, but for letters and double claims that others have said. The newest verdict says how far a
+    # processor came. Into `claims` goes that a node has fallen silent.
     Wiring(
         "folder",
-        (topics.CLAIMS, topics.SNAPSHOTS, topics.DEAD_LETTERS, topics.FINDINGS),
+        (topics.CLAIMS, topics.SNAPSHOTS, topics.DEAD_LETTERS, topics.FINDINGS, topics.VERDICTS),
         (*DERIVED_TOPICS, topics.DEAD_LETTERS, topics.CLAIMS),
         topics.STREAM_PARTITIONS,
     ),

@@ -452,6 +452,34 @@ def test_a_state_begun_at_a_snapshot_that_was_written_before_anybody_folded_is_k
     again.close()
 
 
+def test_what_counts_for_nothing_below_a_snapshot_that_somebody_else_wrote_has_its_letter_once(world: World) -> None:
+    """`claimlog snapshot write` and `archive` write snapshots of what no processor has folded, and no letters."""
+    world.append(world.audit(1), claim(1))
+    poison, elsewhere = Message(topics.CLAIMS, b"n1", b"poison", (), 0), Message(topics.CLAIMS, b"n2", encode(world.audit(2)), (), 0)
+    world.log.append([poison])
+    first = world.folder()
+    first.turn(ALL)
+    first.close()
+    world.log.append([poison, elsewhere])
+    world.append(claim(2))
+    rows = companions.all_rows(Observed(0), Leaks(0), companions.Doubles(0, {}))
+    world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(folded(world), extras=rows)])
+    counts = []
+    for name in ("second", "third"):
+        world.path = world.path.with_name(name)
+        host = world.folder()
+        while host.turn(ALL):
+            pass
+        counts.append(counted_dead(host))
+        host.close()
+
+    letters = [read_letter(record) for record in world.log.read(topics.DEAD_LETTERS, 0, 0)]
+
+    found = [(letter.position, letter.kind) for letter in letters if isinstance(letter, DeadLetter)]
+    assert found == [("claims/0@3", "unreadable"), ("claims/0@4", "unreadable"), ("claims/0@5", "wrong-key")]
+    assert counts == [2, 0]
+
+
 @pytest.mark.parametrize("emptied", [topics.VERDICTS, topics.NODE_RESOURCES, topics.FINDINGS])
 def test_what_was_derived_and_is_not_there_is_made_again_though_the_state_is(world: World, emptied: str) -> None:
     """A copy of the ledger, with the state folder of the original; or a derived topic was deleted and made anew."""
