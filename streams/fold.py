@@ -193,11 +193,8 @@ def _faults_below(log: Log, ledger: Ledger) -> list[tuple[Record, Unreadable]]:
     for record in partition_records(log, topics.VERDICTS, partition, 1) if topics.VERDICTS in log.topics() else ():
         verdict = decode(topics.VERDICTS, record.value)
         first = max(first, verdict.offset + 1) if isinstance(verdict, ClaimOutcome) else first
-    found = []
-    for record in between(log, topics.CLAIMS, partition, first, ledger.next_offset, READ_RECORDS):
-        if (fault := ledger.fault(record.offset, record.key, record.value)) is not None:
-            found.append((record, fault))
-    return found
+    records = between(log, topics.CLAIMS, partition, first, ledger.next_offset, READ_RECORDS)
+    return [(record, fault) for record in records if (fault := ledger.fault(record.offset, record.key, record.value)) is not None]
 
 
 def _unmade(ledger: Ledger, log: Log) -> str:
