@@ -22,7 +22,7 @@ from schemas.codec import Unreadable, decode
 from schemas.results import ClaimOutcome
 from streams.dead_letters import dead_letter, hash_of
 from streams.leak_audit import LeakAudit, finding_messages
-from streams.log.base import Log, Message, Record, partition_count
+from streams.log.base import Log, LogDamaged, Message, Record, partition_count
 from streams.log.reading import READ_RECORDS, partition_records
 
 Letters = Mapping[int, Mapping[int, str]]
@@ -69,7 +69,7 @@ class Fold:
         self.is_unsaid = at_snapshot or not log.end(topics.FINDINGS, partition)
         self.unsaid = finding_messages(partition, self.audit.open_findings()) if self.is_unsaid else []
         """Open findings that may not be published: a snapshot's writer need not have come so far. Readers know a copy for one."""
-        self.unlettered = _faults_below(log, self.ledger) if at_snapshot else []
+        self.unlettered = _faults_below(log, self.ledger, tell) if at_snapshot else []
         """Records below a snapshot that count for nothing, and may have no letter: `claimlog snapshot write` writes none."""
         self.is_at_end = False
         """Whether nothing stood behind what was read last."""
@@ -183,18 +183,23 @@ class Fold:
         self._close()
 
 
-def _faults_below(log: Log, ledger: Ledger) -> list[tuple[Record, Unreadable]]:
+def _faults_below(log: Log, ledger: Ledger, tell: Callable[[str], None]) -> list[tuple[Record, Unreadable]]:
     """What counts for nothing behind the newest verdict, as far as is at hand: a processor that came further has written its letters.
 
     Not further back than a table is caught up: a fleet in which nothing happens is audited, and has no verdicts.
     """
-    partition = ledger.partition
+    partition, found = ledger.partition, list[tuple[Record, Unreadable]]()
     first = max(log.start(topics.CLAIMS, partition), ledger.next_offset - AHEAD_RECORDS)
     for record in partition_records(log, topics.VERDICTS, partition, 1) if topics.VERDICTS in log.topics() else ():
         verdict = decode(topics.VERDICTS, record.value)
         first = max(first, verdict.offset + 1) if isinstance(verdict, ClaimOutcome) else first
-    records = between(log, topics.CLAIMS, partition, first, ledger.next_offset, READ_RECORDS)
-    return [(record, fault) for record in records if (fault := ledger.fault(record.offset, record.key, record.value)) is not None]
+    try:
+        for record in between(log, topics.CLAIMS, partition, first, ledger.next_offset, READ_RECORDS):
+            fault = ledger.fault(record.offset, record.key, record.value)
+            found += [(record, fault)] if fault is not None else []
+    except LogDamaged as problem:  # The fold has no need of it.
+        tell(f"{topics.CLAIMS}/{partition}: what counts for nothing below the snapshot may lack dead letters: {problem}")
+    return found
 
 
 def _unmade(ledger: Ledger, log: Log) -> str:

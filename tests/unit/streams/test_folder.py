@@ -28,7 +28,7 @@ from streams import tables
 from streams.dead_letters import DeadLetter, read_letter
 from streams.folder import Folder
 from streams.ledger_topics import open_ledger
-from streams.log.base import Log, LogFull, LogUnreachable, Message, TopicSpec
+from streams.log.base import Log, LogDamaged, LogFull, LogUnreachable, Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from streams.looked_through import letters_of
 from streams.metrics import Metrics
@@ -478,6 +478,26 @@ def test_what_counts_for_nothing_below_a_snapshot_that_somebody_else_wrote_has_i
     found = [(letter.position, letter.kind) for letter in letters if isinstance(letter, DeadLetter)]
     assert found == [("claims/0@3", "unreadable"), ("claims/0@4", "unreadable"), ("claims/0@5", "wrong-key")]
     assert counts == [2, 0]
+
+
+def test_damage_below_a_snapshot_is_told_and_keeps_nobody_from_beginning_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.append(world.audit(1), claim(1))
+    rows = companions.all_rows(Observed(0), Leaks(0), companions.Doubles(0, {}))
+    world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(folded(world), extras=rows)])
+    read = world.log.read
+
+    def damaged(topic: str, partition: int, offset: int, *more: int) -> list[Record]:
+        if topic == topics.CLAIMS and offset < 2:
+            raise LogDamaged("claims/0@1 is damaged")
+        return read(topic, partition, offset, *more)
+
+    monkeypatch.setattr(world.log, "read", damaged)
+    host = world.folder()
+    host.turn(ALL)
+
+    assert host.folds[0].ledger.next_offset == 3
+    assert [said for said in world.said if "may lack dead letters: claims/0@1 is damaged" in said]
+    host.close()
 
 
 @pytest.mark.parametrize("emptied", [topics.VERDICTS, topics.NODE_RESOURCES, topics.FINDINGS])
