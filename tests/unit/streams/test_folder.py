@@ -486,10 +486,10 @@ def test_damage_below_a_snapshot_is_told_and_keeps_nobody_from_beginning_there(w
     world.log.append([Message(topics.SNAPSHOTS, b"0", encode(chunk), (), 0) for chunk in chunks_of(folded(world), extras=rows)])
     read = world.log.read
 
-    def damaged(topic: str, partition: int, offset: int, *more: int) -> list[Record]:
-        if topic == topics.CLAIMS and offset < 2:
+    def damaged(topic: str, partition: int, offset: int, records_max: int = 1000, *more: int) -> list[Record]:
+        if topic == topics.CLAIMS and offset <= 1 < offset + records_max:
             raise LogDamaged("claims/0@1 is damaged")
-        return read(topic, partition, offset, *more)
+        return read(topic, partition, offset, records_max, *more)
 
     monkeypatch.setattr(world.log, "read", damaged)
     host = world.folder()
