@@ -9,7 +9,7 @@ from projections.reading import HistoryMissing, Readable, WrongCut
 from projections.snapshots import newest_chunk
 from schemas.claims import PartitionOpened
 from schemas.codec import decode
-from schemas.topics import CLAIMS
+from schemas.topics import CLAIMS, MADE_AGAIN
 
 
 def ledger_id_of(log: Readable) -> str:
@@ -41,4 +41,7 @@ def check_cut(log: Readable, cut: Cut, topics: Collection[str] | None = None) ->
             continue
         at_hand = log.end(topic, number) if number < there.get(topic, 0) else 0
         if end > at_hand:
-            raise HistoryMissing(f"the cut includes {topic}/{number} up to {end}, this log ends at {at_hand}: it is the cut of another log")
+            why = "it is the cut of another log"
+            if topic in MADE_AGAIN:
+                why = "it follows from the ledger, and a copy has none of it until `claimlog run` makes it anew"
+            raise HistoryMissing(f"the cut includes {topic}/{number} up to {end}, this log ends at {at_hand}: {why}")

@@ -41,7 +41,7 @@ from streams.cli.problems import AnswerIncomplete, UsageProblem
 from streams.cli.reading.answers import RecordedResult, RequestHistory, decided_at, not_at_hand, request_history, request_of_instance
 from streams.cli.reading.fates import fates_of
 from streams.cli.reading.open_log import opened
-from streams.cli.reading.records import check_claims_at_hand
+from streams.cli.reading.records import Range, check_claims_at_hand, cut_of
 from streams.cli.reading.relief import relief_lines, reliefs
 from streams.cli.reading.rerun import Again, Reruns
 from streams.cli.reading.state import State
@@ -114,25 +114,32 @@ def explain(
     trusted = code_vouched_for(by, "--by")
     with opened(log) as source:
         check_there(source, REQUESTS, RESULTS)
-        found, request, counting, instance_id = _found(source, subject)
         moment = moment_of(at)
+        # What came later is no part of the answer, be it while this one is made.
+        ends = cut_of(source, (REQUESTS, RESULTS), Range(None, moment)).next_offsets
+        found, request, counting, instance_id = _found(source, subject)
         _check_decided(counting, moment)
+        found = found.up_to(ends)
         result = counting.result
         decisions = [each for each in spelled_out(request, result.decisions) if instance_id in {"", each.instance_id} or not each.attempt]
         reruns = Reruns(source, request, trusted)
         runs = [reruns.again(decision, node, in_words=show.in_words) for decision in decisions]
         decisions = [run.whole or decision for decision, run in zip(decisions, runs, strict=True)]
         now = _now(source, request, moment)
+        cut = now.state.cut
+        for place in (found.position, counting.position):
+            if place is not None:
+                cut = cut.naming(place.topic, place.partition, ends.get((place.topic, place.partition), 0))
         if show.in_words:
             for line in _told(found, request, counting, list(zip(decisions, runs, strict=True)), now, Telling(node, show.output == "wide")):
                 print(printable(line))
-            say(str(now.state.cut))
+            say(str(cut))
         else:
             items = [_item(decision, run, now, node) for decision, run in zip(decisions, runs, strict=True)]
             summary = _summary(found, request, counting) | {"decided_on": str(decided_at(source, counting))}
             summary["home"] = next((item for item in items if not item["attempt"]), None)
             instances = [item for item in items if item["attempt"]]
-            show.write(Report(columns=COLUMNS, items=instances, cut=now.state.cut, summary=summary))
+            show.write(Report(columns=COLUMNS, items=instances, cut=cut, summary=summary))
     return exit_of_failed(result.reason) if isinstance(result, PlacementFailed) and result.reason != "cancelled" else Exit.DONE
 
 

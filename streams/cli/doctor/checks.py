@@ -289,12 +289,14 @@ def dead_letters(log: Log) -> Check:
 
 
 def findings(state: State) -> Check:
-    """Open findings of the leak audit."""
-    found = state.findings()
+    """Open findings of the leak audit. What the operator said to ignore alarms nobody."""
+    every = state.findings()
+    found = [finding for finding in every if not finding.ignored]
+    more = f"; {len(every) - len(found)} more, ignored" if len(every) > len(found) else ""
     confirmed = sum(isinstance(finding, LeakConfirmed) for finding in found)
     if not found:
-        return Check("ok", "findings", "none is open")
-    return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected", "claimlog leaks --explain")
+        return Check("ok", "findings", f"none is open{more}")
+    return Check("warn", "findings", f"{confirmed} confirmed, {len(found) - confirmed} suspected{more}", "claimlog leaks --explain")
 
 
 class DigestWatch:

@@ -117,12 +117,20 @@ def ignore(
     undo: Annotated[bool, Parameter(negative=(), help="Let it alarm again.")] = False,
     log: LogFlag = None,
 ) -> int:
-    """Say that a finding is known and may stand: it is shown with --ignored only, until it is resolved. --undo takes that back."""
+    """Say that a finding is known and may stand: it is shown with --ignored only, until it is resolved. --undo takes that back.
+
+    Nothing is written of one that rests on observations which are not in the ledger yet (exit 1): `claimlog run` carries them first.
+    """
     if bool(reason) == undo:
         raise UsageProblem("leaks ignore needs --reason WORDS, or --undo to let the finding alarm again")
     with opened(log) as source:
         check_writable(source)
-        record = _known(state_at(source), finding)
+        state = state_at(source)
+        record = _known(state, finding)
+        if state.laid and _found(state_at(source, pending=False), finding) is None:
+            # The word would stand in front of the observations, and be of nothing.
+            say(f"{finding}: what it rests on is not in the ledger yet, so nothing was written; `claimlog run` carries it there")
+            return Exit.ERROR
         position = appended(source, ignored(record, new_stamp(), reason))
         now = _found(state_at(source), finding)
     print("resolved" if now is None else "ignored" if now.ignored else "alarms again")

@@ -163,10 +163,15 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
         lines.append(f"  {claim.claim_id}  {claim.instance_id}  {amounts_text(claim.amounts)}  {confirmed}")
     unclaimed = sorted(set(node.shown) - set(node.claims))
     lines += [f"  (no claim)  {instance_id}  {amounts_text(node.shown[instance_id].amounts)}" for instance_id in unclaimed]
-    lines.append(f"findings    {len(findings) or 'none'}")
+    ignored = sum(bool(finding.ignored) for finding in findings)
+    lines.append(f"findings    {len(findings) - ignored or 'none'}" + (f", {ignored} more, ignored" if ignored else ""))
     for finding in findings:
         state = "confirmed" if isinstance(finding, LeakConfirmed) else "suspected"
-        lines.append(f"  {finding.kind} {finding.instance_id or finding.node_id} {state}, missing: {finding.missing or '-'}")
+        subject = f"  {finding.kind} {finding.instance_id or finding.node_id} {state}"
+        if finding.ignored:
+            lines.append(f"{subject}, ignored: {finding.ignored}")
+            continue
+        lines.append(f"{subject}, missing: {finding.missing or '-'}")
         lines += [f"    {finding.fix}"] if finding.fix else []
     return "".join(line + "\n" for line in lines)
 

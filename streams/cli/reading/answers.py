@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from projections.cut import Cut
 from projections.ledger_id import ledger_id_of
@@ -53,6 +53,19 @@ class RequestHistory(Struct, kw_only=True):
     time_ms: int = 0
     cancels: list[Position] = []
     results: list[RecordedResult] = []
+
+    def up_to(self, ends: Mapping[tuple[str, int], int]) -> RequestHistory:
+        """What of it stands below these next offsets of its partitions; the request itself in any case."""
+
+        def is_there(position: Position | None) -> bool:
+            return position is not None and position.offset < ends.get((position.topic, position.partition), 0)
+
+        return structs.replace(
+            self,
+            asked_last=self.asked_last if is_there(self.asked_last) else self.position,
+            cancels=[position for position in self.cancels if is_there(position)],
+            results=[result for result in self.results if is_there(result.position)],
+        )
 
     @property
     def counting(self) -> RecordedResult | None:

@@ -112,13 +112,13 @@ def state_at(
                 each(state.ledgers[number], state.observed[number], step)
     if views:
         state.doubles.read_to_the_ends(max((ledger.time_ms for ledger in state.ledgers.values()), default=0))
-    state.as_of_ms = _as_of_ms(state, at, now_ms)
     places = {(CLAIMS, number): end for number, end in (every | state.ends).items()}
     if pending:
         lay_pending(log, state, carried if at is None else {}, behind, each or each_laid, at)
         if state.pending:
             places |= {(topic, number): end for topic, found in sources.items() for number, end in found.items()}
         say_pending(state, stderr)
+    state.as_of_ms = _as_of_ms(state, at, now_ms)
     state.cut = Cut.of(places, ledger_id_of(log))
     return state
 
@@ -255,7 +255,7 @@ def _tell_if_ahead(log: Log, ends: Mapping[int, int], tell: Tell) -> None:
 
 
 def _as_of_ms(state: State, at: Moment | None, now_ms: int | None) -> int:
-    """What ages count to: now, the time asked for, or a cut's newest record."""
+    """What ages count to: now, the time asked for, or a cut's newest record, be it one that is laid on the end."""
     if isinstance(at, Instant):
         return at.time_ms
     if at is not None:

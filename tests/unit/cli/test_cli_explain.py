@@ -14,7 +14,7 @@ from msgspec import json, structs
 from schemas.codec import decode, encode
 from schemas.ids import instance_id
 from schemas.inventory import NumaCell, PciDevice
-from schemas.requests import Flavor, NumaWant, PciWant, PlacementRequested
+from schemas.requests import Flavor, NumaWant, PciWant, PlacementCancelled, PlacementRequested
 from schemas.resources import Limits
 from schemas.results import InstancesPlaced, SchedulerStarted
 from schemas.topics import CLAIMS, REQUESTS, RESULTS
@@ -164,6 +164,28 @@ def test_the_cut_of_an_answer_gives_the_same_answer_again(fleet: FleetLog, capsy
     assert first.json["items"][0]["outcomes"]
     assert again.out == first.out
     assert first.json["summary"]["decided_on"] != first.json["cut"]
+
+
+@pytest.mark.parametrize("by", ["cut", "time"])
+def test_what_came_after_the_moment_is_no_part_of_the_answer(by: str, fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.append(REQUESTS, PlacementRequested(request_id="r1", flavor=Flavor(vcpus=1, memory_mib=64)))
+    fleet.schedule()
+    fleet.append(REQUESTS, PlacementCancelled(request_id="r1", record_id="first"))
+    said = fleet.run(capsys, "explain", "r1", "-o", "json").json
+    moment = said["cut"] if by == "cut" else str(fleet.now_ms + 1)
+    fleet.now_ms += 60_000
+    fleet.append(REQUESTS, PlacementCancelled(request_id="r1", record_id="second"))
+    (failed,) = [each for number in range(PARTITIONS) for each in fleet.log.read(RESULTS, number, 0) if each.key == b"r1"]
+    fleet.log.append([Message(RESULTS, b"r1", failed.value, (), failed.partition)])
+
+    again = fleet.run(capsys, "explain", "r1", "--at", moment, "-o", "json").json
+    told = fleet.run(capsys, "explain", "r1", "--at", moment).out
+    now = fleet.run(capsys, "explain", "r1")
+
+    assert (again["summary"], again["items"]) == (said["summary"], said["items"])
+    assert len(again["summary"]["cancels"]) == 1
+    assert (told.count("\ncancel "), told.count("\nalso ")) == (1, 0)
+    assert (now.out.count("\ncancel "), now.out.count("\nalso ")) == (2, 1)
 
 
 def test_at_a_moment_before_the_answer_there_is_none_to_tell_of(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,9 +115,33 @@ def test_an_ignored_finding_is_shown_only_when_asked_for_and_alarms_nobody(fleet
     assert [(item["finding_id"], item["ignored"]) for item in shown.json["items"]] == [(finding, "the operator's own")]
     assert shown.code == 0
     assert fleet.run(capsys, "nodes", "-o", "json").json["items"][0]["leaks"] == 0
+    node = fleet.run(capsys, "node", "show", "n1").out
+    assert "findings    none, 1 more, ignored\n  ghost-instance stranger confirmed, ignored: the operator's own\n" in node
+    assert "the operator's own\n    " not in node, "what would mend it is not said"
+    checks = {item["check"]: (item["status"], item["says"]) for item in fleet.run(capsys, "doctor", "-o", "json").json["items"]}
+    assert checks["findings"] == ("ok", "none is open; 1 more, ignored")
     assert [event.reason for record in claims(fleet) if isinstance(event := decode(CLAIMS, record.value), FindingIgnored)] == [
         "the operator's own"
     ]
+
+
+def test_a_word_on_what_is_not_in_the_ledger_yet_is_not_written_as_it_would_stand_in_front_of_it(
+    fleet: FleetLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        fleet.now_ms += 60_000
+        fleet.audit("n1", {"stranger": 2048}, carry=False)
+    finding, before = "ghost-instance/n1/stranger", claims(fleet)
+
+    refused = fleet.run(capsys, "leaks", "ignore", finding, "--reason", "known")
+    unchanged = claims(fleet) == before
+    fleet.carry()
+    done = fleet.run(capsys, "leaks", "ignore", finding, "--reason", "known")
+
+    assert (refused.code, refused.out, unchanged) == (1, "", True)
+    assert "is not in the ledger yet, so nothing was written; `claimlog run` carries it there" in refused.err
+    assert (done.code, done.out) == (0, "ignored\n")
+    assert fleet.run(capsys, "leaks").code == 0
 
 
 def test_the_word_can_be_taken_back(fleet: FleetLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,3 +155,18 @@ def test_a_cut_whose_newest_record_has_left_the_log_tells_no_time(tmp_path: Path
 
     assert (said.code, said.out) == (6, "")
     assert re.search(r"claims/\d: record \d is needed to tell the time of the cut, at hand are those from \d on", said.err)
+
+
+def test_at_a_cut_ages_count_to_what_had_been_reported_and_not_carried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = FleetLog(tmp_path)
+    fleet.audit("c01")
+    fleet.claim("r1/0/s-1.1", "i-1", "c01", ttl_ms=60_000)
+    fleet.now_ms += 600_000
+    fleet.audit("c01", {"i-2": 64}, carry=False)
+    cut = fleet.run(capsys, "claims", "list", "-o", "json").json["cut"]
+
+    (claim,) = fleet.run(capsys, "claims", "list", "--at", cut, "-o", "json").json["items"]
+    overdue = fleet.run(capsys, "claims", "list", "--at", cut, "--state", "overdue", "-o", "json").json["items"]
+
+    assert (claim["state"], claim["age_ms"]) == ("overdue", 601_000)
+    assert overdue == [claim]

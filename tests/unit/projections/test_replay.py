@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from producers.ledger_load import ledger_records
 from projections.cut import Cut
 from projections.ledger import Ledger
+from projections.ledger_id import check_cut
 from projections.ledger_state import Step
 from projections.observed import Observed
 from projections.reading import HistoryMissing, ProjectionError
@@ -21,7 +22,7 @@ from projections.rows import node_resources
 from projections.snapshots import chunks_of, encoded
 from schemas.codec import encode, key_of
 from schemas.results import LedgerDigest
-from schemas.topics import CLAIMS, DIGESTS, NODE_RESOURCES, SNAPSHOTS
+from schemas.topics import CLAIMS, DIGESTS, FINDINGS, NODE_RESOURCES, SNAPSHOTS
 from streams.log.base import Message, Record, TopicSpec
 from streams.log.memory import MemoryLog
 from tests.replaying import replay, verified
@@ -207,6 +208,11 @@ def test_a_cut_of_another_log_is_refused() -> None:
     ):
         with pytest.raises(HistoryMissing, match=reason):
             ends_of(log, Cut.of(places))
+
+
+def test_a_cut_with_what_no_copy_has_is_not_said_to_be_of_another_log() -> None:
+    with pytest.raises(HistoryMissing, match="leak-findings/0 up to 2, this log ends at 0: it follows from the ledger, and a copy has"):
+        check_cut(loaded(), Cut.of({(CLAIMS, 0): 5, (FINDINGS, 0): 2}))
 
 
 def test_a_log_without_ledger_says_how_to_get_one() -> None:
