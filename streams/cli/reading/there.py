@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from schemas.topics import MADE_AGAIN
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.state_at import folded_partitions
 from streams.ledger_topics import LATER_TOPICS
@@ -29,6 +30,12 @@ def missing(log: Log, topics: Sequence[str]) -> list[str]:
     there = log.topics()
     folded_partitions(there)
     return [name for name in topics if name not in there and name not in LATER_TOPICS]
+
+
+def not_copied(log: Log, topics: Sequence[str]) -> list[str]:
+    """What to say of a file of lines that lacks some of `topics` which follow from the ledger, as each copy does; nothing of other logs."""
+    names = [name for name in topics if name in MADE_AGAIN and name not in log.topics()] if is_lines(log) else []
+    return [f"this file has nothing of {', '.join(names)}: what follows from the ledger is in no copy"] if names else []
 
 
 def missing_text(names: Sequence[str]) -> str:

@@ -89,6 +89,9 @@ def test_a_history_that_was_written_to_a_file_replays_to_the_same_digests_and_an
     fleet.spec = str(file)
     after = [fleet.run(capsys, *verb) for verb in verbs]
     assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
+    said_so = [re.findall(r"this file has nothing of (.*): what follows from the ledger is in no copy", each.err) for each in after]
+    assert said_so == [[], [], [], ["claim-verdicts, leak-findings"], ["leak-findings"]]
+    assert all("in no copy" not in each.err for each in before)
 
 
 @pytest.mark.parametrize("verb", [["events"], ["timeline", "node/c1"]])
