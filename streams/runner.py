@@ -63,7 +63,8 @@ class NoShare:
 class Host:
     """One process: its engines, its share of the partitions, its health. `clock` gives seconds and only runs.
 
-    `beside` are the leases that engines have of their own.
+    `beside` are the leases that engines have of their own. `is_open` tells whether one has taken something up that waits for its moment:
+    there may be nothing to do for it in a turn, and it is not done.
     """
 
     def __init__(
@@ -75,11 +76,12 @@ class Host:
         err: TextIO,
         clock: Callable[[], float] = time.monotonic,
         beside: Sequence[Lease] = (),
+        is_open: Callable[[], bool] = lambda: False,
     ) -> None:
         self._log, self._engines, self._lease, self._health, self._err = log, list(engines), lease, health, err
         self._owned: frozenset[int] = frozenset()
         self._patience = Patience(self._tell, clock)
-        self._leases, self._clock = [lease, *beside], clock
+        self._leases, self._is_open, self._clock = [lease, *beside], is_open, clock
         self._idle_since: float | None = None
         self._has_told = False
         health.waits = False
@@ -125,11 +127,11 @@ class Host:
         now = self._clock()
         self._idle_since = now if self._idle_since is None else self._idle_since
         idle = now - self._idle_since
-        is_over = all(lease.is_rest_at_work(idle) for lease in self._leases)
-        if not is_over and idle > TOLD_SECONDS and not self._has_told:
+        is_rest_at_work = all(lease.is_rest_at_work(idle) for lease in self._leases)
+        if not is_rest_at_work and idle > TOLD_SECONDS and not self._has_told:
             self._has_told = True
             self._tell("waiting for a sign of others that share this work: who was killed has its part until --lease-timeout is over")
-        return is_over
+        return is_rest_at_work and not self._is_open()
 
     def _turn(self) -> int:
         """One turn of every engine; returns how much there was to do."""

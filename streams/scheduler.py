@@ -136,6 +136,11 @@ class Scheduler:
         """The partitions of requests it owns."""
         return frozenset(self.placer.desks)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a request that was read has no result of its own yet."""
+        return any(desk.queue or desk.works for desk in self.placer.desks.values())
+
     def turn(self, timeout_seconds: float = 0.0) -> int:
         """One turn of the loop; then it waits at most `timeout_seconds` for more to do. Returns how many records it read and appended.
 

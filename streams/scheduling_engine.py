@@ -82,6 +82,10 @@ class SchedulerEngine:
             self._count()
         return moved
 
+    def is_open(self) -> bool:
+        """Whether it has not begun yet, or a request that it took up has no result: it may wait for others' claims to go."""
+        return self._may_begin is not None or self._scheduler.is_open
+
     def waited_seconds(self) -> float:
         """How much of the time of its turns it slept, in all."""
         return self._scheduler.waited_seconds

@@ -144,8 +144,9 @@ def run(
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
         measured = [Measured(each, opened, series) for each in engines]
-        own = [each.lease for each in engines if isinstance(each, SchedulerEngine)]
-        Host(opened, measured, share, health, sys.stderr, beside=own).run(partial(bool, asked), until_idle=until_idle)
+        placing = [each for each in engines if isinstance(each, SchedulerEngine)]
+        beside, is_open = [each.lease for each in placing], lambda: any(each.is_open() for each in placing)
+        Host(opened, measured, share, health, sys.stderr, beside=beside, is_open=is_open).run(partial(bool, asked), until_idle=until_idle)
     return _code(asked)
 
 

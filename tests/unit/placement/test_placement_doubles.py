@@ -101,13 +101,14 @@ def test_it_waits_for_a_moment_only_if_nobody_comes_who_would_release_the_loser(
     for _ in range(LIKELY_TURNS):
         scheduler.turn()
     again = scheduler.placer.counters.decisions - decided
-    meanwhile = said(here, RESULTS, PlacementFailed)
+    meanwhile, moved, is_open = said(here, RESULTS, PlacementFailed), scheduler.turn(), scheduler.is_open
     here.clock.now_ms += PATIENCE_MS
     for _ in range(LIKELY_TURNS):
         scheduler.turn()
 
     (failed,) = said(here, RESULTS, PlacementFailed)
     assert (meanwhile, again) == ([], 0)
+    assert (moved, is_open, scheduler.is_open) == (0, True, False), "there is nothing to do for it, and it is not done"
     assert (failed.request_id, failed.reason) == (ours, "no-valid-node")
 
 

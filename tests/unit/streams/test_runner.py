@@ -151,3 +151,18 @@ def test_a_share_that_an_engine_has_of_its_own_is_waited_for_too() -> None:
     Host(MemoryLog(), [Loading(health)], lease, health, StringIO(), beside=[Own(health, [ALL])]).run(lambda: False, until_idle=True)
 
     assert len(asked) == 3
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_who_is_to_end_when_idle_goes_on_while_an_engine_waits_for_the_moment_of_what_it_took_up() -> None:
+    health, err, asked = Health(lambda: 0.0), StringIO(), list[bool]()
+    engine = Loading(health)
+
+    def is_open() -> bool:
+        asked.append(len(asked) < 4)
+        return asked[-1]
+
+    Host(MemoryLog(), [engine], Lease(health, [ALL]), health, err, is_open=is_open).run(lambda: False, until_idle=True)
+
+    assert asked == [True, True, True, True, False]
+    assert (len(engine.readiness), err.getvalue()) == (7, "")
