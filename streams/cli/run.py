@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,12 @@ from streams.cli.reading.open_log import named_log, open_log
 from streams.cli.reading.state_folder import STATE_HELP, state_folder
 from streams.cli.writing import PARTITIONS_MAX, check_partitions
 from streams.clock import Clock, parse
-from streams.log.base import Log, LogUnreachable
+from streams.log.base import Lease, Log, LogUnreachable
 
 if TYPE_CHECKING:
     from streams.log.kafka import KafkaLog
     from streams.metrics import Health, Metrics
-    from streams.runner import Engine
+    from streams.runner import Engine, Host
     from streams.scheduling.policy import Policy
 
 ENGINE_DEFAULT = "auto"
@@ -109,9 +109,8 @@ def run(
     from streams.digest_check import DigestCheck, digest_name
     from streams.folder import Folder
     from streams.log.kafka import KafkaLog
-    from streams.measured import Measured
     from streams.metrics import Health, Metrics
-    from streams.runner import Host, NoShare
+    from streams.runner import NoShare
     from streams.scheduling_engine import SchedulerEngine
 
     if ledger_partitions is not None and not 1 <= ledger_partitions <= PARTITIONS_MAX:
@@ -143,11 +142,19 @@ def run(
             health.waits_for = scheduler.lease.waits_for
             engines.append(scheduler)
         share = NoShare() if only == "scheduler" else opened.lease("stream-processor", STREAM_PARTITIONS, process, lease_timeout)
-        measured = [Measured(each, opened, series) for each in engines]
-        placing = [each for each in engines if isinstance(each, SchedulerEngine)]
-        beside, is_open = [each.lease for each in placing], lambda: any(each.is_open() for each in placing)
-        Host(opened, measured, share, health, sys.stderr, beside=beside, is_open=is_open).run(partial(bool, asked), until_idle=until_idle)
+        _host(opened, engines, series, share, health).run(partial(bool, asked), until_idle=until_idle)
     return _code(asked)
+
+
+def _host(log: Log, engines: Sequence[Engine], series: Metrics, share: Lease, health: Health) -> Host:
+    """The host of these engines, which waits for what a scheduler among them has a share of, or has taken up."""
+    from streams.measured import Measured
+    from streams.runner import Host
+    from streams.scheduling_engine import SchedulerEngine
+
+    placing = [each for each in engines if isinstance(each, SchedulerEngine)]
+    beside, is_open = [each.lease for each in placing], lambda: any(each.is_open() for each in placing)
+    return Host(log, [Measured(each, log, series) for each in engines], share, health, sys.stderr, beside=beside, is_open=is_open)
 
 
 PLACES_NOTHING = "this process hosts the stream processor and places nothing; it goes with `run --only scheduler`"
