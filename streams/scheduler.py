@@ -138,8 +138,8 @@ class Scheduler:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request that was read has no result of its own yet."""
-        return any(desk.queue or desk.works for desk in self.placer.desks.values())
+        """Whether something that was read is not done with: a request without a result, a cancellation, a release."""
+        return not self.placer.is_idle()
 
     def turn(self, timeout_seconds: float = 0.0) -> int:
         """One turn of the loop; then it waits at most `timeout_seconds` for more to do. Returns how many records it read and appended.

@@ -35,11 +35,10 @@ def has_been_told(path: Path) -> bool:
         content = path.read_bytes()
     except OSError:
         return False
-    slots = [content[at : at + _SLOT.size] for at in range(0, len(content) - _SLOT.size + 1, _SLOT.size)]
-    if not slots:
+    if len(content) < _SLOT.size:
         return False
-    mark, crc = _SLOT.unpack(slots[_MARK])
-    return crc == crc32(mark) and any(_end(mark, number, slot) for number, slot in enumerate(slots) if number != _MARK)
+    mark, crc = _SLOT.unpack(content[: _SLOT.size])
+    return crc == crc32(mark) and bool(_ends(mark, content))
 
 
 class Ends:
@@ -73,8 +72,7 @@ class Ends:
         content = b""
         with suppress(OSError):
             content = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        slots = {at // _SLOT.size: content[at : at + _SLOT.size] for at in range(_SLOT.size, len(content), _SLOT.size)}
-        return {number: end for number, slot in slots.items() if (end := _end(self._mark, number, slot))}
+        return _ends(self._mark, content)
 
     def close(self) -> None:
         """Release the file."""
@@ -89,6 +87,12 @@ class Ends:
     def _write(self, number: int, slot: bytes) -> None:
         with suppress(OSError):
             os.pwrite(self._fd, slot, number * _SLOT.size)
+
+
+def _ends(mark: bytes, content: bytes) -> dict[int, int]:
+    """Of each partition what a whole file says under this mark."""
+    slots = {at // _SLOT.size: content[at : at + _SLOT.size] for at in range(_SLOT.size, len(content), _SLOT.size)}
+    return {number: end for number, slot in slots.items() if (end := _end(mark, number, slot))}
 
 
 def _end(mark: bytes, partition_id: int, slot: bytes) -> int:
