@@ -29,7 +29,7 @@ from streams.cli.reading.naming import Naming
 from streams.cli.reading.never_named import check_named
 from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, begins_late, count_of, cut_of, records_of
-from streams.cli.reading.there import missing, missing_text, not_copied
+from streams.cli.reading.there import missing, missing_text, not_made
 from streams.cli.watching import check_grows
 from streams.clock import wall_clock_ms
 from streams.dead_letters import read_letter
@@ -119,7 +119,7 @@ def events(
             items = chain(first, found)
             show.write(Report(columns=COLUMNS, items=items, cut=cut, mixed=MIXED, like=_LIKE))
             said = [*begins_late(source, having, within), *([missing_text(lacks)] if lacks else ())]
-            for each in (*not_copied(source, having), *said):
+            for each in (*not_made(source, having), *said):
                 say(each)
             return Exit.INCOMPLETE if said else Exit.DONE
     return Exit.DONE

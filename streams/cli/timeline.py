@@ -33,7 +33,7 @@ from streams.cli.reading.open_log import opened
 from streams.cli.reading.records import Range, cut_of, records_of
 from streams.cli.reading.state import READ_RECORDS, State
 from streams.cli.reading.state_at import ends_at, moment_of, state_at
-from streams.cli.reading.there import missing, missing_text, not_copied
+from streams.cli.reading.there import missing, missing_text, not_made
 from streams.cli.watching import watchable_at_its_end
 from streams.clock import wall_clock_ms
 from streams.log.base import Log
@@ -56,7 +56,7 @@ def timeline(subject: SubjectName, /, *, since: BoundFlag = None, until: MomentF
         raise UsageProblem(str(problem)) from None
     now_ms = wall_clock_ms()
     with opened(log) as source:
-        lacks, absent = missing(source, (CLAIMS, *AROUND)), not_copied(source, AROUND)
+        lacks, absent = missing(source, (CLAIMS, *AROUND)), not_made(source, AROUND)
         end = moment_of(until, now_ms)
         start = None if since is None else past_moment(since, now_ms)
         within = Range(start, end).naming(source, (CLAIMS, *AROUND))

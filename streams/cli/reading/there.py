@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from schemas.topics import MADE_AGAIN
+from schemas.topics import CLAIMS, MADE_AGAIN, NODE_RESOURCES, VERDICTS
 from streams.cli.problems import AnswerIncomplete
 from streams.cli.reading.state_at import folded_partitions
 from streams.ledger_topics import LATER_TOPICS
@@ -32,10 +32,20 @@ def missing(log: Log, topics: Sequence[str]) -> list[str]:
     return [name for name in topics if name not in there and name not in LATER_TOPICS]
 
 
-def not_copied(log: Log, topics: Sequence[str]) -> list[str]:
-    """What to say of a file of lines that lacks some of `topics` which follow from the ledger, as each copy does; nothing of other logs."""
-    names = [name for name in topics if name in MADE_AGAIN and name not in log.topics()] if is_lines(log) else []
-    return [f"this file has nothing of {', '.join(names)}: what follows from the ledger is in no copy"] if names else []
+def not_made(log: Log, topics: Sequence[str]) -> list[str]:
+    """What to say where nobody has made some of `topics` that follow from the ledger: no copy has them, no log before `claimlog run`."""
+    if is_lines(log):
+        names = [name for name in topics if name in MADE_AGAIN and name not in log.topics()]
+        return [f"this file has nothing of {', '.join(names)}: what follows from the ledger is in no copy"] if names else []
+    names = [name for name in topics if name in MADE_AGAIN]
+    if not names or not _has_records(log, (CLAIMS,)) or _has_records(log, (VERDICTS, NODE_RESOURCES)):
+        return []
+    return [f"nothing in {', '.join(names)} yet: no stream processor has read this log; `claimlog run` makes what follows from the ledger"]
+
+
+def _has_records(log: Log, topics: Collection[str]) -> bool:
+    there = log.topics()
+    return any(log.end(name, number) for name in topics for number in range(there.get(name, 0)))
 
 
 def missing_text(names: Sequence[str]) -> str:

@@ -110,6 +110,21 @@ def test_a_cut_that_names_derived_topics_is_one_of_the_copy_too(verb: list[str],
     assert [(each.code, ageless(each.out)) for each in after] == [(each.code, ageless(each.out)) for each in before]
 
 
+def test_a_copy_says_that_nothing_follows_from_the_ledger_there_until_a_stream_processor_made_it(tmp_path: Path, capsys: Capture) -> None:
+    fleet = fleet_of(tmp_path)
+    fleet.run(capsys, "copy", f"sqlite:{tmp_path / 'copy'}")
+    fleet.spec = f"sqlite:{tmp_path / 'copy'}"
+
+    before = [fleet.run(capsys, *verb) for verb in (["events"], ["timeline", "node/c1"], ["events", "--topic", "claims"])]
+    processed = fleet.run(capsys, "run", "--only", "processor", "--until-idle")
+    after = [fleet.run(capsys, *verb) for verb in (["events"], ["timeline", "node/c1"])]
+
+    assert processed.code == 0
+    said = [re.findall(r"nothing in (.*) yet: no stream processor has read this log", each.err) for each in before]
+    assert said == [["claim-verdicts, leak-findings"], ["leak-findings"], []]
+    assert [(each.code, "no stream processor" in each.err) for each in after] == [(0, False), (0, False)]
+
+
 def test_a_file_that_was_cut_at_the_end_of_a_line_exits_6_and_lines_through_a_pipe_say_what_is_missing(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
