@@ -17,7 +17,7 @@ from schemas.topics import REQUESTS
 from streams.cli.capacity.flavors import asked_for, from_file
 from streams.cli.changing import CHANGING, Changing, as_of
 from streams.cli.flags import LIVE, Live, LogFlag, MomentFlag
-from streams.cli.given.asking import ASKING, Asking, file_or_stdin
+from streams.cli.given.asking import KIND, Kind, file_or_stdin
 from streams.cli.printed import units
 from streams.cli.printed.amounts import TITLES
 from streams.cli.printed.output import Column, Report
@@ -46,7 +46,7 @@ def capacity_verb(
     flavors: FlavorsFile = "",
     /,
     *,
-    asking: Asking = ASKING,
+    asking: Kind = KIND,
     changing: Changing = CHANGING,
     at: MomentFlag = "now",
     log: LogFlag = None,
@@ -103,15 +103,12 @@ def capacity_verb(
     return 0
 
 
-def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:
+def _requests(asking: Kind, file: str, asked: Callable[[], Mapping[str, PlacementRequested]]) -> dict[str, PlacementRequested]:
     """By the flavor's name a request for instances of each kind, with all else that the flags or a file say. Raises UsageProblem."""
-    for name in ("count", "instance", "ttl"):
-        if getattr(asking, name) != getattr(ASKING, name):
-            raise UsageProblem(f"--{name}: this counts how many fit, one instance after the other; `claimlog what-if` decides on a request")
     if asking.has_sizes:
         if file:
             raise UsageProblem("give a file of flavors or the sizes of one as flags, not both")
-        return {asking.flavor or "-": replace(asking.request(OWNER), count=1, instance_ids=())}
+        return {asking.flavor or "-": asking.request(OWNER)}
     found: Mapping[str, Flavor | PlacementRequested] | PlacementRequested = from_file(file) if file else asked()
     if isinstance(found, PlacementRequested):
         asking.only()
@@ -126,10 +123,10 @@ def _requests(asking: Asking, file: str, asked: Callable[[], Mapping[str, Placem
     return {name: _one_of(kind, asking) for name, kind in found.items()}
 
 
-def _one_of(kind: Flavor | PlacementRequested, asking: Asking) -> PlacementRequested:
+def _one_of(kind: Flavor | PlacementRequested, asking: Kind) -> PlacementRequested:
     """A request for one instance of a kind, where the flags let it go. Raises UsageProblem."""
     if isinstance(kind, Flavor):
-        return replace(asking.request(OWNER, sizes=kind), count=1, instance_ids=())
+        return asking.request(OWNER, sizes=kind)
     there = asking.request(OWNER, sizes=kind.flavor)
     volume = kind.boot_from_volume or there.boot_from_volume
     return replace(there, count=1, instance_ids=(), image=kind.image, numa=kind.numa, pci=kind.pci, boot_from_volume=volume)

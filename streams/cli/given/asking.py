@@ -45,7 +45,7 @@ def file_or_stdin(says: str, name: str | None = None) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class Kind:
     """One kind of instance, and where it may go."""
 
     vcpus: Annotated[int | None, Parameter(converter=whole, show_default=False, help="vCPUs of one instance.")] = None
@@ -55,8 +55,6 @@ class Asking:
     ephemeral: Annotated[Size, Parameter(help="Ephemeral disk: 10GiB or 10 (GiB).")] = None
     swap: Annotated[Size, Parameter(help="Swap: 512MiB or 512 (MiB).")] = None
     flavor: Annotated[Given, Parameter(help="The flavor's name, for people and filters; its sizes are the flags above.")] = ""
-    count: Annotated[int | None, Parameter(converter=whole, show_default=False, help="How many instances, all or none; default 1.")] = None
-    instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
     zone: Annotated[Given, Parameter(help="Availability zone.")] = ""
     group: Annotated[Given, Parameter(help="Server group.")] = ""
     policy: Annotated[
@@ -71,7 +69,6 @@ class Asking:
     on: Annotated[Many, Parameter(help="Only among these nodes, filtered like any other; repeatable.")] = ()
     avoid: Annotated[Many, Parameter(help="Not on this node; repeatable.")] = ()
     volume: Annotated[bool, Parameter(help="The root disk is a volume and takes no disk of the node.", negative=())] = False
-    ttl: Annotated[Size, Parameter(allow_leading_hyphen=True, help="How long its claims wait for their instances; default: 10m.")] = None
 
     @property
     def has_sizes(self) -> bool:
@@ -93,7 +90,7 @@ class Asking:
     def only(self, *allowed: str) -> None:
         """Refuse flags of an instance beside a request that says all of it already, but for these. Raises UsageProblem."""
         for name in type(self).__dataclass_fields__:
-            if name not in allowed and getattr(self, name) != getattr(ASKING, name):
+            if name not in allowed and getattr(self, name) != getattr(type(self)(), name):
                 goes = f"of the flags of an instance only --{allowed[0]} goes with it" if allowed else "no flag of an instance goes with it"
                 raise UsageProblem(f"--{name}: the request is given already; {goes}")
 
@@ -112,17 +109,12 @@ class Asking:
         if sizes is None and flavor == Flavor(name=flavor.name):
             given = "every size is 0; " if self.has_sizes else ""
             raise UsageProblem(f"nothing is asked for: {given}give --vcpus, --memory or --disk, or a JSON file")
-        if self.policy != ASKING.policy and not self.group:
+        if self.policy != Kind.policy and not self.group:
             raise UsageProblem(f"--policy {self.policy}: a policy is that of a server group; name it with --group")
-        said: dict[str, Any] = {} if self.ttl is None else {"ttl_ms": duration_ms(self.ttl)}
-        if said.get("ttl_ms") == 0:
-            raise UsageProblem(f"--ttl {self.ttl}: its claims would be gone before an instance could start; expected a time such as 10m")
-        said |= {"group": ServerGroup(group_id=self.group, policy=self.policy)} if self.group else {}
+        said = self._of_several() | ({"group": ServerGroup(group_id=self.group, policy=self.policy)} if self.group else {})
         return _checked(
             request_id=request_id,
             flavor=flavor,
-            count=1 if self.count is None else self.count,
-            instance_ids=self.instance,
             availability_zone=self.zone,
             hints=_hints(self.hint),
             traits_required=tuple(name for name in self.trait if not name.startswith("!")),
@@ -134,7 +126,30 @@ class Asking:
             **said,
         )
 
+    def _of_several(self) -> dict[str, Any]:
+        """What a request says beside its kind of instance. Raises UsageProblem."""
+        return {}
 
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking(Kind):
+    """Instances of one kind, as many as are to be placed together."""
+
+    count: Annotated[int | None, Parameter(converter=whole, show_default=False, help="How many instances, all or none; default 1.")] = None
+    instance: Annotated[Many, Parameter(help="The instances' ids, one a flag; derived from the request's id if left out.")] = ()
+    ttl: Annotated[Size, Parameter(allow_leading_hyphen=True, help="How long its claims wait for their instances; default: 10m.")] = None
+
+    def _of_several(self) -> dict[str, Any]:
+        ttl_ms = None if self.ttl is None else duration_ms(self.ttl)
+        if ttl_ms == 0:
+            raise UsageProblem(f"--ttl {self.ttl}: its claims would be gone before an instance could start; expected a time such as 10m")
+        said = {"count": 1 if self.count is None else self.count, "instance_ids": self.instance}
+        return said if ttl_ms is None else {**said, "ttl_ms": ttl_ms}
+
+
+KIND = Kind()
+"""No kind of instance given."""
 ASKING = Asking()
 """Nothing asked for."""
 
