@@ -100,7 +100,8 @@ class Selection(NamedTuple):
         told = [summary_text(found, of=len(known) - hidden, nodes_known=len(state.node_ids()), hidden=hidden)]
         names, open_ = self.nodes or state.node_ids(), len(known) - hidden
         views_apart, beyond = apart_on(state, names, known), beyond_on(state, names, known)
-        differs = [apart_text(views_apart, found=open_, hidden=hidden), beyond_text(beyond, found=open_, hidden=hidden)]
+        said_so = open_ + len(views_apart)
+        differs = [apart_text(views_apart, found=open_, hidden=hidden), beyond_text(beyond, found=said_so, hidden=hidden)]
         if any(differs):
             told = [*(told if open_ else []), *filter(None, differs)]
         return Selected(state, found, told, views_apart, beyond)

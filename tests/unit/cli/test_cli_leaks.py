@@ -398,3 +398,10 @@ def test_a_larger_claim_beside_the_one_that_the_guest_is_as_is_told_once_nothing
     assert sound.run(capsys, "leaks").err.splitlines()[-1] == f"without a finding, {ends}"
     sound.run(capsys, "leaks", "ignore", ghost, "--reason", "known")
     assert last_words(sound, capsys) == f"nothing else found, though {ends}"
+
+    sound.claim("r3/0/s-1.2", "silent", "c01", memory_mib=256)
+    for _ in range(2):
+        sound.now_ms += 60_000
+        sound.audit("c01", {"i-1": 2048, "silent": 256})  # Its life cycle says nothing of it.
+    both = sound.run(capsys, "leaks").err.splitlines()[-2:]
+    assert both == ["nothing else found, though tracked and reported differ on 1 node: see `claimlog nodes`", f"without a finding, {ends}"]
