@@ -81,7 +81,7 @@ def integrity(log: Log, progress: Callable[[int], None]) -> Check:
     except LogDamaged as problem:
         fix = "copy the log's files away, then restore a backup under a new name, or read what is good with `claimlog events`"
         return Check("fail", "integrity", str(problem), fix)
-    return Check("ok", "integrity", f"{units.count(count)} records, every checksum fits")
+    return Check("ok", "integrity", f"{units.counted(count, 'record')}, every checksum fits")
 
 
 def history(log: Log) -> Check:
@@ -119,7 +119,7 @@ def file_topics(log: Log) -> Check:
         return Check("fail", "topics", says, "`claimlog copy FILE.jsonl` writes a whole history")
     other = sorted(there.keys() - TOPICS.keys())
     says = f"{len(there)} of {len(TOPICS)} topics, as it is a file" + (f"; none of ours: {', '.join(other)}" if other else "")
-    return Check("ok", "topics", f"{says}; {max(known)} partitions of the ledger")
+    return Check("ok", "topics", f"{says}; {units.counted(max(known), 'partition')} of the ledger")
 
 
 def file_lags() -> Check:
@@ -135,7 +135,7 @@ def topic_set(log: Log) -> Check:
         check_topics(log)
     except TopicMismatch as problem:
         return Check("fail", "topics", str(problem), "`claimlog topics check` says what each has, and what to do about it")
-    said = f"{len(there)} topics; {there[CLAIMS]} partitions of the ledger, {there[REQUESTS]} of requests"
+    said = f"{len(there)} topics; {units.counted(there[CLAIMS], 'partition')} of the ledger, {there[REQUESTS]} of requests"
     if later := sorted(LATER_TOPICS - there.keys()):
         said += f"; {', '.join(later)} is missing, so each start of a scheduler reads all results"
         return Check("warn", "topics", said, "`claimlog topics apply` makes it; then start schedulers and workers again")
@@ -276,8 +276,8 @@ def _published(log: Log, name: str, published: Mapping[int, int], behind_max: in
     if worst <= behind_max:
         if all(offset < 0 for offset in newest.values()):
             return Check("ok", name, "none yet, and none is needed yet")
-        return Check("ok", name, f"at most {units.count(max(0, worst))} records of a partition behind")
-    return Check("warn", name, f"{units.count(worst)} records behind {CLAIMS}/{max(lag, key=lag.__getitem__)}", fix)
+        return Check("ok", name, f"at most {units.counted(max(0, worst), 'record')} of a partition behind")
+    return Check("warn", name, f"{units.counted(worst, 'record')} behind {CLAIMS}/{max(lag, key=lag.__getitem__)}", fix)
 
 
 def dead_letters(log: Log) -> Check:

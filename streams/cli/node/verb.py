@@ -156,7 +156,7 @@ def described(row: NodeResources, node: Node, findings: list[LeakSuspected | Lea
     ]
     for resource in ("memory_mib", "vcpus", "disk_mib", "pcpus"):
         lines += _arithmetic(resource, getattr(row, resource), node)
-    claimed = f"{row.claims} claims, {row.claims_unconfirmed} unconfirmed"
+    claimed = f"{units.counted(row.claims, 'claim')}, {row.claims_unconfirmed} unconfirmed"
     lines.append(f"instances   {row.instances} shown or claimed, {len(node.shown)} shown; {claimed}")
     for claim in sorted(node.held(), key=lambda claim: (claim.offset, claim.claim_id)):
         confirmed = "confirmed" if claim.confirmed_ms is not None else "unconfirmed"

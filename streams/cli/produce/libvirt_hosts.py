@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.units import NAME_CHARACTERS_MAX
 from streams.cli.exits import Exit
 from streams.cli.given.documents import file_text, read_toml
+from streams.cli.printed import units
 from streams.cli.printed.printable import say
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import Persistent, last_epoch, message
@@ -186,7 +187,7 @@ def report_spooled(
         leaving.callback(store.close)
         spool = Spool(store, spool_bytes_max)
         if spool.waiting:
-            say(f"{spool.waiting} records of an earlier process wait in {spool_file} and go first")
+            say(f"of an earlier process in {spool_file}, and first to go: {units.counted(spool.waiting, 'record')}")
         forwarder = Forwarder(spool_file, open_target, PRODUCER, say)
         leaving.callback(forwarder.stop)
 
@@ -205,7 +206,7 @@ def report_spooled(
             _raise(forwarder.failure)
             time.sleep(0.05)
         if spool.waiting:
-            say(f"{spool.waiting} records wait in {spool_file} for the log")
+            say(f"not in the log yet, but in {spool_file}: {units.counted(spool.waiting, 'record')}")
             return Exit.UNREACHABLE
         return code
 

@@ -22,6 +22,7 @@ from producers.source import epoch_after, said
 from schemas.codec import Unreadable, decode_keyed
 from schemas.lifecycle import InstanceDeleted, InstanceDeparted, LifecycleEvent
 from schemas.topics import CLAIMS, DEAD_LETTERS, LIFECYCLE
+from streams.cli.printed import units
 from streams.cli.problems import UsageProblem
 from streams.cli.produce.publishing import message
 from streams.dead_letters import PREFIX, dead_letter
@@ -144,7 +145,8 @@ class Bus:
     def _from(self, place: Partition, offset: int) -> list[Record]:
         start, records = read_at_hand(self._log, place, offset, BATCH_RECORDS)
         if start != offset:
-            self._tell(f"{self._named(place.topic)}/{place.number}: {start - offset} messages were deleted before they were read")
+            gone = units.counted(start - offset, "message")
+            self._tell(f"{self._named(place.topic)}/{place.number}: {gone} deleted before they were read")
         return records
 
     def wait(self, seconds: float) -> None:

@@ -136,7 +136,7 @@ def _told(feed: Feed, *, listed: bool) -> list[str]:
     lines = [f"{counted(tally.notifications, 'notification')}: {written}, {counted(tally.dead_letters, 'dead letter')}"]
     if reach.too_late:
         lines.append(
-            f"{reach.too_late} messages came too late to be put in order with the others of their instances, and count for nothing"
+            f"{counted(reach.too_late, 'message')} came too late to be put in order with the others of its instance: not counted"
         )
     if reach.hosts:
         lines.append(

@@ -15,6 +15,7 @@ from streams.cli.exits import Exit
 from streams.cli.flags import LogFlag
 from streams.cli.given.units_in import of_seconds, whole
 from streams.cli.interrupts import ended_by_sigterm
+from streams.cli.printed import units
 from streams.cli.printed.printable import say
 from streams.cli.printed.progress import Progress
 from streams.cli.problems import AnswerIncomplete, UsageProblem
@@ -215,5 +216,5 @@ def _drive(log: str | None, events: Callable[[], Iterator[Arrival | Departure]],
             progress.close()
             say(str(driver.tally))
             if driver.unsent:
-                say(f"of these the last {driver.unsent} messages were not acknowledged: the log may lack them")
+                say(f"not acknowledged: {units.counted(driver.unsent, 'message')}, the last of these; the log may lack what they say")
     return Exit.DONE

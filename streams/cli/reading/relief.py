@@ -15,6 +15,7 @@ from schemas.claims import ClaimItem
 from schemas.findings import LeakConfirmed, LeakSuspected
 from schemas.requests import PlacementRequested
 from schemas.resources import RESOURCES
+from streams.cli.printed import units
 from streams.cli.reading.held import held_by
 from streams.cli.reading.state import State
 from streams.scheduling.ask import Ask
@@ -81,7 +82,7 @@ def reliefs(state: State, request: PlacementRequested, policy: Policy, nearest: 
 def relief_lines(state: State, request: PlacementRequested, policy: Policy, nearest: str = "") -> list[str]:
     """A line for each of the first few."""
     found = reliefs(state, request, policy, nearest)
-    more = [f"and leaks on {len(found) - NODES_MAX} more nodes"] if len(found) > NODES_MAX else []
+    more = [f"and leaks on {units.counted(len(found) - NODES_MAX, 'more node')}"] if len(found) > NODES_MAX else []
     return [relief.told for relief in found[:NODES_MAX]] + more
 
 

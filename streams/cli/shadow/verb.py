@@ -168,7 +168,7 @@ def _told(counts: Counter[str], unreadable: Sequence[str], nodes: Iterable[Given
     ]
     lines += [f"  {counts[verdict]:>6}  {verdict:<12} {SAYS[verdict]}" for verdict in SAYS if counts[verdict]]
     without = sum(node.hypervisor is None for node in nodes)
-    lines += [f"{without} nodes have no totals, so nothing fits there"] if without else []
+    lines += [f"{counted(without, 'node')} without totals: nothing fits there"] if without else []
     if unreadable:
         lines.append(f"{units.counted(len(unreadable), 'message')} could not be read, so what they say is missing here:")
         lines += [f"  {printable(each)}" for each in unreadable[:UNREADABLE_SHOWN_MAX]]

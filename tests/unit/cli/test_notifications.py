@@ -329,7 +329,7 @@ def test_messages_that_were_deleted_before_they_were_read_are_told_and_passed_ov
     records = bus.read()
 
     assert [(record.value, str(record.position)) for record in records] == [(b"3", "nova.info/0@3"), (b"4", "nova.info/0@4")]
-    assert told == ["nova.info/0: 3 messages were deleted before they were read"]
+    assert told == ["nova.info/0: 3 messages deleted before they were read"]
 
 
 DETAIL = {
